@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import uvicorn
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -28,12 +29,12 @@ from accounting.report import AccountReport, account_report
 from service.admin import verdicts
 from service.admin.acts import add_acts
 from service.admin.spending import Spending
-from service.http.accounts import Count, paged
+from service.http.accounts import AfterReceipt, Count, paged, receipt_out
 from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
 from service.http.middleware import Requests
 from service.http.problems import Problem, ProblemType
-from service.http.schemas import PROBLEM_RESPONSES
+from service.http.schemas import PROBLEM_RESPONSES, Json
 from service.models import Models
 from service.page.assets import add_page
 from service.telemetry.exposition import CONTENT_TYPE, exposition
@@ -298,6 +299,18 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                 for each in found
             ]
         }
+
+    @app.get("/api/lineages/{lineage}/receipts", summary="Read a lineage's receipts, page by page", dependencies=owner)
+    async def receipts(lineage: Known, after: AfterReceipt = 0, count: Count = 100) -> Response:
+        """Each with whose request it was for, and what the lineage was charged for it."""
+        found = await ledger.receipts(lineage, after=after, count=count + 1)
+        page, next_after = paged(found, count, lambda receipt: receipt.sequence)
+        listed = [
+            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_rows, each.lineage_total))
+            | {"client": each.client}
+            for each in page
+        ]
+        return Json({"receipts": listed, "next_after": next_after})
 
     read: defaultdict[str, Spending] = defaultdict(Spending)
     reading = asyncio.Lock()

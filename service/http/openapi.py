@@ -10,6 +10,7 @@ import csv
 import inspect
 import io
 from copy import deepcopy
+from functools import cache
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -59,6 +60,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 def describe(app: FastAPI, models: Models) -> None:
     """Add the document of the default model, without one of the first; and each model's."""
+    _bodies()
     made: WeakKeyDictionary[Predictor, dict[str, Any]] = WeakKeyDictionary()
 
     def document_of(predictor: Predictor) -> dict[str, Any]:
@@ -81,11 +83,7 @@ def describe(app: FastAPI, models: Models) -> None:
 
 def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     components = document["components"]["schemas"]
-    components |= msgspec.json.schema_components(_STRUCTS, ref_template=schemas.COMPONENTS)[1]
-    for kind in _STRUCTS:
-        for base in kind.__mro__[: kind.__mro__.index(msgspec.Struct)]:
-            for name, said in _said_of_fields(base).items():
-                components[kind.__name__]["properties"][name]["description"] = said
+    components |= deepcopy(_bodies())
     _narrow_rows(components["PredictRequest"], predictor)
     components["InvocationsRequest"] = _invocations(predictor)
     _narrow_tensors(components, predictor)
@@ -106,15 +104,23 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     return document
 
 
-def _said_of_fields(kind: type) -> dict[str, str]:
-    """Return the text that stands below each field of a class."""
-    (declared,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(declared, ast.ClassDef)
-    return {
-        ast.unparse(field.target): " ".join(ast.literal_eval(below.value).split())
-        for field, below in pairwise(declared.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+@cache
+def _bodies() -> dict[str, Any]:
+    """Return the schemas of all bodies, with the text that stands below each field where it is declared."""
+    _, components = msgspec.json.schema_components(_STRUCTS, ref_template=schemas.COMPONENTS)
+    module = ast.parse(inspect.getsource(schemas))
+    said = {
+        (declared.name, ast.unparse(above.target)): " ".join(ast.literal_eval(below.value).split())
+        for declared in module.body
+        if isinstance(declared, ast.ClassDef)
+        for above, below in pairwise(declared.body)
+        if isinstance(above, ast.AnnAssign) and isinstance(below, ast.Expr)
     }
+    for kind in _STRUCTS:
+        for name, field in components[kind.__name__]["properties"].items():
+            found = [said[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in said]
+            field |= {"description": found[0]} if found else {}
+    return components
 
 
 def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, Any]:

@@ -205,7 +205,8 @@ class ClientReceiptOut(Struct):
     """One charge to the client's account."""
 
     id: int
-    model: str
+    model_id: str
+    """Of the model that answered; `GET /models/{name}` says whose it is."""
     mechanism: str
     charged_rows: int
     price_per_row_rho: float

@@ -17,7 +17,7 @@ export function forgetActs() {
   byId("act-body").replaceChildren();
 }
 
-function show(title, ...content) {
+export function show(title, ...content) {
   byId("act-title").textContent = title;
   byId("act-body").replaceChildren(...content);
   const dialog = byId("act");
