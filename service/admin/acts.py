@@ -33,7 +33,6 @@ from accounting.ledger import (
     ApiKey,
     ClientAccount,
     ClientRevoked,
-    GroupAccount,
     KeyScope,
     Ledger,
     Scope,
@@ -49,6 +48,7 @@ from accounting.ledger import (
 from accounting.ledger.export import export
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from accounting.report import AccountState
 from service.http.problems import Problem, ProblemType
 from service.http.requests import Bodies
 
@@ -57,18 +57,21 @@ _DAY = 86400
 _LONGEST_NAME = 256
 _Parsed = TypeVar("_Parsed")
 
+Known = Callable[[str], tuple[Cost | None, str | None]]
+"""Returns of a lineage what the next row costs, and the column of privacy units."""
+
 Text = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What an act means, and how it is done. before, after: explain its account at a price."""
+    """What an act means, and how it is done. before, after: its account."""
 
     words: str
     do: Callable[[], Awaitable[object]]
     raises: bool = False
-    before: Callable[..., AccountExplanation] | None = None
-    after: Callable[..., AccountExplanation] | None = None
+    before: AccountState | None = None
+    after: AccountState | None = None
     secret: str | None = None
     """A new API key."""
 
@@ -97,15 +100,16 @@ class Act(_Said, ABC):
     async def _plan(self, ledger: Ledger) -> _Plan:
         """Return what the act means. Raises what `refusing` knows."""
 
-    async def done(self, ledger: Ledger, price: Callable[[str], Cost | None], *, dry: bool) -> "ActOut":
-        """Do the act, or say of it what it would mean. price: of a lineage, what the next row costs."""
+    async def done(self, ledger: Ledger, known: Known, *, dry: bool) -> "ActOut":
+        """Do the act, or say of it what it would mean."""
         newest = (await ledger.lineage(self.lineage)).newest_act  # what is done from here on must be noticed
         plan = await self._plan(self.on(ledger))
         before = after = secret = None
         if dry:
+            price, unit = known(self.lineage)
             before, after = [
-                None if explain is None else await asyncio.to_thread(explain, price=price(self.lineage))
-                for explain in (plan.before, plan.after)
+                None if state is None else await asyncio.to_thread(explain_account, state, price=price, unit=unit)
+                for state in (plan.before, plan.after)
             ]
         else:
             await plan.do()
@@ -191,7 +195,7 @@ class AddClient(_Budgeted, _Keyed):
         secret, key = self.new_key()
         add = partial(ledger.add_client, self.lineage, self.client, budget, key, group=self.group, display=self.display)
         words = f"{self.client} gets an account, and an API key that is shown once."
-        after = _explained_new(budget, "client", self.group)
+        after = _unused(budget, "client", self.group)
         return _Plan(words, lambda: add(time=time.time()), raises=True, after=after, secret=secret)
 
 
@@ -206,9 +210,7 @@ class AddGroup(_Budgeted):
         budget = await self.opened(ledger, self.group)
         add = partial(ledger.add_group, self.lineage, self.group, budget, display=self.display)
         words = f"The group {self.group} is opened: what all its members together may learn."
-        return _Plan(
-            words, lambda: add(time=time.time()), raises=True, after=_explained_new(budget, "group", self.group)
-        )
+        return _Plan(words, lambda: add(time=time.time()), raises=True, after=_unused(budget, "group", self.group))
 
 
 class SetBudget(_Budgeted):
@@ -251,7 +253,7 @@ class SetBudget(_Budgeted):
         # A refill that it had not begins with the next charge.
         begun = budget.refill is not None and before.refill == budget.refill
         changed = replace(account, budget=budget, before=account.before if begun else account.spent)
-        return _Plan(words, partial(change, budget), raises, partial(_explained, account), partial(_explained, changed))
+        return _Plan(words, partial(change, budget), raises, account.state, changed.state)
 
 
 class _OfClient(Act):
@@ -362,25 +364,10 @@ def _paced(budget: Budget) -> str:
     return "" if refill is None else f", and rho = {to_rho(refill.picorho):.6g} of it in each {refill.period}"
 
 
-def _explained_new(budget: Budget, scope: Scope, group: str) -> Callable[..., AccountExplanation]:
+def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:
+    """Return the state of an account before it is opened."""
     left = budget.picorho if budget.refill is None else min(budget.picorho, budget.refill.picorho)
-    return partial(explain_account, {}, budget, left=left, scope=scope, group=group)
-
-
-def _explained(account: Account, *, price: Cost | None) -> AccountExplanation:
-    scope: Scope = "lineage"
-    if isinstance(account, ClientAccount | GroupAccount):
-        scope = "client" if isinstance(account, ClientAccount) else "group"
-    return explain_account(
-        account.tally,
-        account.budget,
-        price=price,
-        highest_limit=account.highest_limit,
-        left=account.remaining,
-        refilled=account.refilled,
-        scope=scope,
-        group=account.group if isinstance(account, ClientAccount | GroupAccount) else "",
-    )
+    return AccountState((), budget, left=left, scope=scope, group=group)
 
 
 AnyAct = AddClient | AddGroup | SetBudget | Rename | SetGroup | Revoke | AddKey | RotateKey | RemoveKey
@@ -413,11 +400,8 @@ class ActOut(BaseModel):
     key_id: str | None = None
 
 
-def add_acts(app: FastAPI, ledger: Ledger, price: Callable[[str], Cost | None], owner: list[Any]) -> None:
-    """Add the routes that act.
-
-    price: of a lineage, what the next row costs. owner: the dependencies that let the owner alone pass.
-    """
+def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> None:
+    """Add the routes that act. owner: the dependencies that let the owner alone pass."""
     bodies = Bodies()
 
     async def read(request: Request, adapter: TypeAdapter[_Parsed]) -> _Parsed:
@@ -449,7 +433,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price: Callable[[str], Cost | None], 
         given = await read(request, _ACT)
         response.headers["Cache-Control"] = "no-store"
         with refusing():
-            return await given.done(ledger, price, dry=dry_run)
+            return await given.done(ledger, known, dry=dry_run)
 
     @app.post(
         "/api/trail",

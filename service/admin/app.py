@@ -159,7 +159,7 @@ async def admin_port(
     )
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(admin.digest))]
     _add_account_routes(app, models, ledger, owner)
-    add_acts(app, ledger, partial(_price, models), owner)
+    add_acts(app, ledger, partial(_known, models), owner)
     _add_watching_routes(app, admin, models, throughput, owner)
     _add_metrics(app, admin, models, ledger, counts)
     add_page(app, "owner")
@@ -210,21 +210,10 @@ def _price(models: Models, lineage: str) -> Cost | None:
     return prices.pop() if len(prices) == 1 else None
 
 
-def _report(models: Models, account: Account, *, unlimited: bool = False) -> AccountReport:
-    return account_report(
-        account.tally,
-        account.budget,
-        price=_price(models, account.lineage),
-        highest_limit=account.highest_limit,
-        unlimited=unlimited,
-        left=account.remaining,
-        refilled=account.refilled,
-    )
-
-
-async def _check_known(ledger: Ledger, lineage: str) -> None:
-    if lineage not in await ledger.lineage_names():
-        raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+def _known(models: Models, lineage: str) -> tuple[Cost | None, str | None]:
+    """Return what the next row of a lineage costs, and the column of privacy units, where all of its models agree."""
+    units = {predictor.unit for predictor in models.of_lineage(lineage)}
+    return _price(models, lineage), units.pop() if len(units) == 1 else None
 
 
 def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
@@ -240,15 +229,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 
     def out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
         """What is said of every account."""
-        report = account_report(
-            account.tally,
-            account.budget,
-            price=_price(models, account.lineage),
-            highest_limit=account.highest_limit,
-            unlimited=unlimited,
-            left=account.remaining,
-            refilled=account.refilled,
-        )
+        report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
         return {"created": account.created, "releases": account.releases, "account": report}
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)

@@ -225,11 +225,15 @@ class ReceiptsOut(Struct):
     """Ask for the next page with this as `after`; null if there is none."""
 
 
-class ModelsOut(Struct):
-    """The models by name. default: the one that is asked where the path names none; null where there is none."""
+class ModelsOut(Struct, omit_defaults=True):
+    """The models by name. default: the one that is asked where the path names none; null where there is none.
+
+    units: for each model that protects all records of one unit together, the column that names the unit.
+    """
 
     models: list[str]
     default: str | None
+    units: dict[str, str] = {}
 
 
 class ServerMetadata(Struct):

@@ -12,6 +12,7 @@ import pytest
 from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
+from accounting.report import AccountState
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from service import predictor
@@ -79,7 +80,7 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
     account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
     whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        account.tally, account.budget, price=service.predictor.cost, lineage_left=whole.remaining
+        AccountState.of(account.tally, account.budget), price=service.predictor.cost, shared_left=whole.remaining
     )
     assert answer == json.loads(expected.model_dump_json())
     exact = answer["explanation"]["analyses"][-1]
@@ -92,7 +93,7 @@ def test_an_explanation_that_is_kept_tells_nothing_of_what_others_ask(start, hea
     explain = predictor.explain_account
 
     def counted(*arguments, **named):
-        computed.append(named["lineage_left"])
+        computed.append(named["shared_left"])
         return explain(*arguments, **named)
 
     monkeypatch.setattr(predictor, "explain_account", counted)
