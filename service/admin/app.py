@@ -32,7 +32,7 @@ from service.admin.spending import Spending
 from service.http.accounts import AfterReceipt, Count, paged, receipt_out
 from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
-from service.http.middleware import Requests
+from service.http.middleware import RequestMiddleware
 from service.http.problems import Problem, ProblemType
 from service.http.schemas import PROBLEM_RESPONSES, Json
 from service.models import Models
@@ -165,7 +165,7 @@ async def admin_port(
     add_page(app, "owner")
     add_problem_handlers(app)
     config = uvicorn.Config(
-        Requests(app, count=metrics.count_owners, log=log),
+        RequestMiddleware(app, count=metrics.count_owners, log=log),
         http="httptools",
         ws="none",
         lifespan="off",
