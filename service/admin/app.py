@@ -9,7 +9,7 @@ import hmac
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -185,7 +185,9 @@ async def admin_port(
     finally:
         server.should_exit = True
         watching.cancel()
-        await asyncio.gather(serving, watching, return_exceptions=True)
+        for task in (serving, watching):
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
