@@ -31,8 +31,7 @@ from service.http.requests import Bodies, Head, read_head, too_long
 from service.listener import when_told_to_stop
 from service.models import Models
 from service.predictor import Predictor
-from service.rpc.messages import ASKED_MODEL, SERVICE, message, parse
-from service.rpc.tensors import MessageCodec
+from service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
 from service.telemetry.logs import RequestLog, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, Metrics
 from service.telemetry.timeline import Stages
