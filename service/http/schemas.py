@@ -6,7 +6,7 @@ What FastAPI's own routes answer is described in pydantic, which it understands.
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.http.problems import MEDIA_TYPE
 
@@ -273,10 +273,14 @@ class ReceiptsOut(BaseModel):
 
 
 class ModelsOut(BaseModel):
-    """The models by name. default: the one that is asked where the path names none; null where there is none."""
+    """The models by name. default: the one that is asked where the path names none; null where there is none.
+
+    units: for each model that protects all records of one unit together, the column that names the unit.
+    """
 
     models: list[str]
     default: str | None
+    units: dict[str, str] = Field(default={}, exclude_if=lambda units: not units)
 
 
 class ServerMetadata(BaseModel):

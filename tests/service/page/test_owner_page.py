@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from accounting.ledger import key_digest
 from service.admin import verdicts
-from service.admin.server import AdminPort, admin_port
+from service.admin.app import AdminPort, admin_port
 from service.listener import bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
