@@ -6,8 +6,6 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import date
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -25,7 +23,7 @@ from accounting.attack_bounds import (
     identifiability_of,
     reading_of_attack,
 )
-from accounting.budgets import Accepts, Budget, Scope
+from accounting.budgets import Accepts, Scope
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -36,7 +34,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, RefillReport, account_report, spent_picorho
+from accounting.report import AccountReport, AccountState, RefillReport, account_report
 
 
 class _Frozen(BaseModel):
@@ -200,22 +198,15 @@ def explain(
 
 
 def explain_account(
-    spent: Mapping[Cost, int],
-    budget: Budget,
+    state: AccountState,
     *,
     price: Cost | None,
-    lineage_left: int | None = None,
-    highest_limit: int = 0,
+    shared_left: int | None = None,
     unlimited: bool = False,
-    left: int | None = None,
-    refilled: date | None = None,
-    scope: Scope = "client",
-    group: str = "",
     unit: str | None = None,
 ) -> AccountExplanation:
-    """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
+    """Explain an account; see `account_report` for the arguments.
 
-    scope: whose account it is, which says whom it bounds together. group: the client's, or this one.
     unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
@@ -225,17 +216,8 @@ def explain_account(
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
-    spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
-    account = account_report(
-        spent,
-        budget,
-        price=price,
-        lineage_left=lineage_left,
-        highest_limit=highest_limit,
-        unlimited=unlimited,
-        left=left,
-        refilled=refilled,
-    )
+    account = account_report(state, price=price, shared_left=shared_left, unlimited=unlimited)
+    spent, budget = dict(state.tally), state.budget
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
     coins = without_coins(composition)[1]
@@ -246,8 +228,7 @@ def explain_account(
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
     )
-    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent), highest_limit))
-    meaning = identifiability_at_limit(ends)
+    meaning = identifiability_at_limit(state.end)
     proven = _proven(spent) and account.status == "proven"
     explanation = Explanation(
         status="proven" if proven else "unproven",
@@ -258,12 +239,10 @@ def explain_account(
         tightest=tightest,
         epsilon=epsilon,
         identifiability=meaning,
-        attack_power=attack_power_at_limit(ends),
+        attack_power=attack_power_at_limit(state.end),
         unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(
-            side_by_side.releases, meaning, ends, account, _SHARING[scope, bool(group)].format(group), unit
-        ),
+        + _account_in_words(side_by_side.releases, meaning, state, account, unit),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -358,16 +337,16 @@ _UNIT = (
 
 
 def _account_in_words(
-    releases: int, meaning: Identifiability, ends: Budget, account: AccountReport, sharing: str, unit: str | None
+    releases: int, meaning: Identifiability, state: AccountState, account: AccountReport, unit: str | None
 ) -> str:
-    epsilon = ends.epsilon_at(ends.picorho)
+    epsilon = state.end.epsilon_at(state.end.picorho)
     words = [
         _count_in_words(releases) if releases else _NOTHING,
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
         *([] if unit is None else [_UNIT.format(unit)]),
-        sharing,
+        _SHARING[state.scope, bool(state.group)].format(state.group),
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.refill is not None and not account.unlimited:

@@ -100,16 +100,10 @@ class AccountToExplain(LedgerOption):
             account = whole if self.group is None else await opened.group(whole.lineage, self.group)
             shared = [whole]
         return explain_account(
-            account.tally,
-            account.budget,
+            account.state,
             price=price,
-            lineage_left=min(each.remaining for each in shared),
-            highest_limit=account.highest_limit,
+            shared_left=min(each.remaining for each in shared),
             unlimited=unlimited,
-            left=account.remaining,
-            refilled=account.refilled,
-            scope="client" if self.client is not None else "lineage" if self.group is None else "group",
-            group="" if isinstance(account, LineageAccount) else account.group,
             unit=unit,
         )
 

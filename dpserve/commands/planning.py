@@ -20,15 +20,6 @@ from rich.table import Table
 
 from accounting.budgets import Accepts, Budget
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from accounting.planner import (
-    MECHANISMS,
-    NO_BETTER,
-    Plan,
-    PublicSample,
-    account_of,
-    accuracy_by_queries,
-)
-from accounting.planner import plan as plan_budget
 from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.command import option
@@ -38,7 +29,6 @@ from dpserve.commands.options import state_folder
 from dpserve.commands.releases import Training, tier_prices
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
 from mechanisms.gaussian_vector import whole_picorho
-from mechanisms.mechanism import priced
 from training.bundle import CertifiedHead, load_bundle
 from training.certificate import Certificate
 from training.data.classes import parse_classes
@@ -49,6 +39,8 @@ from training.feature_maps import NORM_BOUND, UNIT_ROWS, Fourier, Hog
 from training.hog import Shape
 from training.lineage import KnownRecords
 from training.planning import rules
+from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
+from training.planning.answers import plan as plan_budget
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
 from training.planning.recommendation import Recommendation, by_rule, by_simulation, of_kind
@@ -70,8 +62,8 @@ MOST_ROWS = 2000
 _POINTS = 41
 _MOST_QUERIES = 1_000_000
 _MARGIN_POINTS = 201
-_OVERHEAD_FROM = 580
-"""Times 1/sqrt(C): the noise multiplier from which `mechanisms.gaussian` adds more than 1 % of noise."""
+_OVERHEAD = 1.02
+"""More noise on the grid than so many times what was planned is said."""
 
 
 class PlanOptions(FileOptions):
@@ -264,18 +256,18 @@ def _print_plan(console: Console, found: Plan) -> None:
     if found.sensitivity is not None:
         console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
     table = folding("mechanism", "noise multiplier", "queries", "accuracy")
-    prices = [_served_at(each.mechanism, each.price, found.classes) for each in found.options]
-    to_paste = all(" " not in each for each in prices)
-    table.add_column("price of a row", overflow="fold", no_wrap=to_paste)
-    for each, price in zip(found.options, prices, strict=True):
+    table.add_column("price of a row", overflow="fold", no_wrap=True)
+    for each in found.options:
         table.add_row(
             each.mechanism,
             "-" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}",
             f"{each.queries:,}",
             "-" if each.accuracy is None else f"{each.accuracy:.4f}",
-            price,
+            each.price,
         )
     console.print(table, highlight=False)
+    for name, why in found.unavailable.items():
+        console.print(f"{name} is unavailable: {why}.", highlight=False)
     if not found.options:
         console.print("No mechanism can do that within the budget.")
     if found.accuracy_from is None:
@@ -287,10 +279,10 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     for line in _worth(found):
         console.print(line, highlight=False)
-    if any((option.noise_multiplier or 0) > _OVERHEAD_FROM / found.classes**0.5 for option in found.options):
+    drawn = [each.noise / each.noise_multiplier for each in found.options if each.noise and each.noise_multiplier]
+    if found.sensitivity is not None and max(drawn, default=0.0) > _OVERHEAD * found.sensitivity:
         console.print(
-            f"From a noise multiplier of about {_OVERHEAD_FROM / found.classes**0.5:.0f} the noise as drawn is larger "
-            "than planned, up to twice as large; the price holds all the same."
+            "With so much noise, what is drawn on the grid is more than planned, up to twice as much; the price holds."
         )
 
 
@@ -314,15 +306,6 @@ _INSTEAD = (
 )
 
 
-def _served_at(mechanism: str, price: str, classes: int) -> str:
-    """Return the price for `dpserve serve`, or why it would be refused: asked of the mechanism itself."""
-    try:
-        priced(mechanism, price, classes)
-    except ValueError as error:
-        return f"unavailable: {error}"
-    return price
-
-
 def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
     """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
 
@@ -336,7 +319,7 @@ def draw_accuracy(axes: "Axes", budgets: Mapping[Accepts, Budget], sample: Publi
     """Draw on these axes."""
     queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
     for mechanism in MECHANISMS:
-        budget = budgets.get(account_of(mechanism))
+        budget = accepted_by(mechanism, budgets)
         if budget is not None:
             axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
     if plan.noiseless_accuracy is not None:
