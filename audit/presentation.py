@@ -119,8 +119,8 @@ def of_attack(outcome: "Outcome") -> Report:
                     )
                 ],
                 f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
-                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a {protected}; the "
-                "experiment replaces one, which is two steps.",
+                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a {protected}; "
+                "the experiment replaces one, which is two steps.",
             ),
             Table.of(
                 "what the keys spent",
