@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from audit.membership.claims import STEPS, ClaimedReleases
+from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
 from audit.membership.verdict import LOW_RATES, AttackResult
 from audit.reports import Picture, Report, Table, interval, number
 from audit.sampler import ChiSquare, SamplerFinding
@@ -36,7 +36,9 @@ def of_attack(outcome: "Outcome") -> Report:
     stated = [account["membership_advantage_bound"]["now"] for account in accounts]
     model, price = outcome.model, outcome.model.get("price_per_row") or {}
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
-    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members"
+    protected, unit = what_is_protected(model), model.get("unit")
+    of_units = "" if unit is None else f", units of all records of one {unit!r}"
+    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members{of_units}"
     drawn = sorted(judged.found, key=lambda one: (one is best, one.selection_advantage), reverse=True)[:_DRAWN_ATTACKS]
     return Report(
         title=f"membership-inference attack on {model['name']} ({served}, at {price.get('losses') or 'nothing a row'})",
@@ -46,7 +48,7 @@ def of_attack(outcome: "Outcome") -> Report:
         content={
             "model": {
                 name: model.get(name)
-                for name in ("name", "model_id", "status", "mechanism", "mechanism_status", "price_per_row")
+                for name in ("name", "model_id", "status", "unit", "mechanism", "mechanism_status", "price_per_row")
             },
             "confidence": judged.confidence,
             "seed": outcome.choices.seed,
@@ -104,7 +106,7 @@ def of_attack(outcome: "Outcome") -> Report:
                     for one in judged.found
                 ],
                 "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
-                "non-members are too few to see it. eps >=: lower bound of epsilon for replacing one record.",
+                f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
             ),
             Table.of(
                 "what is proven" if judged.decision.proven else "what is claimed",
@@ -117,8 +119,8 @@ def of_attack(outcome: "Outcome") -> Report:
                     )
                 ],
                 f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
-                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a record; the "
-                "experiment replaces one, which is two steps.",
+                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a {protected}; "
+                "the experiment replaces one, which is two steps.",
             ),
             Table.of(
                 "what the keys spent",
@@ -143,13 +145,13 @@ def of_attack(outcome: "Outcome") -> Report:
             *outcome.cautions,
         ),
         notes=(
-            f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
+            f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s; "
             f"seed {outcome.choices.seed}",
             f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
             f"charged rho = {number(to_rho(replays.charged))}",
             _charged(outcome),
             f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
-            f"{pairs.epsilon:.3f} of all answers together, for replacing one record; exact confidence",
+            f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
             "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
             "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
             "the confidence",
@@ -171,9 +173,11 @@ def _attack_finding(outcome: "Outcome") -> str:
         )
     if outcome.charges.faults:
         return f"{'; '.join(outcome.charges.faults)}; {spending}"
+    unit = outcome.model.get("unit")
+    whom = "" if unit is None else f" on units, each all records of one {unit!r},"
     found = (
-        f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
-        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
+        f"the best attack ({best.attack}){whom} has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} "
+        f"and shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
     if judged.convicted and best.epsilon <= judged.claimed_epsilon:
         corner = best.corner
