@@ -202,7 +202,9 @@ async def test_no_model_is_not_ready():
 
 
 def test_the_privacy_unit_of_each_model_is_public(start, head):
-    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    by_person = head.certificate.model_copy(
+        update=neighbouring("person", head.certificate.feature_map, head.certificate.assumptions)
+    )
     of_units = renamed(replace(head, certificate=by_person), "shapes", "other")
     service = start(head, more=lambda ledger: [predictor(of_units, ledger)])
     http = service.http(service.add_client())
@@ -213,7 +215,9 @@ def test_the_privacy_unit_of_each_model_is_public(start, head):
 
 
 def test_a_clients_account_is_explained_by_the_models_unit(start, head):
-    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    by_person = head.certificate.model_copy(
+        update=neighbouring("person", head.certificate.feature_map, head.certificate.assumptions)
+    )
     service = start(replace(head, certificate=by_person))
     explained = service.http(service.add_client()).get("/budget").json()["explanation"]
     assert explained["unit"] == "person"

@@ -121,7 +121,7 @@ def test_a_head_without_an_encoder_takes_no_device(trained):
     [
         (("--device", "cpu"), "goes with --encoder"),
         (("--features", "relu"), "goes with none of"),
-        (("--release", "teachers"), "goes with none of"),
+        (("--teachers", "3"), "goes with none of"),
         (("--encoder-range", "1:0"), "finite and in order"),
         (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "'cpu' or 'cuda'"),
