@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -75,6 +75,7 @@ OTHER_ASSUMPTIONS = (
 )
 """What is wrong with a certificate whose assumptions differ."""
 
+ONE_MORE_OR_FEWER: Literal["add or remove one record"] = "add or remove one record"
 UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
 
 ASSUMPTIONS = (
@@ -119,6 +120,18 @@ UNIT_ASSUMPTION = (
 """What stands in place of the first assumption where records are weighted by units."""
 
 
+class Declared(Protocol):
+    """What is public about the records that a model was trained on (`training.data.records.Declaration`)."""
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """Each feature's."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes."""
+
+
 class ModelCertificate(SealedCertificate):
     """What every certificate says of its model. A subclass adds numbers, and derives those that follow from others."""
 
@@ -132,14 +145,31 @@ class ModelCertificate(SealedCertificate):
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
-    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = (
-        "add or remove one record"
-    )
+    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
     classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
     feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: Any
     """A map with public bounds of every feature, `lower` and `upper`."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return the certificate of a new model: with its id, its time, and what was declared.
+
+        numbers: the certificate's other fields. Raises ValidationError.
+        """
+        return cls.model_validate(
+            {
+                "name": name,
+                "model_id": secrets.token_hex(16),
+                "created": now(),
+                "classes": tuple(declared.classes),
+                "feature_names": tuple(declared.feature_names),
+                "feature_map": feature_map,
+                "lineage": lineage,
+            }
+            | numbers
+        )
 
     @property
     def columns(self) -> Columns:
@@ -194,6 +224,13 @@ class ProvenCertificate(ModelCertificate):
     assumptions: tuple[str, ...]
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with what the proof assumes. `unit` among the numbers: the column of privacy units, or None."""
+        protected = {"assumptions": (), "neighbouring": UNITS if numbers.get("unit") else ONE_MORE_OR_FEWER}
+        made = super().fresh(name, declared, feature_map, lineage, **protected, **numbers)
+        return made.model_copy(update={"assumptions": made.assumed()})
 
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
@@ -266,27 +303,6 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
         "weight_step": weight_step(dimension),
         "weight_sensitivity": weights,
         "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
-    }
-
-
-def neighbouring(unit: str | None, feature_map: FeatureMap, assumptions: tuple[str, ...]) -> dict[str, object]:
-    """Return the fields that say what neighbouring is, and what the proof assumes: see `assumptions_on`."""
-    assumed: dict[str, object] = {"assumptions": assumptions_on(feature_map, unit, assumptions)}
-    return assumed if unit is None else assumed | {"neighbouring": UNITS, "unit": unit}
-
-
-def fresh_fields(
-    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
-) -> dict[str, object]:
-    """Return the fields that every new certificate has: the model's name and id, its time, and what was declared."""
-    return {
-        "name": name,
-        "model_id": secrets.token_hex(16),
-        "created": now(),
-        "classes": tuple(classes),
-        "feature_names": tuple(feature_names),
-        "feature_map": feature_map,
-        "lineage": lineage,
     }
 
 

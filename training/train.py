@@ -2,7 +2,7 @@
 
 from mechanisms.randomness import NoiseKey
 from training.bundle import CertifiedHead
-from training.certificate import ASSUMPTIONS, Certificate, derive, fresh_fields, neighbouring
+from training.certificate import Certificate, derive
 from training.data.records import Records
 from training.objective import RegularisedCrossEntropy
 from training.quantised import quantised
@@ -24,14 +24,14 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         records.sums, classes, recipe.feature_map.dimension, recipe.strong_convexity, rows
     )
     weights = quantised(minimise(objective, recipe.tolerance, progress))
-    declaration = records.declaration
-    certificate = Certificate.model_validate(
-        fresh_fields(recipe.name, declaration.classes, declaration.feature_names, recipe.feature_map, lineage)
-        | {
-            "strong_convexity": recipe.strong_convexity,
-            "tolerance": recipe.tolerance,
-        }
-        | neighbouring(records.unit, recipe.feature_map, ASSUMPTIONS)
-        | derive(recipe.strong_convexity, recipe.tolerance, *weights.shape)
+    certificate = Certificate.fresh(
+        recipe.name,
+        records.declaration,
+        recipe.feature_map,
+        lineage,
+        unit=records.unit,
+        strong_convexity=recipe.strong_convexity,
+        tolerance=recipe.tolerance,
+        **derive(recipe.strong_convexity, recipe.tolerance, *weights.shape),
     )
     return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

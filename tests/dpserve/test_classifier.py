@@ -146,7 +146,7 @@ def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared
     schema = {"fields": [text, {"name": "ok", "type": "string", "constraints": {"enum": ["yes", "no"]}}]}
     declared |= {"schema": schema, "bounds": None, "classes": None}
     table = pd.DataFrame({"said": ["good", "bad"] * 200, "ok": ["yes", "no"] * 200})
-    with pytest.raises(ValueError, match="word_vectors=.*goes with schema="):
+    with pytest.raises(ValueError, match=r"word_vectors=.*goes with schema="):
         PrivateClassifier(**declared | {"schema": None, "bounds": (0, 1), "classes": ["yes", "no"]}).set_params(
             word_vectors=home / "vectors.txt"
         ).fit(ROWS, Y)

@@ -7,9 +7,9 @@ leaves those out.
 import hmac
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ from training.certificate import (
     ONE_RECORD,
     TRAINING_SUCCEEDED,
     UNIFORM_BITS,
+    Declared,
     ProvenCertificate,
-    fresh_fields,
 )
 from training.errors import BundleError
 from training.feature_maps import HeadFeatureMap
@@ -49,13 +49,6 @@ COMMON_ASSUMPTIONS = (
     NO_OTHER_FIGURE,
 )
 """What every release assumes; a subclass adds its own."""
-
-
-def release_fields(
-    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
-) -> dict[str, object]:
-    """Return the fields that every new release's certificate has, except for its cost."""
-    return fresh_fields(name, classes, feature_names, feature_map, lineage) | {"binding_key": secrets.token_hex(32)}
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,11 @@ class ReleaseCertificate(ProvenCertificate):
     feature_map: HeadFeatureMap
     cost: str
     """What holding all of it costs, as the text of a `Cost`."""
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with a binding key of its own."""
+        return super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
 
     @property
     def drawn(self) -> bytes:

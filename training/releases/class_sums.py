@@ -34,13 +34,12 @@ from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import assumptions_on, neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration, continued
 from training.releases.calibration import Calibration
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
@@ -103,12 +102,7 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where there were steps."""
-        return assumptions_on(self.feature_map, self.unit, self.of_proof(self.steps_mu))
-
-    @classmethod
-    def of_proof(cls, steps_mu: float) -> tuple[str, ...]:
-        """Return what the proof assumes of any feature map."""
-        return cls.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ())
+        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
 
     def derived_cost(self) -> Cost:
         """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
@@ -265,16 +259,17 @@ def train_class_sums(
         for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
         steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums)
-        certificate = ClassSumsCertificate.model_validate(
-            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(records.unit, feature_map, ClassSumsCertificate.of_proof(steps_mu))
-            | {
-                "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
-                "calibration_mu": calibration_mu,
-                "centre_mu": centre_mu,
-                "sums_mu": sums_mu,
-                "steps_mu": steps_mu,
-            }
+        certificate = ClassSumsCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
+            calibration_mu=calibration_mu,
+            centre_mu=centre_mu,
+            sums_mu=sums_mu,
+            steps_mu=steps_mu,
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:

@@ -22,7 +22,6 @@ from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
@@ -30,7 +29,7 @@ from training.objective import RegularisedCrossEntropy
 from training.quantised import LARGEST_WEIGHT_NORM, norms, products
 from training.releases import calibration
 from training.releases.calibration import Calibration
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.releases.model import exact_parts
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
@@ -240,18 +239,18 @@ def train_perturbed(
     try:
         perturbing = GaussianNoise(choices.noise, shape[0] * shape[1])
         loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
-        certificate = ObjectiveCertificate.model_validate(
-            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(None, feature_map, ObjectiveCertificate.ASSUMPTIONS)
-            | {
-                "cost": str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
-                "calibration_mu": choices.calibration_mu,
-                "strong_convexity": choices.strong_convexity,
-                "tolerance": tolerance,
-                "noise": choices.noise,
-                "output_mu": choices.output_mu,
-                "output_sensitivity": _output_sensitivity(perturbing, tolerance, choices.strong_convexity),
-            }
+        certificate = ObjectiveCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            cost=str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
+            calibration_mu=choices.calibration_mu,
+            strong_convexity=choices.strong_convexity,
+            tolerance=tolerance,
+            noise=choices.noise,
+            output_mu=choices.output_mu,
+            output_sensitivity=_output_sensitivity(perturbing, tolerance, choices.strong_convexity),
         )
         output = certificate.output()
     except ValueError as error:

@@ -48,7 +48,7 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, derive, neighbouring
+from training.certificate import NAME, derive
 from training.data.records import Records
 from training.errors import TrainingError
 from training.quantised import norms, products
@@ -59,7 +59,6 @@ from training.releases.certificate import (
     ReleaseCertificate,
     Tier,
     check_on_grid,
-    release_fields,
 )
 from training.releases.model import exact_parts
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -230,16 +229,17 @@ def release_weights(
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
         raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
-    certificate = WeightsCertificate.model_validate(
-        release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
-        | neighbouring(trained.unit, trained.feature_map, WeightsCertificate.ASSUMPTIONS)
-        | {
-            "cost": str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
-            "strong_convexity": trained.strong_convexity,
-            "tolerance": trained.tolerance,
-            "weight_sensitivity": trained.weight_sensitivity,
-            "precisions": precisions,
-        }
+    certificate = WeightsCertificate.fresh(
+        trained.name,
+        trained,
+        trained.feature_map,
+        lineage,
+        unit=trained.unit,
+        cost=str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
+        strong_convexity=trained.strong_convexity,
+        tolerance=trained.tolerance,
+        weight_sensitivity=trained.weight_sensitivity,
+        precisions=precisions,
     )
     released = [
         GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release(head.weights, randomness)
