@@ -36,7 +36,7 @@ from accounting.ledger.receipts import (
 from accounting.ledger.store import binary
 from accounting.ledger.values import Asked, Line
 from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import LineageKeys, read_client, read_group, read_lineage
+from accounting.ledger.wire import LineageKeys, read_account
 from accounting.losses import Cost
 
 _FORMAT = "dpserve ledger backup 6"
@@ -167,9 +167,10 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
 
 def _compare(section: _Section, books: Books) -> None:
     """Compare the accounts of a section with its receipts. Raises KeyError or ValueError for what cannot be read."""
-    whole = read_lineage(section.lineage, section.account)
-    clients = [read_client(section.lineage, name, fields) for name, fields in section.clients.items()]
-    groups = [read_group(section.lineage, name, fields) for name, fields in section.groups.items()]
+    keys = LineageKeys(section.lineage)
+    whole = read_account(keys.own, section.account)
+    clients = [read_account(keys.client(name), fields) for name, fields in section.clients.items()]
+    groups = [read_account(keys.group(name), fields) for name, fields in section.groups.items()]
     if whole is None or None in clients or None in groups:
         raise ValueError("an account has no fields")
     books.compare(whole, [one for one in clients if one is not None], [one for one in groups if one is not None])
@@ -237,7 +238,7 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
         own, paid = keys.client(name), books.clients[name]
-        account = read_client(lineage, name, fields)
+        account = read_account(own, fields)
         owners |= {
             key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
         }

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
+from typing import ClassVar
 from unicodedata import is_normalized, normalize
 
 import msgspec
 from msgspec import Struct
 
-from accounting.budgets import Budget
+from accounting.budgets import Budget, Scope
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
@@ -287,6 +288,19 @@ class Account:
     asked: int
     began: int | None = None
     before: int = 0
+    group: str = ""
+
+    scope: ClassVar[Scope]
+
+    @property
+    def name(self) -> str:
+        """Whose it is within the lineage: a client, or a group; empty for the lineage's own."""
+        return str(getattr(self, self.scope)) if self.scope != "lineage" else ""
+
+    @property
+    def title(self) -> str:
+        """Whose it is, in words."""
+        return "the lineage" if self.scope == "lineage" else f"{self.scope} {self.name}"
 
     @property
     def ceiling(self) -> int:
@@ -310,15 +324,14 @@ class Account:
     @property
     def state(self) -> AccountState:
         """What reports and explanations are made of."""
-        client, group = isinstance(self, ClientAccount), isinstance(self, ClientAccount | GroupAccount)
         return AccountState.of(
             self.tally,
             self.budget,
             highest_limit=self.highest_limit,
             left=self.remaining,
             refilled=self.refilled,
-            scope="client" if client else "group" if group else "lineage",
-            group=getattr(self, "group", ""),
+            scope=self.scope,
+            group=self.group,
         )
 
     @property
@@ -338,6 +351,8 @@ class LineageAccount(Account):
     newest_act: int
     acts_head: bytes
 
+    scope = "lineage"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAccount(Account):
@@ -350,6 +365,8 @@ class GroupAccount(Account):
     group: str
     number: int
     display: str = ""
+
+    scope = "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,13 +382,14 @@ class ClientAccount(Account):
     revoked: bool
     api_keys: tuple[ApiKey, ...] = ()
     display: str = ""
-    group: str = ""
+
+    scope = "client"
 
 
 def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
     """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all."""
     for account in above:
-        of = f"the group {account.group}" if isinstance(account, GroupAccount) else "the lineage"
+        of = f"the group {account.group}" if account.scope == "group" else "the lineage"
         if budget.picorho > account.budget.picorho:
             raise ActRefused(
                 f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "

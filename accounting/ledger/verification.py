@@ -73,7 +73,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
         paid_as_group = {one.group: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups}
         found = await ledger.read_accounts(lineage, keys.api_keys)
-        holders = [wire.read_client(lineage, *each) for each in found.clients.items()]
+        holders = [wire.read_account(keys.client(name), fields) for name, fields in found.clients.items()]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)

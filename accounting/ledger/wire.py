@@ -8,7 +8,7 @@ another's keys.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, Union, cast
 from urllib.parse import quote
 
 from accounting.budgets import Accepts, Budget, Period, Refill
@@ -26,11 +26,12 @@ from accounting.ledger.errors import (
     Scope,
     ScopeMissing,
     UnknownClient,
+    UnknownGroup,
     UnknownKey,
     UnknownLineage,
     WrongFormat,
 )
-from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms
+from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms, subject_of
 from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Asked,
@@ -57,12 +58,22 @@ TALLY = b"n:"
 Fields = dict[bytes, bytes]
 
 
-@dataclass(frozen=True)
-class AccountKeys:
-    """The names of one client's keys, or one group's: see `charge.lua`."""
+_Kind = TypeVar("_Kind", LineageAccount, GroupAccount, ClientAccount)
+AnyAccountKeys = Union["AccountKeys[LineageAccount]", "AccountKeys[GroupAccount]", "AccountKeys[ClientAccount]"]
 
+
+@dataclass(frozen=True)
+class AccountKeys(Generic[_Kind]):
+    """The names of the keys of one account, of which there are three kinds: see `charge.lua`.
+
+    `contents` are those of every key but the account: none of them is there before it is opened.
+    """
+
+    kind: type[_Kind]
+    lineage: str
+    name: str
     account: str
-    parts: tuple[str, ...]
+    contents: tuple[str, ...]
 
     @property
     def id(self) -> str:
@@ -70,8 +81,24 @@ class AccountKeys:
         return self.account.partition("}:")[2]
 
     @property
+    def subject(self) -> str:
+        """What acts call the account."""
+        return subject_of(self.kind.scope, self.name)
+
+    @property
+    def title(self) -> str:
+        """The account, in words."""
+        return f"the account of {self.name}" if self.name else "the lineage's account"
+
+    @property
+    def unknown(self) -> LedgerRefusal:
+        """What to raise where there is no such account."""
+        kinds = {"client": UnknownClient, "group": UnknownGroup, "lineage": UnknownLineage}
+        return kinds[self.kind.scope](self.name or self.lineage)
+
+    @property
     def questions(self) -> str:
-        """The set of the questions that it paid for after somebody else."""
+        """The set of the questions that a client or group paid for after somebody else."""
         return f"{self.account}:questions"
 
     @property
@@ -89,11 +116,6 @@ class AccountKeys:
         """A client's older idempotency keys."""
         return f"{self.account}:requests:old"
 
-    @property
-    def contents(self) -> list[str]:
-        """Every key but the account: none of them is there before it is opened."""
-        return [f"{self.account}:{part}" for part in self.parts]
-
 
 class LineageKeys:
     """The names of a lineage's keys. Raises ValueError for a name that cannot be one.
@@ -101,33 +123,31 @@ class LineageKeys:
     services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
     receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
     to the numbers of the client who paid for it first and its group. terms: hash, what receipts were charged at to its
-    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client.
+    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client. own: those of the
+    lineage's own account.
     """
 
     def __init__(self, lineage: str) -> None:
         """Refuse a name that would reach outside of the lineage's keys."""
         checked_lineage(lineage)
-        self._prefix = f"dpserve:{{{lineage}}}:"
+        self._lineage, self._prefix = lineage, f"dpserve:{{{lineage}}}:"
         names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "groups", "keys")
         self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
         self.questions, self.terms, self.clients, self.groups, self.api_keys = others
+        self.contents = (self.acts, self.receipts, *others, self.services)
+        self.own = AccountKeys(LineageAccount, lineage, "", self.account, self.contents)
 
-    @property
-    def contents(self) -> list[str]:
-        """Every key of the lineage itself but the account: none of them is there before it is opened."""
-        hashes = [self.questions, self.terms, self.clients, self.groups, self.api_keys, self.services]
-        return [self.acts, self.receipts, *hashes]
-
-    def client(self, client: str) -> AccountKeys:
+    def client(self, client: str) -> AccountKeys[ClientAccount]:
         """Return a client's keys."""
-        return self._of("client", client, ("receipts", "questions", "requests", "requests:old"))
+        return self._of(ClientAccount, client, "receipts", "questions", "requests", "requests:old")
 
-    def group(self, group: str) -> AccountKeys:
+    def group(self, group: str) -> AccountKeys[GroupAccount]:
         """Return a group's keys."""
-        return self._of("group", group, ("questions",))
+        return self._of(GroupAccount, group, "questions")
 
-    def _of(self, scope: str, name: str, parts: tuple[str, ...]) -> AccountKeys:
-        return AccountKeys(f"{self._prefix}{scope}:{quote(checked_client(name), safe='')}", parts)
+    def _of(self, kind: type[_Kind], name: str, *parts: str) -> AccountKeys[_Kind]:
+        account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
+        return AccountKeys(kind, self._lineage, name, account, tuple(f"{account}:{part}" for part in parts))
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +159,7 @@ def _keys_of_charges(lineage: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    accounts = [keys.client(client), *([keys.group(group)] if group else [])]
+    accounts: list[AnyAccountKeys] = [keys.client(client), *([keys.group(group)] if group else [])]
     return tuple(key for account in accounts for key in (account.account, *account.contents))
 
 
@@ -323,49 +343,27 @@ def key_arguments(key: ApiKey) -> dict[str, Any]:
     return {"digest": binary(key.digest), "expires": expires, "scopes": scopes}
 
 
-def read_lineage(lineage: str, fields: Fields) -> LineageAccount | None:
-    """Read the fields of a lineage's account, None if there is none. Raises WrongFormat."""
+def read_account(keys: AccountKeys[_Kind], fields: Fields) -> _Kind | None:
+    """Read the fields of an account, None if there is none. Raises WrongFormat."""
     if not fields:
         return None
-    if fields.get(b"format") != b"%d" % FORMAT:
-        raise WrongFormat(lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
-    return LineageAccount(
-        lineage=lineage,
-        **_account(fields),
-        newest_act=int(fields[b"acts"]),
-        acts_head=fields.get(b"acts_head", GENESIS),
-    )
-
-
-def read_client(lineage: str, client: str, fields: Fields) -> ClientAccount | None:
-    """Read the fields of a client's account, None if there is none."""
-    if not fields:
-        return None
-    return ClientAccount(
-        lineage=lineage,
-        client=client,
-        number=int(fields[b"number"]),
-        **_account(fields),
-        revoked={b"0": False, b"1": True}[fields[b"revoked"]],
-        api_keys=tuple(
-            read_key(name.removeprefix(KEY), terms) for name, terms in sorted(fields.items()) if name.startswith(KEY)
-        ),
-        display=fields.get(b"display", b"").decode(),
-        group=fields.get(b"group", b"").decode(),
-    )
-
-
-def read_group(lineage: str, group: str, fields: Fields) -> GroupAccount | None:
-    """Read the fields of a group's account, None if there is none."""
-    if not fields:
-        return None
-    return GroupAccount(
-        lineage=lineage,
-        group=group,
-        number=int(fields[b"number"]),
-        **_account(fields),
-        display=fields.get(b"display", b"").decode(),
-    )
+    if keys.kind is LineageAccount:
+        if fields.get(b"format") != b"%d" % FORMAT:
+            raise WrongFormat(keys.lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
+        own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
+    else:
+        own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
+    if keys.kind is ClientAccount:
+        own |= {
+            "revoked": {b"0": False, b"1": True}[fields[b"revoked"]],
+            "api_keys": tuple(
+                read_key(name.removeprefix(KEY), terms)
+                for name, terms in sorted(fields.items())
+                if name.startswith(KEY)
+            ),
+            "group": fields.get(b"group", b"").decode(),
+        }
+    return keys.kind(**{"lineage": keys.lineage, keys.kind.scope: keys.name or keys.lineage}, **_account(fields), **own)
 
 
 def _account(fields: Fields) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def set_lineage_budget(
         budget = given.paced(given.accepts or account.budget.accepts, account.budget)
         if not _may_raise(f"the lineage {name}", account.budget, budget, yes=yes):
             return "nothing was changed"
-        await opened.set_lineage_budget(name, budget)
+        await opened.set_budget(name, budget)
         return f"the lineage {name} may now spend {_in_words(budget)}"
 
     typer.echo(ledger.run(apply))
@@ -259,7 +259,7 @@ def set_group_budget(name: GroupName, given: PacedBudget, lineage: ActOnLineage,
         check_within(name, budget, await opened.above(chosen))
         if not _may_raise(f"the group {name}", before, budget, yes=yes):
             return "nothing was changed"
-        await opened.set_group_budget(chosen, name, budget)
+        await opened.set_budget(chosen, budget, group=name)
         return f"the group {name} may now spend {_in_words(budget)}"
 
     typer.echo(lineage.run_on(apply))
@@ -362,7 +362,7 @@ def set_budget(name: Name, given: PacedBudget, lineage: ActOnLineage, yes: Yes =
         check_within(name, budget, await opened.above(chosen, account.group))
         if not _may_raise(name, before, budget, yes=yes):
             return "nothing was changed"
-        await opened.set_client_budget(chosen, name, budget)
+        await opened.set_budget(chosen, budget, client=name)
         return f"{name} may now spend {_in_words(budget)}"
 
     typer.echo(lineage.run_on(apply))

@@ -422,13 +422,13 @@ async def _budget(ledger: Ledger, given: SetBudget) -> _Plan:
     match account:
         case ClientAccount():
             above, name = await ledger.above(lineage, account.group), account.client
-            do = partial(ledger.set_client_budget, lineage, name, budget)
+            do = partial(ledger.set_budget, lineage, budget, client=name)
         case GroupAccount():
             above, name = await ledger.above(lineage), account.group
-            do = partial(ledger.set_group_budget, lineage, name, budget)
+            do = partial(ledger.set_budget, lineage, budget, group=name)
         case _:
             above, name = [], f"the lineage {lineage}"
-            do = partial(ledger.set_lineage_budget, lineage, budget)
+            do = partial(ledger.set_budget, lineage, budget)
     check_within(name, budget, above)
     raises = budget.lets_more(account.budget)
     if raises:

@@ -147,11 +147,11 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def set_budget(self, name: str | None, limit: int, kind: str) -> None:
         ledger, given = self.ledgers[1], budget(limit, kind)
         if name is None:
-            account, call = self.model.lineage, ledger.set_lineage_budget(self.lineage, given)
+            account, call = self.model.lineage, ledger.set_budget(self.lineage, given)
         elif name == TEAM:
-            account, call = self.model.groups[TEAM], ledger.set_group_budget(self.lineage, TEAM, given)
+            account, call = self.model.groups[TEAM], ledger.set_budget(self.lineage, given, group=TEAM)
         else:
-            account, call = self.model.clients[name], ledger.set_client_budget(self.lineage, name, given)
+            account, call = self.model.clients[name], ledger.set_budget(self.lineage, given, client=name)
         of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
         paid = any(client in of for client, *_ in self.model.receipts)
         if kind == "gaussian" and account.accepts == "any" and paid:

@@ -267,8 +267,8 @@ async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, sto
         with pytest.raises(LedgerUnavailable, match="maxmemory"):
             await books.charge(asking(lineage, "ann", "1"))
         assert (await books.authenticate(lineage, digest)).client == "ann"
-        await books.set_lineage_budget(lineage, releases(2))
-        await books.set_client_budget(lineage, "bob", releases(1))
+        await books.set_budget(lineage, releases(2))
+        await books.set_budget(lineage, releases(1), client="bob")
         await books.revoke(lineage, "ann")
     finally:
         store.config_set("maxmemory", "0")

@@ -196,7 +196,7 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     assert ((await ledger.lineage(lineage)).coined, (await ledger.client(lineage, "ann")).coined) == (1, 1)
     poor = Budget(WHOLE.picorho, "any", 1e-9)  # which allows none
     with pytest.raises(ActRefused, match="give it a larger delta"):
-        await ledger.set_client_budget(lineage, "ann", poor)
+        await ledger.set_budget(lineage, poor, client="ann")
     await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
     with pytest.raises(CoinsExhausted) as refused:
         await ledger.charge(request("bob", "m"))

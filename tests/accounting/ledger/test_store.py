@@ -411,7 +411,7 @@ async def test_a_lineage_of_another_format_is_left_alone(
             ledger.quote(asking(lineage, "ann", "2")),
             ledger.lineage(lineage),
             ledger.add_client(lineage, "bob", releases(1), key_digest("bob"), time=0.0),
-            ledger.set_lineage_budget(lineage, releases(10)),
+            ledger.set_budget(lineage, releases(10)),
         ]
         for call in calls:
             with pytest.raises(WrongFormat, match=f"format {written} .* begin anew in an empty store"):
