@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -44,7 +44,7 @@ from accounting.ledger.receipts import (
 )
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount, checked_display
-from accounting.ledger.wire import AccountKeys, AnyAccountKeys, Fields, LineageKeys
+from accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
@@ -53,9 +53,6 @@ _LONGEST_REASON = 1000
 
 _TRIES = 16
 """How often an act is tried again because another act came before it."""
-
-
-_Kind = TypeVar("_Kind", LineageAccount, GroupAccount, ClientAccount)
 
 
 @contextmanager
@@ -233,7 +230,7 @@ class Accounts:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
         return [found.decode() for found in await self.call(lineage, "types", keys, {}, durably=False)]
 
-    async def _account(self, keys: AccountKeys[_Kind], fields: Fields, *, listed: bool = False) -> _Kind:
+    async def _account(self, keys: AccountKeys[Kind], fields: Fields, *, listed: bool = False) -> Kind:
         """Read an account; one that is `listed` somewhere is lost if there is none.
 
         Raises UnknownLineage, UnknownGroup or UnknownClient.
@@ -246,18 +243,18 @@ class Accounts:
             raise LedgerDamaged(keys.lineage, f"{keys.title} is lost") if listed else keys.unknown
         return account
 
-    async def _read_account(self, keys: AccountKeys[_Kind]) -> _Kind:
+    async def _read_account(self, keys: AccountKeys[Kind]) -> Kind:
         (fields,) = await self._read(keys.lineage, keys.account)
         return await self._account(keys, fields)
 
-    async def _check_unused(self, keys: AnyAccountKeys) -> None:
+    async def _check_unused(self, keys: AccountKeys[Account]) -> None:
         """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
         if any(found != "none" for found in await self.key_types(keys.lineage, keys.contents)):
             raise LedgerDamaged(keys.lineage, f"{keys.title} is lost")
 
     async def _change(
         self,
-        keys: AnyAccountKeys,
+        keys: AccountKeys[Account],
         function: str,
         kind: str,
         said: Mapping[str, Any],
@@ -330,7 +327,7 @@ class Accounts:
         for fewer coins, or for less of the noise sampler's error, than it paid for.
         """
         keys = LineageKeys(lineage)
-        own = keys.client(client) if client else keys.group(group) if group else keys.own
+        own: AccountKeys[Account] = keys.client(client) if client else keys.group(group) if group else keys.own
         _check_delta(await self._read_account(own), budget)
         said = wire.budget_arguments(budget)
         await self._change(own, "set_budget", "budget", said, {"budget": said})
@@ -441,7 +438,7 @@ class Accounts:
         time: float,
     ) -> None:
         keys = LineageKeys(lineage)
-        own: AnyAccountKeys = keys.client(name) if scope == "client" else keys.group(name)
+        own: AccountKeys[Account] = keys.client(name) if scope == "client" else keys.group(name)
         stated = wire.budget_arguments(budget)
         (status,) = await self.act(
             lineage,
@@ -688,7 +685,7 @@ def _check_delta(account: Account, budget: Budget) -> None:
         raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
 
 
-def _check_done(status: bytes, keys: AnyAccountKeys, group: str = "") -> None:
+def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
     """Raise for an act about an account that was not done. group: which it was to belong to."""
     match status:
         case b"unknown":

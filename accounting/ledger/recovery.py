@@ -34,7 +34,7 @@ from accounting.ledger.receipts import (
     terms_of,
 )
 from accounting.ledger.store import binary
-from accounting.ledger.values import Asked, Line
+from accounting.ledger.values import Asked, ClientAccount, GroupAccount, Line
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import LineageKeys, read_account
 from accounting.losses import Cost
@@ -169,11 +169,13 @@ def _compare(section: _Section, books: Books) -> None:
     """Compare the accounts of a section with its receipts. Raises KeyError or ValueError for what cannot be read."""
     keys = LineageKeys(section.lineage)
     whole = read_account(keys.own, section.account)
-    clients = [read_account(keys.client(name), fields) for name, fields in section.clients.items()]
-    groups = [read_account(keys.group(name), fields) for name, fields in section.groups.items()]
-    if whole is None or None in clients or None in groups:
+    inner: list[ClientAccount | GroupAccount | None] = [
+        *(read_account(keys.client(name), fields) for name, fields in section.clients.items()),
+        *(read_account(keys.group(name), fields) for name, fields in section.groups.items()),
+    ]
+    if whole is None or None in inner:
         raise ValueError("an account has no fields")
-    books.compare(whole, [one for one in clients if one is not None], [one for one in groups if one is not None])
+    books.compare(whole, [account for account in inner if account is not None])
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
@@ -237,17 +239,18 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     await writing.stream(keys.acts, map(entry_of_act, section.acts))
     owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
-        own, paid = keys.client(name), books.clients[name]
+        own, paid = keys.client(name), books.payers[keys.client(name).subject]
         account = read_account(own, fields)
         owners |= {
             key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
         }
         await writing.hash(own.account, fields)
-        await writing.set(own.questions, books.of_client(name))
+        await writing.set(own.questions, books.paid_later(own.subject))
         await writing.stream(own.receipts, ((f"{number}-{sequence}", ["", ""]) for number, sequence in paid.numbers))
     for name, fields in section.groups.items():
-        await writing.hash(keys.group(name).account, fields)
-        await writing.set(keys.group(name).questions, books.of_group(name))
+        its = keys.group(name)
+        await writing.hash(its.account, fields)
+        await writing.set(its.questions, books.paid_later(its.subject))
     await writing.hash(keys.api_keys, owners)
     await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in receipts))
     first = {

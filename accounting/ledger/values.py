@@ -22,7 +22,7 @@ from msgspec import Struct
 from accounting.budgets import Budget, Scope
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
-from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
+from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, subject_of, terms_of
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountState
@@ -296,6 +296,11 @@ class Account:
     def name(self) -> str:
         """Whose it is within the lineage: a client, or a group; empty for the lineage's own."""
         return str(getattr(self, self.scope)) if self.scope != "lineage" else ""
+
+    @property
+    def subject(self) -> str:
+        """What acts call it."""
+        return subject_of(self.scope, self.name)
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ another's keys.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, Union, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from accounting.budgets import Accepts, Budget, Period, Refill
@@ -34,6 +34,7 @@ from accounting.ledger.errors import (
 from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms, subject_of
 from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
+    Account,
     Asked,
     Charge,
     ClientAccount,
@@ -58,18 +59,17 @@ TALLY = b"n:"
 Fields = dict[bytes, bytes]
 
 
-_Kind = TypeVar("_Kind", LineageAccount, GroupAccount, ClientAccount)
-AnyAccountKeys = Union["AccountKeys[LineageAccount]", "AccountKeys[GroupAccount]", "AccountKeys[ClientAccount]"]
+Kind = TypeVar("Kind", bound=Account, covariant=True)
 
 
 @dataclass(frozen=True)
-class AccountKeys(Generic[_Kind]):
+class AccountKeys(Generic[Kind]):
     """The names of the keys of one account, of which there are three kinds: see `charge.lua`.
 
     `contents` are those of every key but the account: none of them is there before it is opened.
     """
 
-    kind: type[_Kind]
+    kind: type[Kind]
     lineage: str
     name: str
     account: str
@@ -145,7 +145,7 @@ class LineageKeys:
         """Return a group's keys."""
         return self._of(GroupAccount, group, "questions")
 
-    def _of(self, kind: type[_Kind], name: str, *parts: str) -> AccountKeys[_Kind]:
+    def _of(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
         return AccountKeys(kind, self._lineage, name, account, tuple(f"{account}:{part}" for part in parts))
 
@@ -159,7 +159,7 @@ def _keys_of_charges(lineage: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    accounts: list[AnyAccountKeys] = [keys.client(client), *([keys.group(group)] if group else [])]
+    accounts: list[AccountKeys[Account]] = [keys.client(client), *([keys.group(group)] if group else [])]
     return tuple(key for account in accounts for key in (account.account, *account.contents))
 
 
@@ -343,7 +343,7 @@ def key_arguments(key: ApiKey) -> dict[str, Any]:
     return {"digest": binary(key.digest), "expires": expires, "scopes": scopes}
 
 
-def read_account(keys: AccountKeys[_Kind], fields: Fields) -> _Kind | None:
+def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
     """Read the fields of an account, None if there is none. Raises WrongFormat."""
     if not fields:
         return None
@@ -363,7 +363,8 @@ def read_account(keys: AccountKeys[_Kind], fields: Fields) -> _Kind | None:
             ),
             "group": fields.get(b"group", b"").decode(),
         }
-    return keys.kind(**{"lineage": keys.lineage, keys.kind.scope: keys.name or keys.lineage}, **_account(fields), **own)
+    own |= {"lineage": keys.lineage, str(keys.kind.scope): keys.name or keys.lineage}
+    return keys.kind(**_account(fields), **own)
 
 
 def _account(fields: Fields) -> dict[str, Any]:
