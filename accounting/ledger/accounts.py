@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -254,24 +254,28 @@ class Accounts:
 
     async def _change(
         self,
-        keys: AccountKeys[Account],
+        account: AccountKeys[Account],
         function: str,
         kind: str,
         said: Mapping[str, Any],
         arguments: Arguments,
-        *further: str,
+        keys: Sequence[str] = (),
     ) -> None:
-        """Do an act about one account, by a function that takes `further` keys before the account's."""
+        """Do an act about one account by a function that takes these keys, or that of the account alone."""
         (status,) = await self.act(
-            keys.lineage,
+            account.lineage,
             function,
-            [*further, keys.account],
-            {"id": keys.id, **arguments},
+            keys or [account.account],
+            {"id": account.id, **arguments},
             kind=kind,
-            subject=keys.subject,
+            subject=account.subject,
             said=said,
         )
-        _check_done(status, keys, said.get("group", ""))
+        if status == b"unknown-lineage":
+            whole = LineageKeys(account.lineage).own
+            await self._check_unused(whole)
+            raise whole.unknown
+        _check_done(status, account, said.get("group", ""))
 
     # Lineages
 
@@ -413,54 +417,32 @@ class Accounts:
         client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
-        key_said = {"key": first.id, "expires": first.terms[0], "scopes": first.terms[1]}
+        said = {"group": group, **_said_of(first)}
         more = {"group": group, "key": wire.key_arguments(first)}
-        said = {"group": group, **key_said}
-        await self._add(lineage, "client", client, budget, display, more, said, time)
+        await self._add(LineageKeys(lineage).client(client), budget, time, display, said, more)
         return await self.client(lineage, client)
 
     async def add_group(
         self, lineage: str, group: str, budget: Budget, *, time: float, display: str = ""
     ) -> GroupAccount:
         """Open a group's account: what its members together may learn. Raises as `add_client` does."""
-        await self._add(lineage, "group", group, budget, display, {"group": ""}, {}, time)
+        await self._add(LineageKeys(lineage).group(group), budget, time, display, {}, {"group": ""})
         return await self.group(lineage, group)
 
     async def _add(
         self,
-        lineage: str,
-        scope: Literal["client", "group"],
-        name: str,
+        own: AccountKeys[Account],
         budget: Budget,
-        display: str,
-        more: Arguments,
-        said: Mapping[str, Any],
         time: float,
+        display: str,
+        said: Mapping[str, Any],
+        more: Arguments,
     ) -> None:
-        keys = LineageKeys(lineage)
-        own: AccountKeys[Account] = keys.client(name) if scope == "client" else keys.group(name)
-        stated = wire.budget_arguments(budget)
-        (status,) = await self.act(
-            lineage,
-            "add_account",
-            [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents],
-            {
-                "id": own.id,
-                "scope": scope,
-                "name": name,
-                "budget": stated,
-                "created": repr(time),
-                "display": checked_display(display),
-                **more,
-            },
-            kind=f"add-{scope}",
-            subject=own.subject,
-            said={**stated, "display": display, **said},
-        )
-        if status == b"unknown-lineage":
-            await self._check_unused(keys.own)
-            raise UnknownLineage(lineage)
-        _check_done(status, own, more["group"])
+        keys, scope = LineageKeys(own.lineage), own.kind.scope
+        stated, named = wire.budget_arguments(budget), {"display": checked_display(display)}
+        opened = {"scope": scope, "name": own.name, "budget": stated, "created": repr(time), **named, **more}
+        known = [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents]
+        await self._change(own, "add_account", f"add-{scope}", {**stated, **named, **said}, opened, known)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
@@ -517,7 +499,8 @@ class Accounts:
 
     async def _describe(self, lineage: str, client: str, kind: str, said: Mapping[str, str]) -> None:
         keys = LineageKeys(lineage)
-        await self._change(keys.client(client), "describe", kind, said, said, keys.groups)
+        own = keys.client(client)
+        await self._change(own, "describe", kind, said, said, [keys.groups, own.account])
 
     async def revoke(self, lineage: str, client: str) -> None:
         """Refuse this client from now on, the questions that it paid for included.
@@ -622,8 +605,8 @@ class Accounts:
         said: dict[str, Any] = {"ends": which, "after_seconds": seconds}
         if new is not None:
             named["key"] = wire.key_arguments(new)
-            said |= {"key": new.id, "expires": new.terms[0], "scopes": new.terms[1]}
-        await self._change(own, "change_keys", kind, said, named, keys.api_keys)
+            said |= _said_of(new)
+        await self._change(own, "change_keys", kind, said, named, [keys.api_keys, own.account])
 
     # Receipts
 
@@ -674,6 +657,12 @@ _REFUSED = {
     b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
+
+
+def _said_of(key: ApiKey) -> dict[str, str]:
+    """Return what an act says of a key that it gives."""
+    expires, scopes = key.terms
+    return {"key": key.id, "expires": expires, "scopes": scopes}
 
 
 def _check_delta(account: Account, budget: Budget) -> None:

@@ -130,14 +130,14 @@ class Books:
 
     def _enter_questions(self, receipt: Receipt) -> None:
         new = [question for question in receipt.questions if question not in self.first_payers]
-        chain = [(self.payers["lineage"], receipt.lineage_questions, receipt.lineage_rows)]
+        chain = [(self.payers["lineage"], receipt.lineage_questions, receipt.lineage_releases)]
         if receipt.client:
             if receipt.group:
                 its = self.payers[subject_of("group", receipt.group)]
-                chain.append((its, receipt.group_questions, receipt.group_rows))
+                chain.append((its, receipt.group_questions, receipt.group_releases))
                 its.numbers.append((len(its.numbers) + 1, receipt.sequence))
             own = self.payers[subject_of("client", receipt.client)]
-            chain.append((own, len(receipt.questions), receipt.rows))
+            chain.append((own, len(receipt.questions), receipt.releases))
             own.numbers.append((receipt.number, receipt.sequence))
             if receipt.number != len(own.numbers):
                 self.findings.append(f"receipt {receipt.sequence} has not its client's next number")
@@ -165,12 +165,12 @@ class Books:
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
         self._compare(whole)
-        if whole.asked != len(self.first_payers):
+        if whole.questions != len(self.first_payers):
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
-            paid = self.payers[account.subject]
-            if (account.newest_receipt, account.asked) != (len(paid.numbers), len(self.paid_later(account.subject))):
+            counted = len(self.payers[account.subject].numbers), len(self.paid_later(account.subject))
+            if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
             # The name that the owner gives is no right, and may have been given by an act that a loss took.
             if account.display != self._last.get(("display", account.subject), {}).get("display", account.display):

@@ -34,7 +34,7 @@ from accounting.ledger.receipts import (
     terms_of,
 )
 from accounting.ledger.store import binary
-from accounting.ledger.values import Asked, ClientAccount, GroupAccount, Line
+from accounting.ledger.values import ClientAccount, GroupAccount, LedgerRequest, Line
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import LineageKeys, read_account
 from accounting.losses import Cost
@@ -352,7 +352,8 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
         asked = [
-            Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group) for one in part
+            LedgerRequest(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group)
+            for one in part
         ]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
             done += [(old, new) for new in charge.receipts]
@@ -383,7 +384,7 @@ def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newes
     return last - first + 1 - len(known.intersection(range(first, last + 1)))
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> Asked:
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
@@ -399,7 +400,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
         )
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
-    return Asked(lineage, declared.client, declared.time, (line,))
+    return LedgerRequest(lineage, declared.client, declared.time, (line,))
 
 
 async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:

@@ -119,7 +119,7 @@ class Idempotency:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LedgerRequest:
     """What the ledger charges: a `ChargeRequest`, a `HoldRequest`, or what is put back. All of its lines or none.
 
     `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
@@ -180,14 +180,14 @@ class ChargeRequest(Struct, frozen=True):
         return self.terms.price
 
     @property
-    def asked(self) -> Asked:
+    def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it. The same body at other terms would be another charge."""
         key, fingerprint = b"", b""
         if self.idempotency is not None:
             key = self.idempotency.key_digest
             fingerprint = self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
         lines = (Line(self.terms, self.questions),)
-        return Asked(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
+        return LedgerRequest(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Balance:
     """How a client's account stood at one instant. Amounts are picorho; `highest_limit` is as in `Account`.
 
     `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
@@ -228,14 +228,14 @@ class Charge:
 
     `receipts` has one for each line of which a question was new to the client, in order: at most one for rows. `free`
     says of each question, by position, whether it cost the client nothing. `earlier` is the number of the client's
-    receipt that the same request got when it came before, by its idempotency key, or None. `standing` is how both
+    receipt that the same request got when it came before, by its idempotency key, or None. `balance` is how both
     accounts stood then.
     """
 
     receipts: tuple[Receipt, ...]
     free: tuple[bool, ...]
     earlier: int | None
-    standing: Standing = field(compare=False)
+    balance: Balance = field(compare=False)
 
     @property
     def receipt(self) -> Receipt | None:
@@ -272,8 +272,7 @@ class Account:
     clock, after `before` picorho were spent.
 
     `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
-    its budget allows; `asked` how many questions the lineage has paid for, or how many the client after somebody else
-    had.
+    its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
     """
 
     lineage: str
@@ -285,7 +284,7 @@ class Account:
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
-    asked: int
+    questions: int
     began: int | None = None
     before: int = 0
     group: str = ""

@@ -35,13 +35,13 @@ from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microse
 from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Account,
-    Asked,
+    Balance,
     Charge,
     ClientAccount,
     GroupAccount,
+    LedgerRequest,
     LineageAccount,
     Quote,
-    Standing,
     checked_client,
     checked_lineage,
 )
@@ -168,7 +168,7 @@ Groups = Mapping[tuple[str, str], str]
 
 
 def charge_call(
-    requests: Sequence[Asked], groups: Groups, *, writes: int = 0, link: bytes = b""
+    requests: Sequence[LedgerRequest], groups: Groups, *, writes: int = 0, link: bytes = b""
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
     lineage.
@@ -211,19 +211,21 @@ def _payer(client: str, group: str, digest: bytes) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value}
 
 
-def group_of(request: Asked, groups: Groups) -> str:
+def group_of(request: LedgerRequest, groups: Groups) -> str:
     """Return the group that pays for a request, or nothing."""
     return request.group if request.group is not None else groups.get((request.lineage, request.client), "")
 
 
-def read_charge(request: Asked, group: str, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
+def read_charge(
+    request: LedgerRequest, group: str, reply: Sequence[Any], service: str, link: bytes
+) -> Charge | LedgerError:
     """Read what the function `charge` replied to one request of a client in `group`.
 
     `link`: of the call, if no receipt before has it.
     """
     if reply[0] != b"charged":
         return _undecided(request, reply)
-    _, earlier, standing, first, own, *digits = reply
+    _, earlier, balance, first, own, *digits = reply
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
     for line, said in zip(request.lines, digits, strict=True):
@@ -247,10 +249,10 @@ def read_charge(request: Asked, group: str, reply: Sequence[Any], service: str, 
             )
         )
         sequence, number, link = sequence + 1, number + bool(request.client), b""
-    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _standing(standing))
+    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _balance(balance))
 
 
-def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
+def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided(request, reply)
@@ -269,13 +271,13 @@ def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
     return tuple(digit == _FREE for said in digits for digit in said)
 
 
-def _undecided(request: Asked, reply: Sequence[Any]) -> LedgerError:
+def _undecided(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:
     if reply[0].isupper():
         return said_by_library(request.lineage, reply[0].decode(), reply[1].decode(errors="replace"))
     return _refusal(request, reply)
 
 
-def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
+def _refusal(request: LedgerRequest, reply: Sequence[Any]) -> LedgerRefusal:
     """Read a refusal of a request. Raises LedgerUnavailable for anything else."""
     word, *words = (part.decode() for part in reply)
     if word not in _REFUSALS:
@@ -314,10 +316,10 @@ def _refill_of(text: str) -> Refill:
     return Refill(int(most), cast(Period, period))
 
 
-def _standing(said: bytes) -> Standing:
+def _balance(said: bytes) -> Balance:
     spent, limit, accepts, delta, highest, left, shared, refill = said.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta, refill)
-    return Standing(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
+    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
 
 
 def budget_arguments(budget: Budget) -> dict[str, Any]:
@@ -385,7 +387,7 @@ def _account(fields: Fields) -> dict[str, Any]:
         },
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
-        "asked": int(fields[b"asked"]),
+        "questions": int(fields[b"asked"]),
     }
 
 

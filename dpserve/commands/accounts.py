@@ -345,7 +345,7 @@ def show(name: Name, lineage: LineageOption) -> None:
     table = whole("receipt", "time", "model", "mechanism", "rows", "rho")
     for receipt in receipts:
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
-        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.rows))
+        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.releases))
         table.add_row(*row, f"{to_rho(receipt.total):.6g}")
     out.print(table, highlight=False)
 

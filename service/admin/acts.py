@@ -489,7 +489,7 @@ def _unused(lineage: LineageAccount, given: AnyAct) -> ClientAccount | GroupAcco
         "tally": {},
         "created": 0.0,
         "newest_receipt": 0,
-        "asked": 0,
+        "questions": 0,
         "number": 0,
     }
     if isinstance(given, AddClient):

@@ -42,7 +42,7 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
                     id=receipt.number,
                     model=receipt.model,
                     mechanism=receipt.mechanism,
-                    charged_rows=receipt.rows,
+                    charged_rows=receipt.releases,
                     price_per_row_rho=to_rho(receipt.price),
                     charged_rho=to_rho(receipt.total),
                     time=receipt.time,

@@ -91,8 +91,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         free = [one not in own or one in request.questions[:place] for place, one in enumerate(request.questions)]
         assert list(got.free) == free
         account = self.model.clients[request.client]
-        assert got.standing.spent == account.spent
-        assert got.standing.shared_left == self.model.shared_left(request.client)
+        assert got.balance.spent == account.spent
+        assert got.balance.shared_left == self.model.shared_left(request.client)
 
     @rule(service=services, client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
     def charge(self, service: int, client: str, asked: list[str], cost: Cost, body: str) -> None:
@@ -174,7 +174,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert dict(found[name].tally) == account.tally
             assert (found[name].budget.picorho, found[name].budget.accepts) == (account.limit, account.accepts)
         receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
-        said = [(r.client, r.number, r.rows, r.group_rows, r.lineage_rows) for r in receipts]
+        said = [(r.client, r.number, r.releases, r.group_releases, r.lineage_releases) for r in receipts]
         assert said == self.model.receipts
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
 

@@ -191,7 +191,7 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     await _opened(books, lineage)
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books._witness(lineage).known
-    request = asking(lineage, "bob", "1").asked
+    request = asking(lineage, "bob", "1").ledger_request
     keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
     assert arguments["payers"] == [{"client": "bob"}]
     for client in ("ann", "b", "ob", "", "client:bob", "bob:receipts", 7):

@@ -389,7 +389,7 @@ async def test_versions_of_the_library_lie_side_by_side(
             monkeypatch.undo()
             charge = await old.charge(asking(lineage, "ann", "1", "2", "3"))
             assert charge.receipt is not None
-            assert (charge.receipt.sequence, charge.receipt.rows) == (3, 1)
+            assert (charge.receipt.sequence, charge.receipt.releases) == (3, 1)
     assert _libraries(store) == {ours.name: ours.code, newer.name: newer.code}
 
 

@@ -203,7 +203,7 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     keys = LineageKeys(lineage)
     lost = ChargeRequest(lineage, "bob", "model", "gaussian", COST, (question("lost"),), 1.0)
-    await books.apply(lineage, [lost.asked])
+    await books.apply(lineage, [lost.ledger_request])
     assert (await books.client(lineage, "bob")).revoked
     assert (await verify(books, lineage)).findings == ()
     await books.set_budget(lineage, releases(3), client="bob")
