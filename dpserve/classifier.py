@@ -22,7 +22,7 @@ lineage's account holds, and choosing among fits by their scores on private reco
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +45,7 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.bundles import Certified
 from dpserve.commands.choosing import ChoiceOptions
+from dpserve.commands.command import Options
 from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
 from dpserve.commands.releases import ReleaseOptions
 from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
@@ -66,12 +67,8 @@ _Result = TypeVar("_Result")
 METERED = (None, "teachers")
 """Releases whose answers are paid for one by one, when a service gives them."""
 
-_FEATURES = ("features", "image_shape", "bias", "clip_norm", "random_features", "bandwidth", "seed")
-_RELEASE = (
-    *("lam", "tolerance", "records_declared", "hidden", "activation", "steps", "sampling_rate", "sampling"),
-    *("step_noise", "gradient_clip", "learning_rate", "teachers", "rule"),
-)
-_ENCODER = ("encoder", "encoder_range", "device")
+_PRICED = frozenset({"release", "price", "tier"})
+"""What Python says of a release's price in its own words."""
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -205,11 +202,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 _run(self._check_account(new.lineage_name, price[0]))
             written, _ = trained(
                 new,
-                FeatureOptions(**self._given(_FEATURES)),
-                ReleaseOptions(**self._given(_RELEASE), **self._release(price)),
+                FeatureOptions(**self._given(FeatureOptions)),
+                ReleaseOptions(**self._given(ReleaseOptions, but=_PRICED), **self._release(price)),
                 ChoosingOptions(budget=price[1] if price and self.release == "auto" else None),
                 ChoiceOptions(),
-                EncoderOptions(**self._given(_ENCODER)),
+                EncoderOptions(**self._given(EncoderOptions)),
             )
             self._take(out, written, _run(self._charged(written)))
         self.n_features_in_ = len(columns or self.certificate_.feature_names)
@@ -423,9 +420,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return {"release": self.release, "tier": tiers}
         return {"release": self.release} | ({} if price is None else {"price": price[1]})
 
-    def _given(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the parameters that have a value, as the command's options have them."""
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def _given(self, options: type[Options], but: Set[str] = frozenset()) -> dict[str, Any]:
+        """Return the parameters that have a value and are options of this class, as the command has them."""
+        names = options.model_fields.keys() - but
+        given = {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
         for name, joint in (("image_shape", ","), ("encoder_range", ":")):
             if name in given:
                 given[name] = joint.join(map(str, given[name]))

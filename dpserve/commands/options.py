@@ -221,7 +221,9 @@ def form_names(incomplete: str) -> list[str]:
 
 def feature_names(incomplete: str) -> list[str]:
     """Return the feature maps that `train` makes."""
-    return [name for name in ("auto", "identity", "bins", "hog", "fourier", "relu") if name.startswith(incomplete)]
+    from training.feature_maps import FEATURE_MAPS
+
+    return [name for name in ("auto", *FEATURE_MAPS) if name.startswith(incomplete)]
 
 
 def lineage_names(ctx: typer.Context, incomplete: str) -> list[str]:

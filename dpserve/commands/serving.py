@@ -31,8 +31,8 @@ from dpserve.commands import options
 from dpserve.commands.command import Group
 from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
 from mechanisms.mechanism import Mechanism, priced
+from service.admin.app import AdminPort, admin_port
 from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
-from service.admin.server import AdminPort, admin_port
 from service.admin.verdicts import FOLDER
 from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
@@ -444,7 +444,7 @@ async def _http_options(settings: ServeSettings) -> HttpOptions:
         limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
     tries = None
     if settings.failed_tries:
-        from service.http.failed_tries import FailedTries
+        from service.http.rate_limit import FailedTries
 
         tries = FailedTries(settings.failed_tries)
     return HttpOptions(

@@ -36,7 +36,7 @@ from training.data.classes import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, extra
-from training.feature_maps import Bins, Encoder, FeatureMap, Floats, Fourier, Hog, Identity, Relu, default_clip_norm
+from training.feature_maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm, own_fields
 from training.lineage import DIGITS, Digests, KnownRecords, check_lineage_name, overlap
 from training.planning import rules
 from training.published.bundle import save_published
@@ -51,6 +51,7 @@ CHOOSING = "--budget, in place of --release"
 ENCODER = "--encoder"
 _PER_ANSWER = "--epsilon 3 --delta 1e-6"
 _ROWS_IN_A_PART = 256
+_KINDS = " or ".join(", ".join(FEATURE_MAPS).rsplit(", ", 1))
 
 
 class NewBundle(FileOptions):
@@ -146,7 +147,7 @@ class FeatureOptions(Options):
 
     features: str = option(
         "auto",
-        "The public feature map: auto, identity, bins, hog, fourier or relu. auto: hog with --image-shape, otherwise "
+        f"The public feature map: auto, {_KINDS}. auto: hog with --image-shape, otherwise "
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
         panel=FEATURES,
@@ -177,42 +178,30 @@ class FeatureOptions(Options):
 
     def feature_map(self, declaration: Declaration) -> FeatureMap:
         """Return the map. Raises TrainingError for a kind or a parameter that there is not."""
-        parameters = {
-            "identity": (),
-            "bins": (),
-            "hog": (),
-            "fourier": ("random_features", "bandwidth", "seed"),
-            "relu": ("random_features", "seed"),
-        }
-        kinds: dict[str, type[FeatureMap]] = {
-            "identity": Identity,
-            "bins": Bins,
-            "hog": Hog,
-            "fourier": Fourier,
-            "relu": Relu,
-        }
         shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
             chosen = rules.feature_map("identity", declaration, shape)
             return crossed(chosen, declaration, self.cross or ())
         kind = "identity" if self.features == "auto" else self.features
-        if kind not in kinds:
-            raise TrainingError(f"--features takes auto, identity, bins, hog, fourier or relu, not {kind!r}")
-        if (shape is None) != (kind != "hog"):
+        if kind not in FEATURE_MAPS:
+            raise TrainingError(f"--features takes auto, {_KINDS}, not {kind!r}")
+        made, own = FEATURE_MAPS[kind], own_fields(FEATURE_MAPS[kind])
+        if (shape is None) != ("image_shape" not in own):
             raise TrainingError(
                 "--features hog and --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS go together"
                 + ("; --clip-norm and --bias go with --features" if self.features == "auto" else "")
             )
-        given = self.shared(declaration) | {name: getattr(self, name) for name in parameters[kind]}
-        if kind == "hog":
+        options = [name for name in own if name in FeatureOptions.model_fields]
+        given = self.shared(declaration) | {name: getattr(self, name) for name in options}
+        if "image_shape" in own:
             given["image_shape"] = shape
-        if kind in ("bins", "hog"):
-            given["clip_norm"] = 1.0
+        if not made.model_fields["clip_norm"].is_required():
+            del given["clip_norm"]
         elif self.clip_norm is None:
             columns = declaration.columns
             given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
         try:
-            return crossed(kinds[kind].model_validate(given), declaration, self.cross or ())
+            return crossed(made.model_validate(given), declaration, self.cross or ())
         except ValidationError as error:
             first = error.errors()[0]
             if not first["loc"]:  # the map as a whole, and not an option of it

@@ -232,7 +232,7 @@ def add_acts(
     async def read(request: Request, adapter: TypeAdapter[_Parsed]) -> _Parsed:
         check_same_origin(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise _invalid(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
+            raise _invalid("send JSON, as application/json", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         body = await bodies.read(request.scope, request.receive, _LARGEST_BODY)
         try:
             return adapter.validate_json(body)
@@ -240,7 +240,7 @@ def add_acts(
             # Not what was sent, which may be what somebody took for a field of a key.
             first = error.errors(include_input=False, include_url=False)[0]
             named = ".".join(map(str, first["loc"])) or "body"
-            raise _invalid(HTTPStatus.UNPROCESSABLE_ENTITY, f"{named}: {first['msg'].lower()}") from None
+            raise _invalid(f"{named}: {first['msg'].lower()}") from None
         finally:
             bodies.release(body)
 
@@ -289,8 +289,8 @@ def _described(*models: type[BaseModel]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": {"oneOf": schemas}}}}
 
 
-def _invalid(status: HTTPStatus, detail: str) -> Problem:
-    return Problem(status, ProblemType.INVALID_REQUEST, detail)
+def _invalid(detail: str, status: HTTPStatus = HTTPStatus.UNPROCESSABLE_ENTITY) -> Problem:
+    return Problem(ProblemType.INVALID_REQUEST, detail, status=status)
 
 
 def check_same_origin(request: Request) -> None:
@@ -305,7 +305,7 @@ def check_same_origin(request: Request) -> None:
     else:
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
     if foreign:
-        raise Problem(HTTPStatus.FORBIDDEN, ProblemType.CROSS_ORIGIN, "a page of another origin cannot act here")
+        raise Problem(ProblemType.CROSS_ORIGIN, "a page of another origin cannot act here")
 
 
 @contextmanager
@@ -314,11 +314,11 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (UnknownClient, UnknownGroup, UnknownLineage, UnknownKey) as error:
-        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, str(error)) from error
+        raise Problem(ProblemType.NOT_FOUND, str(error)) from error
     except (ActRefused, ClientRevoked) as error:
-        raise Problem(HTTPStatus.CONFLICT, ProblemType.ACT_REFUSED, str(error)) from error
+        raise Problem(ProblemType.ACT_REFUSED, str(error)) from error
     except ValueError as error:
-        raise _invalid(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise _invalid(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -452,7 +452,7 @@ async def _keys(ledger: Ledger, given: AddKey | RotateKey | RemoveKey) -> _Plan:
     known = {key.id: key for key in (await ledger.client(lineage, client)).api_keys}
     named = None if isinstance(given, AddKey) else given.key
     if named is not None and named not in known:
-        raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, f"{client} has no API key of this id")
+        raise Problem(ProblemType.NOT_FOUND, f"{client} has no API key of this id")
     if isinstance(given, RemoveKey):
         do = partial(ledger.remove_key, lineage, client, known[given.key].digest)
         return _Plan(f"The API key {named} of {client} is refused at once; its others stay valid.", do)

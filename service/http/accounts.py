@@ -1,6 +1,7 @@
 """What a client may ask about its account without spending anything: its budget and its receipts."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
 
@@ -11,7 +12,21 @@ from service.http.schemas import ClientReceiptOut, ReceiptsOut
 from service.models import Models
 from service.pay_once import HolderExplanation
 
-_LARGEST_PAGE = 1000
+Count = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
+"""Of what is listed page by page."""
+
+_Listed = TypeVar("_Listed")
+_Place = TypeVar("_Place")
+
+
+def paged(
+    listed: Sequence[_Listed], count: int, place: Callable[[_Listed], _Place]
+) -> tuple[Sequence[_Listed], _Place | None]:
+    """Return a page, and the place after which the next one begins; None if there is none.
+
+    listed: what the page begins with, and one more than `count` where there is more.
+    """
+    return listed[:count], place(listed[count - 1]) if len(listed) > count else None
 
 
 def add_account_routes(app: FastAPI, models: Models, authentication: Authentication) -> None:
@@ -31,11 +46,12 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
     async def receipts(
         request: Request,
         after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
-        count: Annotated[int, Query(ge=1, le=_LARGEST_PAGE, description="At most so many.")] = 100,
+        count: Count = 100,
     ) -> ReceiptsOut:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
-        page = await predictor.receipts(client, after=after, count=count)
+        found = await predictor.receipts(client, after=after, count=count + 1)
+        page, next_after = paged(found, count, lambda receipt: receipt.number)
         return ReceiptsOut(
             receipts=[
                 ClientReceiptOut(
@@ -50,5 +66,5 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
                 )
                 for receipt in page
             ],
-            next_after=page[-1].number if len(page) == count else None,
+            next_after=next_after,
         )

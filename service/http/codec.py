@@ -30,7 +30,6 @@ from service.http.schemas import (
 from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
-PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -272,7 +271,7 @@ def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
 def malformed_json(error: Exception) -> Problem:
     """Return the problem of a body that is no JSON."""
     why = {RecursionError: "it nests too deeply", UnicodeDecodeError: "it is not UTF-8"}.get(type(error), str(error))
-    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_JSON, f"the body is not JSON: {why}")
+    return Problem(ProblemType.MALFORMED_JSON, f"the body is not JSON: {why}")
 
 
 def _not_rows(message: str) -> Problem:
@@ -282,7 +281,7 @@ def _not_rows(message: str) -> Problem:
     if named != "instances" and "`instances`" not in message:
         said = message.partition(" - at ")[0]
         detail = f'{named or "the body"}: {said}; expected {{"instances": [[number, ...], ...]}}'
-        return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, detail)
+        return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     row, column = (None if place is None else int(place) for place in found.groups()[1:]) if found else (None, None)
     if found is None:
         detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
@@ -292,7 +291,7 @@ def _not_rows(message: str) -> Problem:
         detail = f"row {row} must be a list of numbers, or an object with a value for each column"
     else:
         detail = f"row {row}, column {column} must be a finite number"
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_ROWS, detail, row=row, column=column)
+    return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)
 
 
 def _media_type(said: str) -> str:

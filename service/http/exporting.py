@@ -50,7 +50,6 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
         caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
             raise Problem(
-                HTTPStatus.FORBIDDEN,
                 ProblemType.NOT_EXPORTABLE,
                 f"{name} is not private itself, its answers are: ask it with POST /predict, or have its owner train a "
                 "pay-once model",
@@ -87,7 +86,6 @@ async def _held(
     quote = await _quote(predictor, ledger, caller, tier)
     if not all(quote.free) and not hold:
         raise Problem(
-            HTTPStatus.FORBIDDEN,
             ProblemType.TIER_NOT_HELD,
             f"you do not hold the tier {tier!r}; holding it costs rho = {to_rho(quote.total):.6g}, once: ask for "
             "an answer at it with POST /predict, or for this file with POST. Nothing was charged",
@@ -101,9 +99,9 @@ async def _held(
         file = await files.of(predictor, form, tier)
     except MissingExtra:
         raise Problem(
-            HTTPStatus.NOT_IMPLEMENTED,
             ProblemType.NOT_EXPORTABLE,
             f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
+            status=HTTPStatus.NOT_IMPLEMENTED,
         ) from None
     if (ended := predictor.late(caller)) is not None:
         raise ended

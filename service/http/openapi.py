@@ -49,27 +49,25 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
 def describe(app: FastAPI, models: Models) -> None:
-    """Have `app.openapi()` return the document of the default model; without one, of the first. Add each model's."""
-    made_by_routes = app.openapi
+    """Add the document of the default model, without one of the first; and each model's."""
     made: WeakKeyDictionary[Predictor, dict[str, Any]] = WeakKeyDictionary()
 
     def document_of(predictor: Predictor) -> dict[str, Any]:
         if predictor not in made:
-            made[predictor] = _complete(deepcopy(made_by_routes()), predictor)
+            made[predictor] = _complete(deepcopy(app.openapi()), predictor)
         document = made[predictor]
         if predictor is models.default:
             return document
         return document | {"paths": {path: said for path, said in document["paths"].items() if path not in _OF_DEFAULT}}
 
-    def openapi() -> dict[str, Any]:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> dict[str, Any]:
         described = models.default or next(iter(models), None)
-        return made_by_routes() if described is None else document_of(described)
+        return app.openapi() if described is None else document_of(described)
 
     @app.get("/models/{name}/openapi.json", include_in_schema=False)
     async def document(name: str) -> dict[str, Any]:
         return document_of(models.named(name))
-
-    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:

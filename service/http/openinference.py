@@ -42,7 +42,6 @@ from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsReq
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
 MODEL_VERSION = MODEL + "/versions/{version}"
-INFER = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 INPUT, OUTPUT = "instances", OUTPUTS[0]
 VERSION = "1"
 """The only version of a model that a service has."""

@@ -3,7 +3,6 @@
 It is what MLflow's clients and SageMaker ask of a container.
 """
 
-import re
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -12,8 +11,6 @@ from starlette.responses import PlainTextResponse
 from service.http.codec import RowsCodec, parsed_json
 from service.http.tables import Rows, rows_of_invocation
 from service.models import Models
-
-INVOCATIONS = re.compile(r"(?:/models/(?P<name>[^/]+))?/invocations")
 
 
 class InvocationsCodec(RowsCodec):

@@ -184,7 +184,7 @@ class GrpcPort:
                 context.set_trailing_metadata(tuple(call.behind.items()))
                 status = int(HTTPStatus.OK)
                 return said
-            status, refused = int(problem.status), problem.kind.rpartition(":")[2]
+            status, refused = int(problem.status), problem.kind.word
             await context.abort(code, problem.detail[:_LONGEST_DETAIL], _behind(problem, refused))
             raise AssertionError
         finally:
@@ -255,7 +255,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 async def _no_method(call: Call) -> bytes:
     del call
-    raise Problem(HTTPStatus.NOT_IMPLEMENTED, ProblemType.NOT_FOUND, "the service has no such method")
+    raise Problem(ProblemType.NOT_FOUND, "the service has no such method", status=HTTPStatus.NOT_IMPLEMENTED)
 
 
 _ELSE = {"other": _no_method}
@@ -265,11 +265,7 @@ async def _message(context: Any, turns: asyncio.Semaphore) -> bytes:
     async with turns:
         body = await context.read()
     if body is grpc.aio.EOF:
-        raise Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            ProblemType.BODY_TOO_LARGE,
-            "there is no message, or one that is longer than any model's may be",
-        )
+        raise Problem(ProblemType.BODY_TOO_LARGE, "there is no message, or one that is longer than any model's may be")
     found: bytes = body
     return found
 

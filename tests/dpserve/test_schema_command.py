@@ -167,6 +167,11 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     done = run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
     assert "add or remove all records of one unit" in done.stdout
     assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
+    run("lineage", "set-budget", "model", "--rho", 1, "--delta", 1e-6)
+    of_units = run("explain", "--bundle", "model").stdout
+    assert "what its limit means for one unit" in of_units
+    assert "adding or removing all records of one unit" in " ".join(of_units.split())
+    assert "is of the lineage 'people'" in run.fails("explain", "--bundle", "model", "--lineage", "others")
 
 
 def test_an_attack_on_records_is_no_verdict_on_a_promise_about_units(run, table):

@@ -7,7 +7,7 @@ import pytest
 
 from accounting.ledger import key_digest
 from service.admin import verdicts
-from service.admin.server import AdminPort, admin_port
+from service.admin.app import AdminPort, admin_port
 from service.listener import bind, url_of
 
 from .conftest import KEY, METRICS_KEY

@@ -19,7 +19,7 @@ from service.errors import NoModel, UnknownModel
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.predictor import Caller, RowsRequest
-from service.telemetry.throughput import totals_by_model
+from service.telemetry.throughput import Throughput
 from training.certificate import neighbouring
 
 from .conftest import DELTA
@@ -153,9 +153,9 @@ def test_counts_are_each_models_own(service):
     ask(http, "/predict", [2.0] * 4)
     ask(http, "/models/scents/predict")
     service.call(asyncio.sleep(0))
-    found = totals_by_model(service.counts())
-    assert (found["shapes"].answered, found["shapes"].rows_charged, found["shapes"].rows_free) == (2, 1, 1)
-    assert found["colours"].refused == 1
+    found = Throughput(service.counts).by_model()
+    assert found["shapes"] == {"answered": 2, "refused": 0, "rows_charged": 1, "rows_free": 1}
+    assert found["colours"]["refused"] == 1
     assert found.keys() == {"shapes", "colours", ""}
 
 

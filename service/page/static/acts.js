@@ -173,7 +173,7 @@ function meaning({ before, after }) {
     ["epsilon, in all", (each) => figureUp(each.limit.epsilon)],
     ["at delta", (each) => figure(each.delta)],
     ["rho, in all", (each) => figure(each.limit.rho)],
-    ["belief about one record, at most", (each) => percentUp(each.posterior_belief_bound.when_spent)],
+    [`belief about one ${after.explanation.unit === null ? "record" : "unit"}, at most`, (each) => percentUp(each.posterior_belief_bound.when_spent)],
     ["advantage of an attack, at most", (each) => percentUp(each.membership_advantage_bound.when_spent)],
     ["answers left", (each) => (each.queries_left === null ? "–" : figure(each.queries_left, 9))],
     ["in each period", (each) => (each.refill ? `rho ${figure(each.refill.each.rho)} a ${each.refill.period}` : "–")],

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import largest_ratio, pooled_bound, power, repetition_bound
-from audit.white_box.observations import Descent, dirac, observe_steps
 from research.nasr2023 import faults
 from research.nasr2023.faults import FAULT_EPSILON, FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
+from research.white_box.bounds import largest_ratio, pooled_bound, power, repetition_bound
+from research.white_box.observations import Descent, dirac, observe_steps
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5

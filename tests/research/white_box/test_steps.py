@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import pooled_bound, repetition_bound
-from audit.white_box.observations import Descent, clipped, dirac, observe_steps, sound
+from research.white_box.bounds import pooled_bound, repetition_bound
+from research.white_box.observations import Descent, clipped, dirac, observe_steps, sound
 from training.releases.dpsgd.step import StepRelease
 
 DELTA = 1e-5

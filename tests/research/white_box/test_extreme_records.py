@@ -13,9 +13,9 @@ import pytest
 import scipy.stats
 
 from accounting.conversions import gaussian_mu
-from audit.white_box.bounds import pooled_bound
-from audit.white_box.observations import Example
 from mechanisms.seeded import SeededRandomness
+from research.white_box.bounds import pooled_bound
+from research.white_box.observations import Example
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease, private_step
 
