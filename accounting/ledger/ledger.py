@@ -24,6 +24,7 @@ says so, the service reads the receipts of that call, takes them into its journa
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import dropwhile, zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -97,10 +98,9 @@ class Ledger(Accounts):
         journals: Path | None = None,
     ) -> AsyncIterator[Self]:
         """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
+        connect = partial(cls.connect, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals)
         if isinstance(store, str) and "://" in store:
-            async with await cls.connect(
-                store, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals
-            ) as ledger:
+            async with await connect(store) as ledger:
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))
@@ -115,14 +115,7 @@ class Ledger(Accounts):
             raise
         keeping = asyncio.create_task(embedded.keep_running())
         try:
-            async with await cls.connect(
-                embedded.url,
-                rehearsal=rehearsal,
-                deadline=deadline,
-                replicas=replicas,
-                journals=journals,
-                check=embedded.check_in_place,
-            ) as ledger:
+            async with await connect(embedded.url, check=embedded.check_in_place) as ledger:
                 yield ledger
         except LedgerUnavailable as error:
             # A server that cannot write ends, and a connection that closes does not say why.

@@ -123,10 +123,10 @@ class Expectation(BaseModel):
             f"To expect, without rows: where a head without noise is right with probability {self.noiseless:.2f}, "
             f"{answers} are right with {self.accuracy:.2f}, and guesses with {self.guessing:.2f}."
         )
-        return f"{said} {NO_BETTER}." if self.no_better_than_the_commonest_class else said
+        return f"{said} Such answers are {NO_BETTER}." if self.no_better_than_the_commonest_class else said
 
 
-NO_BETTER = "Such answers are no better than always naming the commonest class"
+NO_BETTER = "no better than always naming the commonest class"
 
 
 class PlannedBudget(BaseModel):
