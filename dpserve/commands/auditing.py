@@ -30,7 +30,7 @@ def _audits() -> None:
     """Attack a mechanism or a service and bound what it tells from below. Exit status 3 when its claim is refuted."""
 
 
-class MechanismTrials(Resumable):
+class MechanismTrials(Options):
     """A mechanism, what it claims, and how it is asked."""
 
     name: str = option(
@@ -62,7 +62,7 @@ class MechanismTrials(Resumable):
 
 
 @app.command("mechanism")
-def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOptions) -> None:
+def mechanism(*, asked: MechanismTrials, sure: Confidences, kept: Resumable, report: ReportOptions) -> None:
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
     import numpy as np
 
@@ -75,14 +75,14 @@ def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOption
     from mechanisms.seeded import SeededRandomness
 
     name, classes, trials, seed, price = asked.name, asked.classes, asked.trials, asked.seed, asked.claim()
-    if asked.resume is not None and seed is None:
+    if kept.resume is not None and seed is None:
         raise ValueError("--resume needs a --seed: pieces without one would be other draws than those of this audit")
     chosen = priced(name, price, classes)
     delta = asked.delta
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
     found, worlds = [], worst_case(chosen, classes)
-    with stored(asked.resume) as store, counting(f"asking {name}", trials) as progress:
+    with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
             count, purpose = min(_PIECE, trials - start), ("audit mechanism", name, price, str(classes), str(number))
@@ -103,7 +103,7 @@ def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOption
     report.show(shown, "audit-mechanism")
 
 
-class ServiceTrials(Resumable):
+class ServiceTrials(Options):
     """How two services are asked."""
 
     delta: float = option(_DEFAULT_DELTA, "The delta of the epsilon; 0 for a pure epsilon.")
@@ -154,6 +154,7 @@ def service(
     running: RunningPair,
     asked: ServiceTrials,
     sure: Confidences,
+    kept: Resumable,
     report: ReportOptions,
 ) -> None:
     """Ask two services of neighbouring models over HTTP and tell them apart.
@@ -178,7 +179,7 @@ def service(
         refuse(context, "about services that run", *ModelsToTrain.model_fields)
     with (
         nullcontext(found) if found else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
-        stored(asked.resume) as store,
+        stored(kept.resume) as store,
         Client(pair.urls[0], pair.keys[0]) as first,
         Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
