@@ -1,6 +1,6 @@
 """`dpserve attack`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,48 +105,18 @@ class BundleOptions(Options):
         return [BundleEndpoint(head, chosen, noise, account, lineage, key=key) for key in range(self.keys)]
 
 
-class TargetOptions(Options):
-    """What is attacked: a service, with its keys, or a bundle."""
-
-    target: str = option(..., "The service's URL, http://host:port, or a bundle's folder.", argument=True)
-    key_file: list[Path] | None = option(
-        None, "URL: a file with an API key. Repeat it, and the keys pool their answers."
-    )
-
-    @property
-    def is_service(self) -> bool:
-        """Whether it is a service and no bundle. Raises ValueError for neither."""
-        if self.target.startswith(("http://", "https://")):
-            return True
-        if Path(self.target).is_dir():
-            return False
-        raise ValueError(f"{self.target} is neither a service's address, http://host:port, nor the folder of a bundle")
-
-    def services(self, opened: ExitStack) -> "list[Endpoint]":
-        """Return the service as one endpoint for each key. Raises ValueError for none."""
-        from dpserve.endpoint import ServiceEndpoint
-
-        if not self.key_file:
-            raise ValueError("name a file with your API key with --key-file")
-        keys = [file.read_text("utf-8").strip() for file in self.key_file]
-        return [opened.enter_context(ServiceEndpoint(self.target, key)) for key in keys]
-
-
-class AskingOptions(Options):
-    """How it is asked, and how sure the verdict is."""
-
-    copies: int = option(1, "Rows asked about for each record: its own and near-copies, to average noise.", ge=1)
-    confidence: float = option(0.95, "Of intervals and of the lower bound.")
-    journal: Path | None = option(None, "Where answers are kept, so that an interrupted attack goes on.")
-    seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0)
-
-
 def attack(
     *,
     context: typer.Context,
-    attacked: TargetOptions,
+    target: str = option(..., "The service's URL, http://host:port, or a bundle's folder.", argument=True),
+    key_file: list[Path] | None = option(
+        None, "URL: a file with an API key. Repeat it, and the keys pool their answers."
+    ),
     of: CandidateOptions,
-    asking: AskingOptions,
+    copies: int = option(1, "Rows asked about for each record: its own and near-copies, to average noise.", ge=1),
+    confidence: float = option(0.95, "Of intervals and of the lower bound."),
+    journal: Path | None = option(None, "Where answers are kept, so that an interrupted attack goes on."),
+    seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0),
     shadows: ShadowOptions,
     bundle: BundleOptions,
     report: ReportOptions,
@@ -160,12 +130,14 @@ def attack(
     Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
     with ExitStack() as opened:
-        if attacked.is_service:
+        service = target.startswith(("http://", "https://"))
+        if service:
             refuse(context, "on a service, which has its own", *BundleOptions.model_fields)
-            endpoints = attacked.services(opened)
-        else:
+        elif Path(target).is_dir():
             refuse(context, "on a bundle, which asks for no key: --keys says how many pool their answers", "key_file")
-            endpoints = bundle.endpoints(Path(attacked.target), asking.seed)
+        else:
+            raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
+        endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
         found = of.read(model)
         from audit import presentation
@@ -175,20 +147,20 @@ def attack(
         choices = Choices(
             shadow_models=shadows.shadow_models,
             shadow_records=shadows.shadow_records,
-            confidence=asking.confidence,
-            copies=asking.copies,
+            confidence=confidence,
+            copies=copies,
             most=of.candidates,
             rows_of_each=of.rows_of_each,
-            seed=asking.seed,
+            seed=seed,
         )
         train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
         errors = Console(stderr=True)
-        with _resumable(errors, asking.journal), shares("attack") as progress:
+        with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,
                 found,
                 choices,
-                asking.journal,
+                journal,
                 train=train,
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
@@ -210,3 +182,11 @@ def _resumable(errors: Console, journal: Path | None) -> Iterator[None]:
             soft_wrap=True,
         )
         raise
+
+
+def _services(opened: ExitStack, url: str, key_files: Sequence[Path]) -> "list[Endpoint]":
+    from dpserve.endpoint import ServiceEndpoint
+
+    if not key_files:
+        raise ValueError("name a file with your API key with --key-file")
+    return [opened.enter_context(ServiceEndpoint(url, file.read_text("utf-8").strip())) for file in key_files]
