@@ -158,7 +158,6 @@ def service(
     from audit import presentation
     from audit.distinguishing.mechanism import judge
     from audit.distinguishing.service import observe_services
-    from audit.pieces import kept_scores
     from dpserve.client import Client
     from dpserve.local_services import own_services
 
@@ -173,16 +172,8 @@ def service(
         Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
     ):
-        # Kept scores are bound to both models, the price, the rows and the seed.
         chosen, scores_in, scores_out = observe_services(
-            first,
-            second,
-            pair.models,
-            pair.row,
-            trials,
-            rng,
-            kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
-            progress=progress,
+            first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
     shown = presentation.of_mechanism(
