@@ -79,8 +79,8 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
 
 def main(bundle: str, port: str) -> None:
     """Answer until told to stop."""
-    settings = ServiceSettings(port=int(port))
-    with bind(port=settings.port) as listening:
+    settings = ServiceSettings()
+    with bind(port=int(port)) as listening:
         sys.exit(run(partial(_application, Path(bundle), settings), settings, listening))
 
 
