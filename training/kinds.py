@@ -1,8 +1,8 @@
 """Every kind of model that an owner may train: how it is trained and saved, and which options say how."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,22 +33,6 @@ class Progress(Protocol):
         """Give a function that takes how many of the steps are done."""
 
 
-class Quiet:
-    """Shows nothing."""
-
-    @contextmanager
-    def minimising(self, goal: float, /) -> Iterator[Callable[[float], None]]:
-        """Take the gradient norm."""
-        del goal
-        yield lambda _: None
-
-    @contextmanager
-    def steps_with_progress(self, steps: int, /) -> Iterator[Callable[[int], None]]:
-        """Take how many steps are done."""
-        del steps
-        yield lambda _: None
-
-
 @dataclass(frozen=True)
 class Job:
     """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets.
@@ -63,7 +47,7 @@ class Job:
     out: Path
     options: Mapping[str, Any]
     state: Path
-    progress: Progress = field(default_factory=Quiet)
+    progress: Progress
     encoder: bytes | None = None
 
     def records_declared(self) -> int:
