@@ -33,6 +33,9 @@ class CandidateOptions(RowOptions):
         None, "VALUE=NAME of each class, where the files have other values than class names."
     )
     candidates: int | None = option(None, "At most so many members, and as many non-members.", ge=1)
+    rows_of_each: int | None = option(
+        None, "Of a model that protects units: ask about at most so many rows of each.", default_text="all", ge=1
+    )
 
     def read(self, model: Mapping[str, Any]) -> "Candidates":
         """Read them by the model's certificate. Raises ValueError for files that do not fit it."""
@@ -41,6 +44,8 @@ class CandidateOptions(RowOptions):
         if self.data is not None:
             if self.data != "digits" or self.members is not None or self.non_members is not None:
                 raise ValueError("--data takes 'digits' alone; name your own files with --members and --non-members")
+            if model.get("unit") is not None:
+                raise ValueError("the model protects units, and digits have no column of units: name tables")
             return digits()
         if self.members is None or self.non_members is None:
             raise ValueError("name records that were trained on with --members, and others with --non-members")
@@ -118,6 +123,8 @@ def attack(
 ) -> None:
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
 
+    Of a model that protects privacy units, members and non-members are units: the tables have their column.
+
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
     Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
@@ -132,7 +139,6 @@ def attack(
             raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
-        _check_members(model)
         found = of.read(model)
         from audit import presentation
         from audit.membership.attack import Attack, Choices
@@ -144,6 +150,7 @@ def attack(
             confidence=confidence,
             copies=copies,
             most=of.candidates,
+            rows_of_each=of.rows_of_each,
             seed=seed,
         )
         train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
@@ -159,19 +166,6 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
-
-
-def _check_members(model: Mapping[str, Any]) -> None:
-    """Raise ValueError for a model that protects units: what is claimed of it is no claim about one of their records.
-
-    Many records of one unit are guessed right together, with the probability that one is, so that a verdict that
-    counts them as so many members would convict a model that keeps its promise.
-    """
-    if model.get("unit") is not None:
-        raise ValueError(
-            f"the model protects all records of one {model['unit']} together, and this attack is about single records: "
-            "its verdict would be wrong"
-        )
 
 
 @contextmanager

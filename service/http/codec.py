@@ -27,7 +27,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
+from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
@@ -73,14 +73,14 @@ class Answers:
 
     def budget(self, prediction: Prediction) -> BudgetOut:
         """Return the client's account."""
-        standing = prediction.standing
+        balance = prediction.balance
         return BudgetOut(
-            limit_rho=to_rho(standing.budget.picorho),
-            spent_rho=to_rho(standing.spent),
-            remaining_rho=to_rho(standing.remaining),
-            queries_left=standing.questions_left(self._price) if self._price else None,
+            limit_rho=to_rho(balance.budget.picorho),
+            spent_rho=to_rho(balance.spent),
+            remaining_rho=to_rho(balance.remaining),
+            queries_left=balance.questions_left(self._price) if self._price else None,
             unlimited=not self._price,
-            status="unproven" if standing.budget.accepts == "unproven" else "proven",
+            status="unproven" if balance.budget.accepts == "unproven" else "proven",
         )
 
     def headers(self, prediction: Prediction) -> dict[str, str]:
@@ -242,6 +242,14 @@ class RowsCodec:
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
+
+
+class InvocationsCodec(RowsCodec):
+    """`POST /invocations`, as MLflow's clients and SageMaker ask."""
+
+    def instances(self, body: bytes) -> tuple[Rows, str | None]:
+        """Return the rows of a body in JSON, and the tier that it names."""
+        return parsed_json(rows_of_invocation, body)
 
 
 def _json(content: Any) -> Reply:

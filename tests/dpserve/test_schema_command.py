@@ -174,11 +174,20 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     assert "is of the lineage 'people'" in run.fails("explain", "--bundle", "model", "--lineage", "others")
 
 
-def test_an_attack_on_records_is_no_verdict_on_a_promise_about_units(run, table):
-    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+def test_an_attack_decides_about_units_where_the_model_protects_them(run, table):
+    day = table.born + pd.to_timedelta(np.arange(300), unit="D")  # no row comes twice
+    persons = table.assign(person=np.arange(300) // 3, born=day)
+    for name, some in (("t.csv", persons.person % 2 == 0), ("others.csv", persons.person % 2 == 1)):
+        persons[some].to_csv(run.folder / name, index=False)
     run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
-    said = run.fails("attack", "model", "--members", "t.csv", "--non-members", "t.csv")
-    assert said.startswith("the model protects all records of one person together")
+    read = ["--label", "ill", "--class-names", "0=no,1=yes", "--members", "t.csv", "--non-members"]
+    attack = ["attack", "model", "--shadow-models", 2, *read]
+    done = run(*attack, "others.csv")
+    assert "asking about 50 of 50 members and 50 of 50 non-members, who have" in " ".join(done.stderr.split())
+    assert "on units, each all records of one 'person'" in " ".join(done.stdout.split())
+    persons.to_csv(run.folder / "both.csv", index=False)
+    assert "50 values of 'person' are among the members and the non-members" in run.fails(*attack, "both.csv")
+    assert "digits have no column of units" in run.fails("attack", "model", "--data", "digits")
 
 
 @pytest.mark.parametrize("arguments", [["--release", "class-sums", "--price", "rho:1"], ["--teachers", "3"]])
