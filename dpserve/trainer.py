@@ -46,7 +46,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption(
             "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
-    lineage, records = given.read_all()
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     if given.unit is not None and kind == "objective":
         raise WrongOption("unit", NO_UNITS)
     if given.unit is not None and budget is not None:
@@ -113,7 +114,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
 
     release, queries, options = given.kind, given.queries, job.options
     _check_nothing_is_chosen_twice(given, options)
-    n = job.needed("records_declared", "about how many records there are, as a number that may be public")
+    n = job.records_declared()
     whole, declared = whole_picorho(budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
     kind = rules.kind_of(declared, shape)
@@ -213,7 +214,7 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     lams, price = _lams(given.choose), given.choose_price
     if price is None:
         raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
-    declared = job.needed("records_declared", "a public number; of a sixth of it noise is an average")
+    declared = job.records_declared()
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
     choice = choice_for(lams, declared, whole_picorho(price), recipe, len(job.records.declaration.classes))
