@@ -201,7 +201,7 @@ class ClassSums:
     @functools.cached_property
     def _both(self) -> Around:
         """The logits, and behind them `answers`' r, before calibration."""
-        return Around.mean(self.mean, self.weights, TEMPERATURE * self.sums / self._lengths[:, None])
+        return Around.mean(self.mean, np.vstack([self.weights, TEMPERATURE * self.sums / self._lengths[:, None]]))
 
     @functools.cached_property
     def _noise(self) -> Floats:
