@@ -28,13 +28,12 @@ most sqrt(2).
 - A class v drawn in proportion to e^(z_v / s) has no interval.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,25 +224,29 @@ class Uncertainty:
     A part is computed when it is first asked for, for all answers that were computed together.
     """
 
-    def __init__(self, noise: AnyNoise, probabilities: Floats) -> None:
-        """Of answers (n, C) with this noise."""
+    def __init__(
+        self, noise: AnyNoise, probabilities: Floats, rows: slice = slice(None), computed: dict[Any, Any] | None = None
+    ) -> None:
+        """Of some rows of answers (n, C) with this noise. computed: what was for all of them, by what computes it."""
         self.noise = noise
         self._probabilities = probabilities
-        self._rows = slice(None)
-        self._computed = dict[Any, Any]()
+        self._rows = rows
+        self._computed = {} if computed is None else computed
 
     def part(self, rows: slice) -> "Uncertainty":
         """Return what it says of some of all answers."""
-        part = copy.copy(self)
-        part._rows = rows
-        return part
+        return Uncertainty(self.noise, self._probabilities, rows, self._computed)
 
     def of_all(self, compute: Callable[[AnyNoise, Floats], Some]) -> Some:
         """Return what `compute` makes of the noise and all answers, (n, ...), for these; None for None."""
-        if compute not in self._computed:
-            self._computed[compute] = compute(self.noise, self._probabilities)
-        found = self._computed[compute]
-        return cast(Some, None if found is None else found[self._rows])
+        found: Any
+        try:
+            found = self._computed[compute]
+        except KeyError:
+            found = self._computed[compute] = compute(self.noise, self._probabilities)
+        if found is not None:
+            found = found[self._rows]
+        return found  # type: ignore[no-any-return]
 
     @property
     def scale(self) -> Floats | None:

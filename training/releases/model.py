@@ -90,7 +90,7 @@ class Around:
     @classmethod
     def mean(cls, mean: Floats, matrix: Floats) -> Self:
         """Take directions around this mean, (D,)."""
-        matrix, coarse = rounded(matrix), rounded(mean[None])
+        coarse = rounded(mean[None])
         return cls(np.vstack([matrix, coarse, rounded(mean - coarse)]), matrix @ mean, float(mean @ mean))
 
     def products(self, phi: Floats) -> Floats:

@@ -45,7 +45,8 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it(feature_map):
     phi = questions(feature_map)
     generator = np.random.default_rng(2)
     matrix, mean = generator.standard_normal((5, phi.shape[1])), 0.01 * generator.standard_normal(phi.shape[1])
-    on_steps, around = rounded(matrix), Around.mean(mean, matrix)
+    on_steps = rounded(matrix)
+    around = Around.mean(mean, on_steps)
     for answer in (lambda rows: softmax(rows @ on_steps.T), lambda rows: softmax(around.products(rows))):
         together = answer(phi)
         for rows in (1, 2, 3, 17, 64):
@@ -60,7 +61,7 @@ def test_products_around_a_mean_are_those_of_the_directions():
     phi = questions(MAPS[0])
     generator = np.random.default_rng(2)
     matrix, mean = generator.standard_normal((5, phi.shape[1])), 0.1 * generator.standard_normal(phi.shape[1])
-    around = Around.mean(mean, matrix)
+    around = Around.mean(mean, rounded(matrix))
     u = phi / np.linalg.norm(phi, axis=1, keepdims=True)
     v = (u - mean) / np.linalg.norm(u - mean, axis=1, keepdims=True)
     np.testing.assert_allclose(around.products(phi), v @ rounded(matrix).T, atol=1e-12)
