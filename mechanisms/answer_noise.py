@@ -307,7 +307,7 @@ def _ends(probabilities: Floats, above: Floats, below: Floats) -> Floats:
 
 
 def _log_odds(probabilities: Floats) -> Floats:
-    odds: Floats = np.log(np.maximum(probabilities, _LEAST)) - np.log(np.maximum(1 - probabilities, _LEAST_REST))
+    odds: Floats = np.log(np.maximum(probabilities, _LEAST) / np.maximum(1 - probabilities, _LEAST_REST))
     return odds
 
 
