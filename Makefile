@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
+# More than there are processors: a test waits for stores and services as long as it computes.
+TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 2)")
 
 .PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories release clean
 
@@ -15,11 +17,11 @@ serve: $(RUN)
 	@$(BIN)/dpserve demo --stay --port $(PORT)
 
 test: lint
-	@$(BIN)/pytest -q -n auto -m "not slow"
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow"
 
 # Everything, and every fault in full: about an hour on two cores.
 test-all: lint
-	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n auto
+	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n $(TEST_WORKERS)
 
 faults: $(TESTS)
 	@DPSERVE_FAULTS=full $(BIN)/pytest tests/faults -q -n0

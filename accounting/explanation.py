@@ -6,8 +6,6 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import date
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -25,7 +23,7 @@ from accounting.attack_bounds import (
     identifiability_of,
     reading_of_attack,
 )
-from accounting.budgets import Accepts, Budget, Scope
+from accounting.budgets import Accepts, Scope
 from accounting.losses import (
     ApproximateGaussianLoss,
     BoundedRangeLoss,
@@ -36,7 +34,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, RefillReport, account_report, spent_picorho
+from accounting.report import AccountReport, AccountState, RefillReport, account_report
 
 
 class _Frozen(BaseModel):
@@ -103,6 +101,13 @@ class Explanation(_Frozen):
             "at its limit"
         ),
     ]
+    unit: Annotated[
+        str | None,
+        Field(
+            description="the column whose values name the privacy units, all records of one of which are protected "
+            "together; null where it is one record, or where no certificate says"
+        ),
+    ] = None
     in_plain_words: str
 
 
@@ -193,21 +198,16 @@ def explain(
 
 
 def explain_account(
-    spent: Mapping[Cost, int],
-    budget: Budget,
+    state: AccountState,
     *,
     price: Cost | None,
-    lineage_left: int | None = None,
-    highest_limit: int = 0,
+    shared_left: int | None = None,
     unlimited: bool = False,
-    left: int | None = None,
-    refilled: date | None = None,
-    scope: Scope = "client",
-    group: str = "",
+    unit: str | None = None,
 ) -> AccountExplanation:
-    """Explain an account after `spent`, the number of releases at each cost; see `account_report` for the rest.
+    """Explain an account; see `account_report` for the arguments.
 
-    scope: whose account it is, which says whom it bounds together. group: the client's, or this one.
+    unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
 
     What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
     them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
@@ -216,17 +216,8 @@ def explain_account(
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
-    spent = dict(sorted(spent.items(), key=lambda entry: str(entry[0])))
-    account = account_report(
-        spent,
-        budget,
-        price=price,
-        lineage_left=lineage_left,
-        highest_limit=highest_limit,
-        unlimited=unlimited,
-        left=left,
-        refilled=refilled,
-    )
+    account = account_report(state, price=price, shared_left=shared_left, unlimited=unlimited)
+    spent, budget = dict(state.tally), state.budget
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
     coins = without_coins(composition)[1]
@@ -237,8 +228,7 @@ def explain_account(
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
     )
-    ends = replace(budget, picorho=max(budget.picorho, spent_picorho(spent), highest_limit))
-    meaning = identifiability_at_limit(ends)
+    meaning = identifiability_at_limit(state.end)
     proven = _proven(spent) and account.status == "proven"
     explanation = Explanation(
         status="proven" if proven else "unproven",
@@ -249,9 +239,10 @@ def explain_account(
         tightest=tightest,
         epsilon=epsilon,
         identifiability=meaning,
-        attack_power=attack_power_at_limit(ends),
+        attack_power=attack_power_at_limit(state.end),
+        unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(side_by_side.releases, meaning, ends, account, _SHARING[scope, bool(group)].format(group)),
+        + _account_in_words(side_by_side.releases, meaning, state, account, unit),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -293,15 +284,20 @@ def _count_in_words(releases: int) -> str:
     return f"{releases:,} noisy results computed from the records have been released."
 
 
-def _meaning_in_words(meaning: Identifiability, epsilon: float, delta: float, seen: str, what: str) -> list[str]:
+def _meaning_in_words(
+    meaning: Identifiability, epsilon: float, delta: float, seen: str, what: str, unit: str | None = None
+) -> list[str]:
+    others, last, moved = "one", "the last record is", "one record"
+    if unit is not None:
+        others, last, moved = "those of one unit", "the last unit's records are", "all records of one unit"
     return [
-        "Imagine someone who knows every record but one, thinks it as likely as not that the last record is among "
-        f"them, and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
+        f"Imagine someone who knows every record but {others}, thinks it as likely as not that {last} among them, "
+        f"and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
         f"{_percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
         f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
         f"In the language of differential privacy {what} ({epsilon:.4g}, {delta:.2g})-differentially private for "
-        "adding or removing one record.",
+        f"adding or removing {moved}.",
     ]
 
 
@@ -333,16 +329,24 @@ _SHARING: Mapping[tuple[Scope, bool], str] = {
 """Whom an account bounds: colluding clients learn no more than the account that they share has paid for."""
 
 
+_UNIT = (
+    "A unit is all records with one value of {!r}, so that a person with many records is one; this holds where every "
+    "model of the lineage was trained with this unit."
+)
+"""Whom an account protects where records are weighted by units: models without them promise it of a record alone."""
+
+
 def _account_in_words(
-    releases: int, meaning: Identifiability, ends: Budget, account: AccountReport, sharing: str
+    releases: int, meaning: Identifiability, state: AccountState, account: AccountReport, unit: str | None
 ) -> str:
-    epsilon = ends.epsilon_at(ends.picorho)
+    epsilon = state.end.epsilon_at(state.end.picorho)
     words = [
         _count_in_words(releases) if releases else _NOTHING,
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         "stops.",
-        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together"),
-        sharing,
+        *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
+        *([] if unit is None else [_UNIT.format(unit)]),
+        _SHARING[state.scope, bool(state.group)].format(state.group),
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.refill is not None and not account.unlimited:

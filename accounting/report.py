@@ -5,13 +5,15 @@ is derived from the same picorho that the ledger adds up.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import identifiability, picorho
-from accounting.budgets import Accepts, Budget, Period
+from accounting.budgets import Accepts, Budget, Period, Scope
 from accounting.losses import Cost
 
 
@@ -130,62 +132,64 @@ ANALYSES: Mapping[Accepts, str] = {
 }
 
 
-def spent_picorho(spent: Mapping[Cost, int]) -> int:
-    """Return what the ledger holds after `spent`: the number of releases at each cost."""
-    if any(count < 0 for count in spent.values()):
-        raise ValueError("a number of releases must not be negative")
-    return sum(cost.picorho * count for cost, count in spent.items())
+@dataclass(frozen=True)
+class AccountState:
+    """What an account has paid for and may pay for yet, at one instant. Make one with `of`. Amounts are picorho.
+
+    tally: how many releases of each cost it paid for. highest_limit: the highest under which it was charged, where the
+    owner has lowered it since: what it bounds is what was and will be released. Where the budget has a refill, `left`
+    is what may be spent before the next one on the day `refilled`. scope: whose account it is, which says whom it
+    bounds together. group: the client's, or this one.
+    """
+
+    tally: tuple[tuple[Cost, int], ...]
+    budget: Budget
+    highest_limit: int = 0
+    left: int | None = None
+    refilled: date | None = None
+    scope: Scope = "client"
+    group: str = ""
+
+    @classmethod
+    def of(cls, tally: Mapping[Cost, int], budget: Budget, **rest: Any) -> Self:
+        """Return the state after these releases: the same one whatever order they come in. rest: further fields."""
+        return cls(tuple(sorted(tally.items(), key=lambda entry: str(entry[0]))), budget, **rest)
+
+    @cached_property
+    def spent(self) -> int:
+        """What the ledger holds after these releases. Raises ValueError for a loss that the account does not accept."""
+        for cost, count in self.tally:
+            if count < 0:
+                raise ValueError("a number of releases must not be negative")
+            if count and not self.budget.pays_for(cost):
+                raise ValueError(f"the account accepts {self.budget.accepts!r} charges, not {str(cost)!r}")
+        return sum(cost.picorho * count for cost, count in self.tally)
+
+    @property
+    def remaining(self) -> int:
+        """What may be spent now."""
+        within = max(0, self.budget.picorho - self.spent)
+        return within if self.left is None else min(within, self.left)
+
+    @property
+    def end(self) -> Budget:
+        """The budget with all that the account was ever charged within, which bounds what was and will be released."""
+        return replace(self.budget, picorho=max(self.budget.picorho, self.spent, self.highest_limit))
 
 
 def account_report(
-    spent: Mapping[Cost, int],
-    budget: Budget,
-    *,
-    price: Cost | None,
-    lineage_left: int | None = None,
-    highest_limit: int = 0,
-    unlimited: bool = False,
-    left: int | None = None,
-    refilled: date | None = None,
+    state: AccountState, *, price: Cost | None, shared_left: int | None = None, unlimited: bool = False
 ) -> AccountReport:
-    """Return the report of an account with this budget after `spent`, the number of releases at each cost.
+    """Return the report of an account.
 
-    `price` is what the next row costs, None where the account is not asked about a model. `lineage_left`: for a
-    client's account, the picorho left in its lineage's, which pays for every release as well and so limits
-    `queries_left`. `highest_limit`: the highest, in picorho, under which it was charged, where the owner has lowered it
-    since: what it bounds is what was and will be released. `unlimited`: whether the account holds a model that
-    is paid for once. Where the budget has a refill, `left` is what may be spent, in picorho, before the next one on the
-    day `refilled`. Raises ValueError for a loss that the account does not accept.
+    price: what the next row costs, None where the account is not asked about a model. shared_left: the picorho left at
+    least in the accounts that pay for every release as well, the lineage's and a group's, which limit `queries_left`.
+    unlimited: whether the account holds a model that is paid for once. Raises ValueError for a loss that the account
+    does not accept.
     """
-    for cost, count in spent.items():
-        if count and not budget.pays_for(cost):
-            raise ValueError(f"the account accepts {budget.accepts!r} charges, not {str(cost)!r}")
-    amount = spent_picorho(spent)
-    payable = [each for each in (left, lineage_left) if each is not None]
-    least = min(payable, default=None)
-    report = report_at(amount, budget, price=price, lineage_left=least, highest_limit=highest_limit)
-    refill = _refill_report(budget, budget.picorho - amount if left is None else left, refilled)
-    return report.model_copy(update={"unlimited": unlimited, "refill": refill})
-
-
-def _refill_report(budget: Budget, left: int, refilled: date | None) -> RefillReport | None:
-    refill = budget.refill
-    if refill is None:
-        return None
-    # No period can spend more than the limit.
-    most = min(refill.picorho, budget.picorho)
-    each = Amount(rho=picorho.to_rho(most), epsilon=budget.epsilon_at(most))
-    return RefillReport(period=refill.period, each=each, remaining_rho=picorho.to_rho(left), next=refilled)
-
-
-def report_at(
-    amount: int, budget: Budget, *, price: Cost | None, lineage_left: int | None = None, highest_limit: int = 0
-) -> AccountReport:
-    """Return the report of an account with this budget after `amount` picorho; see `account_report` for the rest."""
-    left, end = max(0, budget.picorho - amount), max(budget.picorho, amount, highest_limit)
-    payable = left if lineage_left is None else min(left, lineage_left)
-    limit = Amount(rho=picorho.to_rho(budget.picorho), epsilon=budget.epsilon_at(budget.picorho))
-    spent = Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
+    budget, spent, end = state.budget, state.spent, state.end
+    payable = state.remaining if shared_left is None else min(state.remaining, shared_left)
+    limit, so_far = _amount(budget, budget.picorho), _amount(budget, spent)
     row = price.picorho if price is not None else 0
     return AccountReport(
         accepts=budget.accepts,
@@ -193,16 +197,34 @@ def report_at(
         analysis=ANALYSES[budget.accepts],
         delta=budget.delta,
         limit=limit,
-        spent=spent,
-        remaining=Remaining(rho=picorho.to_rho(left), epsilon=max(0.0, limit.epsilon - spent.epsilon)),
+        spent=so_far,
+        remaining=Remaining(
+            rho=picorho.to_rho(max(0, budget.picorho - spent)), epsilon=max(0.0, limit.epsilon - so_far.epsilon)
+        ),
         price=Price(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
         queries_left=payable // row if row else None,
+        unlimited=unlimited,
+        refill=_refill_report(state),
         posterior_belief_bound=Bound(
-            now=budget.posterior_belief_at(amount), when_spent=budget.posterior_belief_at(end)
+            now=budget.posterior_belief_at(spent), when_spent=budget.posterior_belief_at(end.picorho)
         ),
         posterior_belief_at_epsilon=Bound(
-            now=identifiability.posterior_belief(spent.epsilon),
-            when_spent=identifiability.posterior_belief(budget.epsilon_at(end)),
+            now=identifiability.posterior_belief(so_far.epsilon),
+            when_spent=identifiability.posterior_belief(budget.epsilon_at(end.picorho)),
         ),
-        membership_advantage_bound=Bound(now=budget.advantage_at(amount), when_spent=budget.advantage_at(end)),
+        membership_advantage_bound=Bound(now=budget.advantage_at(spent), when_spent=budget.advantage_at(end.picorho)),
     )
+
+
+def _amount(budget: Budget, amount: int) -> Amount:
+    return Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
+
+
+def _refill_report(state: AccountState) -> RefillReport | None:
+    refill = state.budget.refill
+    if refill is None:
+        return None
+    # No period can spend more than the limit.
+    each = _amount(state.budget, min(refill.picorho, state.budget.picorho))
+    left = picorho.to_rho(state.remaining)
+    return RefillReport(period=refill.period, each=each, remaining_rho=left, next=state.refilled)

@@ -8,8 +8,6 @@ make a `Report` of the verdict (`presentation` says it, `reports` shows it). `pi
   a bundle), check `charges`, train `shadow_models`, score (`scoring`), and compare with `claims` (`verdict`).
 - `distinguishing/`: which of two neighbouring models answered? `mechanism` for a mechanism at its worst case, `service`
   for two running services and for a service's audit of itself, by the `likelihood` of answers; `neighbours` are models
-  trained with a record and without it. `region` repeats the first over noise multipliers.
-- `white_box/`: does a step of DP-SGD have the noise that it claims? `observations` of a canary, `experiments`, and
-  `bounds` with the verdict.
+  trained with a record and without it.
 - `sampler`: does the sampler of all noise follow its laws?
 """

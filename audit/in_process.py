@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.picorho import to_rho
-from accounting.report import account_report
+from accounting.report import AccountState, account_report
 from audit.endpoint import EndpointError, Exhausted, digest_of
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
@@ -90,9 +90,9 @@ class BundleEndpoint:
         """Return the key's account, as `GET /budget` except for the explanation."""
         left = None if self.lineage.limit is None else self.lineage.limit - self.lineage.spent
         spent = {self.mechanism.cost: self.paid} if self.paid else {}
-        return account_report(spent, self._account, price=self.mechanism.cost, lineage_left=left).model_dump(
-            mode="json"
-        )
+        return account_report(
+            AccountState.of(spent, self._account), price=self.mechanism.cost, shared_left=left
+        ).model_dump(mode="json")
 
     def answers(self, rows: Floats) -> Floats:
         """Return one private answer for each row: (n, C)."""
@@ -103,14 +103,14 @@ class BundleEndpoint:
         sensitivity = self.head.logit_sensitivity(phi)
         context = noise_context(self.head.certificate.model_id, self.mechanism)
         noise = KeyedRandomness(self.noise_key, context, question_bytes(phi, sensitivity))
-        self._charge(set(noise.digests))
+        self.charge(set(noise.digests))
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
 
     @property
     def _account(self) -> Budget:
         return self.budget_of_key or _largest(self.mechanism.cost)
 
-    def _charge(self, questions: set[bytes]) -> None:
+    def charge(self, questions: set[bytes]) -> None:
         """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither.
 
         The lineage refuses by what is new to the key, as the ledger does: a key learns nothing of what others asked.
@@ -159,7 +159,7 @@ class ReleaseEndpoint:
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account: without a limit on answers, unless not even the first is affordable."""
         spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
-        report = account_report(spent, self._account, price=None).model_dump(mode="json")
+        report = account_report(AccountState.of(spent, self._account), price=None).model_dump(mode="json")
         return report | {"queries_left": None if self.held or self._refusal() is None else 0}
 
     def answers(self, rows: Floats) -> Floats:

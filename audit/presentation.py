@@ -1,23 +1,17 @@
 """What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
-from audit.distinguishing.mechanism import MechanismFinding
-from audit.distinguishing.neighbours import Measurement
-from audit.estimators import epsilon_of_mu
-from audit.membership.claims import STEPS, ClaimedReleases
-from audit.membership.verdict import LOW_RATES, AttackResult
-from audit.region import Point
+from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
+from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
+from audit.membership.verdict import LOW_RATES, AttackResult, Verdict
 from audit.reports import Picture, Report, Table, interval, number
-from audit.sampler import ChiSquare, Timings
-from audit.white_box.bounds import POOLED, POWER, Measured, StepFinding
+from audit.sampler import ChiSquare, SamplerFinding
 from mechanisms.noise import DISTANCE
 
 if TYPE_CHECKING:
@@ -31,116 +25,29 @@ Floats = NDArray[np.float64]
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
-NOTE_ON_STEPS = (
-    "A run's epsilon is what as many sampled steps tell that have the noise which a step's bound leaves possible."
-)
+"""Of an ROC, on either scale."""
 
 
 def of_attack(outcome: "Outcome") -> Report:
     """Return the report of an attack: every attack in one table, and the ROC under the claim's curve."""
-    judged, plan, accounts = outcome.verdict, outcome.plan, outcome.accounts
-    replays, charges, pairs, best = outcome.replays, outcome.charges, judged.pairs, judged.best
-    stated = [account["membership_advantage_bound"]["now"] for account in accounts]
-    model, price = outcome.model, outcome.model.get("price_per_row") or {}
+    judged, model, unit = outcome.verdict, outcome.model, outcome.model.get("unit")
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
-    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members"
-    drawn = sorted(judged.found, key=lambda one: (one is best, one.selection_advantage), reverse=True)[:_DRAWN_ATTACKS]
+    price = (model.get("price_per_row") or {}).get("losses") or "nothing a row"
+    of_units = "" if unit is None else f", units of all records of one {unit!r}"
+    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members{of_units}"
+    roc = _roc(judged)
     return Report(
-        title=f"membership-inference attack on {model['name']} ({served}, at {price.get('losses') or 'nothing a row'})",
+        title=f"membership-inference attack on {model['name']} ({served}, at {price})",
         finding=_attack_finding(outcome),
         convicted=outcome.convicted,
         inconclusive=outcome.inconclusive,
-        content={
-            "model": {
-                name: model.get(name)
-                for name in ("name", "model_id", "status", "mechanism", "mechanism_status", "price_per_row")
-            },
-            "confidence": judged.confidence,
-            "seed": outcome.choices.seed,
-            "plan": {
-                **{
-                    name: getattr(plan, name)
-                    for name in ("of_each", "offered", "keys", "half_width", "largest_epsilon")
-                },
-                "rows_for_each_candidate": plan.copies,
-                "rows_affordable": plan.left,
-                "rows_affordable_together": plan.shared,
-            },
-            "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
-            "answers_seen_by_a_decision": outcome.releases,
-            "exhausted": outcome.exhausted,
-            "replays": asdict(replays) | {"charged": to_rho(replays.charged), "price": to_rho(replays.price)},
-            "charges": {
-                "price": to_rho(charges.price),
-                "rows": charges.rows,
-                "spent": [to_rho(spent) for spent in charges.spent],
-                "shared_by_all_keys": charges.shared,
-                "keys_overdrawn": charges.overdrawn,
-                "keys_refused_at_the_end": charges.refused,
-                "faults": charges.faults,
-            },
-            "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
-            "same_distribution": outcome.difference,
-            "attacks": [_result_content(one) for one in judged.found],
-            "best": best.attack,
-            "roc": _curves(drawn, judged.decision),
-            "epsilon_lower_bound": best.epsilon,
-            "corner": best.corner,
-            "pairs": pairs,
-            "claim": {
-                "delta": judged.decision.delta,
-                "of_one_decision": _claim_content(judged.decision),
-                "of_everything_spent": _claim_content(judged.total),
-                "advantage_bound_stated_by_the_service": stated,
-            },
-            "spent": [account["spent"] for account in accounts],
-        },
-        tables=(
-            Table.of(
-                f"attacks on {decided}",
-                ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
-                [
-                    (
-                        ("* " if one is best else "") + one.attack,
-                        f"{one.advantage:+.3f}",
-                        f"{one.low:+.2f} {one.high:+.2f}",
-                        f"{one.auc:.3f}",
-                        *(number(rate, 3) for rate in (*reversed(one.true_positive_rates), one.precision)),
-                        f"{one.epsilon:.3f}",
-                    )
-                    for one in judged.found
-                ],
-                "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
-                "non-members are too few to see it. eps >=: lower bound of epsilon for replacing one record.",
-            ),
-            Table.of(
-                "what is proven" if judged.decision.proven else "what is claimed",
-                ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
-                [
-                    (what, claim.rho, *(figure for steps in (1, STEPS) for figure in _claimed(claim, steps)))
-                    for what, claim in (
-                        (f"one decision, {outcome.releases} seen", judged.decision),
-                        ("all that was answered", judged.total),
-                    )
-                ],
-                f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
-                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a record; the "
-                "experiment replaces one, which is two steps.",
-            ),
-            Table.of(
-                "what the keys spent",
-                ("key", "rho", "epsilon", "rows left"),
-                [
-                    (place, account["spent"]["rho"], account["spent"]["epsilon"], account["queries_left"])
-                    for place, account in enumerate(accounts, start=1)
-                ],
-            ),
-        ),
+        content=_attack_content(outcome) | {"roc": roc},
+        tables=_attack_tables(outcome, decided),
         pictures=(
             Picture(
                 f"ROC of attacks on {model['name']}",
                 f"{decided}. The shaded side of the black curve is out of reach if the claim holds, except by chance.",
-                lambda figure: _draw_roc(figure, drawn, judged.decision),
+                lambda figure: _draw_roc(figure, roc, proven=judged.decision.proven),
                 (11, 5),
             ),
         ),
@@ -149,18 +56,113 @@ def of_attack(outcome: "Outcome") -> Report:
             *(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted),
             *outcome.cautions,
         ),
-        notes=(
-            f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
-            f"seed {outcome.choices.seed}",
-            f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
-            f"charged rho = {number(to_rho(replays.charged))}",
-            _charged(outcome),
-            f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
-            f"{pairs.epsilon:.3f} of all answers together, for replacing one record; exact confidence",
-            "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
-            "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
-            "the confidence",
+        notes=_attack_notes(outcome),
+    )
+
+
+def _attack_content(outcome: "Outcome") -> dict[str, Any]:
+    """Return everything but the ROC, for JSON."""
+    judged, plan, replays, charges = outcome.verdict, outcome.plan, outcome.replays, outcome.charges
+    shown = ("name", "model_id", "status", "unit", "mechanism", "mechanism_status", "price_per_row")
+    planned = ("of_each", "offered", "keys", "half_width", "largest_epsilon")
+    return {
+        "model": {name: outcome.model.get(name) for name in shown},
+        "confidence": judged.confidence,
+        "seed": outcome.choices.seed,
+        "plan": {
+            **{name: getattr(plan, name) for name in planned},
+            "rows_for_each_candidate": plan.copies,
+            "rows_affordable": plan.left,
+            "rows_affordable_together": plan.shared,
+        },
+        "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
+        "answers_seen_by_a_decision": outcome.releases,
+        "exhausted": outcome.exhausted,
+        "replays": vars(replays) | {"charged": to_rho(replays.charged), "price": to_rho(replays.price)},
+        "charges": {
+            "price": to_rho(charges.price),
+            "rows": charges.rows,
+            "spent": [to_rho(spent) for spent in charges.spent],
+            "shared_by_all_keys": charges.shared,
+            "keys_overdrawn": charges.overdrawn,
+            "keys_refused_at_the_end": charges.refused,
+            "faults": charges.faults,
+        },
+        "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
+        "same_distribution": outcome.difference,
+        "attacks": [_result_content(one) for one in judged.found],
+        "best": judged.best.attack,
+        "epsilon_lower_bound": judged.best.epsilon,
+        "corner": judged.best.corner,
+        "pairs": judged.pairs,
+        "claim": {
+            "delta": judged.decision.delta,
+            "of_one_decision": _claim_content(judged.decision),
+            "of_everything_spent": _claim_content(judged.total),
+            "advantage_bound_stated_by_the_service": _stated(outcome),
+        },
+        "spent": [account["spent"] for account in outcome.accounts],
+    }
+
+
+def _stated(outcome: "Outcome") -> list[float]:
+    """Return the bound of the advantage that the service states for each key."""
+    return [account["membership_advantage_bound"]["now"] for account in outcome.accounts]
+
+
+def _attack_tables(outcome: "Outcome", decided: str) -> tuple[Table, ...]:
+    judged, protected = outcome.verdict, what_is_protected(outcome.model)
+    claims = (f"one decision, {outcome.releases} seen", judged.decision), ("all that was answered", judged.total)
+    return (
+        Table.of(
+            f"attacks on {decided}",
+            ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
+            [
+                (
+                    ("* " if one is judged.best else "") + one.attack,
+                    f"{one.advantage:+.3f}",
+                    f"{one.low:+.2f} {one.high:+.2f}",
+                    f"{one.auc:.3f}",
+                    *(number(rate, 3) for rate in (*reversed(one.true_positive_rates), one.precision)),
+                    f"{one.epsilon:.3f}",
+                )
+                for one in judged.found
+            ],
+            "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
+            f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
         ),
+        Table.of(
+            "what is proven" if judged.decision.proven else "what is claimed",
+            ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
+            [(what, claim.rho, *_claimed(claim, 1), *_claimed(claim, STEPS)) for what, claim in claims],
+            f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
+            f"{', '.join(map(number, _stated(outcome)))} for what was spent. It is about adding or removing a "
+            f"{protected}; the experiment replaces one, which is two steps.",
+        ),
+        Table.of(
+            "what the keys spent",
+            ("key", "rho", "epsilon", "rows left"),
+            [
+                (place, account["spent"]["rho"], account["spent"]["epsilon"], account["queries_left"])
+                for place, account in enumerate(outcome.accounts, start=1)
+            ],
+        ),
+    )
+
+
+def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
+    replays, pairs, protected = outcome.replays, outcome.verdict.pairs, what_is_protected(outcome.model)
+    return (
+        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s; "
+        f"seed {outcome.choices.seed}",
+        f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
+        f"charged rho = {number(to_rho(replays.charged))}",
+        _charged(outcome),
+        f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
+        f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
+        "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
+        "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
+        "the confidence",
     )
 
 
@@ -178,9 +180,11 @@ def _attack_finding(outcome: "Outcome") -> str:
         )
     if outcome.charges.faults:
         return f"{'; '.join(outcome.charges.faults)}; {spending}"
+    unit = outcome.model.get("unit")
+    whom = "" if unit is None else f" on units, each all records of one {unit!r},"
     found = (
-        f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
-        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
+        f"the best attack ({best.attack}){whom} has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} "
+        f"and shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
     if judged.convicted and best.epsilon <= judged.claimed_epsilon:
         corner = best.corner
@@ -213,16 +217,8 @@ def _charged(outcome: "Outcome") -> str:
 
 
 def _result_content(one: AttackResult) -> dict[str, Any]:
-    same = (
-        "attack",
-        "advantage",
-        "true_positive_rate",
-        "false_positive_rate",
-        "auc",
-        "precision",
-        "threshold",
-        "errors",
-    )
+    rates = ("advantage", "true_positive_rate", "false_positive_rate", "auc", "precision")
+    same = ("attack", *rates, "threshold", "errors")
     return {name: getattr(one, name) for name in same} | {
         "interval": [one.low, one.high],
         "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
@@ -247,32 +243,28 @@ def _claim_content(claim: ClaimedReleases) -> dict[str, Any]:
     }
 
 
-def _curves(drawn: Sequence[AttackResult], claim: ClaimedReleases) -> dict[str, Any]:
-    """What `_draw_roc` draws: at each false positive rate the true positive rate within it."""
+def _roc(judged: Verdict) -> dict[str, Any]:
+    """Return what is drawn of the best attacks, the one that counts first: at each FPR the TPR within it."""
+    order = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
     rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(_LOWEST_DRAWN, 1, _CURVE_POINTS))
 
     def within(one: AttackResult) -> Floats:
         reached = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
         return one.true_positive_curve[np.maximum(reached, 0)]
 
-    return {
-        "false_positive_rates": rates,
-        "attacks": [{"attack": one.attack, "true_positive_rates": within(one)} for one in drawn],
-        "bound": claim.power(rates, STEPS),
-    }
+    drawn = [{"attack": one.attack, "true_positive_rates": within(one)} for one in order[:_DRAWN_ATTACKS]]
+    return {"false_positive_rates": rates, "attacks": drawn, "bound": judged.decision.power(rates, STEPS)}
 
 
-def _draw_roc(figure: "Figure", drawn: Sequence[AttackResult], claim: ClaimedReleases) -> None:
-    """Draw the ROC, linear and log-log, under the curve that the claim does not let it cross; the first one is best."""
+def _draw_roc(figure: "Figure", roc: dict[str, Any], *, proven: bool) -> None:
+    """Draw the ROC, linear and log-log, under the curve that the claim does not let it cross."""
+    rates, bound = roc["false_positive_rates"], roc["bound"]
     linear, logarithmic = figure.subplots(1, 2)
-    for axes, rates in ((linear, np.linspace(0, 1, 513)), (logarithmic, np.geomspace(_LOWEST_DRAWN, 1, 513))):
-        for one in drawn:
-            width = 2.0 if one is drawn[0] else 1.0
-            axes.plot(one.false_positive_curve, one.true_positive_curve, linewidth=width, label=one.attack)
-        bound = claim.power(rates, STEPS)
+    for axes in (linear, logarithmic):
+        for place, one in enumerate(roc["attacks"]):
+            axes.plot(rates, one["true_positive_rates"], linewidth=1.0 if place else 2.0, label=one["attack"])
         axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
-        label = f"bound ({'proven' if claim.proven else 'claimed'})"
-        axes.plot(rates, bound, color="black", linestyle="--", label=label)
+        axes.plot(rates, bound, color="black", linestyle="--", label=f"bound ({'proven' if proven else 'claimed'})")
         axes.fill_between(rates, bound, 1.05, color="black", alpha=0.06)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", ylim=(0, 1.05))
         axes.grid(visible=True, alpha=0.3)
@@ -298,22 +290,13 @@ def of_mechanism(
     claim, through = finding.claim, finding.epsilon_through_the_family
     shown = f"epsilon >= {number(finding.epsilon)}{f' at delta = {claim.delta:g}' if claim.delta else ''} with "
     shown += f"{finding.confidence:.4g} confidence"
-    if finding.convicted:
-        shown += f", and the claim is {number(claim.epsilon)}"
-    else:
-        closer = "" if through is None else f", and >= {number(through)} through the claim's own trade-off function"
-        shown += f"{closer}; the claim is {number(claim.epsilon)}"
-    # What was observed at every threshold, and the fewest errors that the claim allows.
-    thresholds, levels = np.unique(np.concatenate([scores_in, scores_out])), np.linspace(0, 1, 401)
-    false_alarms = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / len(scores_out)
-    missed = np.searchsorted(np.sort(scores_in), thresholds, side="left") / len(scores_in)
-    least = claim.family.tradeoff(claim.parameter, levels)
+    if through is not None:
+        shown += f", and >= {number(through)} through the claim's own trade-off function"
+    shown += f"{', and' if finding.convicted else ';'} the claim is {number(claim.epsilon)}"
 
-    def draw(axes: "Axes") -> None:
-        axes.plot([0, 1], [1, 0], ":", color="grey", label="guessing")
-        axes.plot(levels, least, label="the fewest errors that the claim allows")
-        axes.plot(np.append(false_alarms, 0.0), np.append(missed, 1.0), label="errors observed, by threshold")
-        axes.set_aspect("equal")
+    def claimed(method: str, parameter: str) -> float:
+        own = method != "epsilon_delta" and parameter == claim.family.parameter
+        return claim.parameter if own else claim.epsilon
 
     return Report(
         title=title,
@@ -321,7 +304,7 @@ def of_mechanism(
         convicted=finding.convicted,
         content={
             "setting": setting,
-            **asdict(finding),
+            **vars(finding),
             "claim": {
                 "losses": str(claim.cost),
                 "delta": claim.delta,
@@ -336,29 +319,13 @@ def of_mechanism(
                 f"lower bounds from {finding.trials} answers in each world, at {finding.confidence:.4g} confidence",
                 ("method", "bounds", "at least", "claim", "guarantee"),
                 [
-                    (
-                        _METHODS[name],
-                        one.parameter,
-                        one.value,
-                        claim.parameter
-                        if name != "epsilon_delta" and one.parameter == claim.family.parameter
-                        else claim.epsilon,
-                        one.guarantee,
-                    )
-                    for name, one in finding.bounds.items()
+                    (_METHODS[method], one.parameter, one.value, claimed(method, one.parameter), one.guarantee)
+                    for method, one in finding.bounds.items()
                 ],
                 "Where the claim is refuted, bounds through its family mean nothing." if finding.convicted else "",
             ),
         ),
-        pictures=(
-            Picture.of_axes(
-                "trade-off of errors",
-                "Each point is one threshold on the score. Points far below the claim's line refute it.",
-                ("false positive rate", "false negative rate"),
-                draw,
-                (5.2, 5.0),
-            ),
-        ),
+        pictures=(_tradeoff_of_errors(claim, scores_in, scores_out),),
         notes=(
             *notes,
             "A lower bound says what an attack has shown, not what a better one could show.",
@@ -368,61 +335,55 @@ def of_mechanism(
     )
 
 
-def of_sampler(
-    distances: Mapping[str, float],
-    tests: Sequence[tuple[str, ChiSquare]],
-    false_alarm: float,
-    repeated: int,
-    changed: int,
-    times: Mapping[str, Timings],
-    *notes: str,
-) -> Report:
-    """Return the report of the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
+def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats) -> Picture:
+    """Return what was observed at every threshold, beside the fewest errors that the claim allows."""
+    thresholds, levels = np.unique(np.concatenate([scores_in, scores_out])), np.linspace(0, 1, 401)
+    false_alarms = 1 - np.searchsorted(np.sort(scores_out), thresholds, side="left") / len(scores_out)
+    missed = np.searchsorted(np.sort(scores_in), thresholds, side="left") / len(scores_in)
 
-    distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
-    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
-    """
-    least = false_alarm / len(tests)
-    faults = [name for name, distance in distances.items() if distance > DISTANCE]
-    faults += [f"chi-square of {law}: {found.what}" for law, found in tests if found.p < least]
-    faults += ["forks share words"] if repeated else []
-    faults += ["a question's noise changes"] if changed else []
+    def draw(axes: "Axes") -> None:
+        axes.plot([0, 1], [1, 0], ":", color="grey", label="guessing")
+        least = claim.family.tradeoff(claim.parameter, levels)
+        axes.plot(levels, least, label="the fewest errors that the claim allows")
+        axes.plot(np.append(false_alarms, 0.0), np.append(missed, 1.0), label="errors observed, by threshold")
+        axes.set_aspect("equal")
+
+    caption = "Each point is one threshold on the score. Points far below the claim's line refute it."
+    labels = ("false positive rate", "false negative rate")
+    return Picture.of_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
+
+
+def of_sampler(finding: SamplerFinding) -> Report:
+    """Return the report of the sampler."""
+    tests, times = finding.tests, finding.times
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
     for law, found in tests:
         groups.setdefault((law, found.what), []).append(found)
     strongest = {name: min(found.correlations, key=lambda one: one.p) for name, found in times.items()}
-    p_values = sorted(max(found.p, 1e-18) for _, found in tests)
-
-    def draw(axes: "Axes") -> None:
-        expected = [(i + 0.5) / len(p_values) for i in range(len(p_values))]
-        axes.loglog(expected, p_values, "o", label="chi-square tests")
-        axes.loglog(expected, expected, ":", color="grey", label="expected of a right sampler")
-        axes.axhline(least, linestyle="--", color="tab:red", label="convicts below")
-
     return Report(
         title="Audit of the sampler behind every release",
-        finding="; ".join(faults) or "nothing was found",
-        convicted=bool(faults),
+        finding="; ".join(finding.faults) or "nothing was found",
+        convicted=bool(finding.faults),
         content={
-            "distances": distances,
+            "distances": finding.distances,
             "promised_distance": DISTANCE,
-            "chi_squares": [{"law": law} | asdict(found) for law, found in tests],
-            "false_alarm": false_alarm,
-            "repeated_words": repeated,
-            "changed_questions": changed,
+            "chi_squares": [{"law": law, **vars(found)} for law, found in tests],
+            "false_alarm": finding.false_alarm,
+            "repeated_words": finding.repeated,
+            "changed_questions": finding.changed,
             "timings": times,
         },
         tables=(
             Table.of(
                 "tables: exact total variation distance from the ideal law",
                 ("table", "distance", "promised at most"),
-                [(name, found, DISTANCE) for name, found in distances.items()],
+                [(name, found, DISTANCE) for name, found in finding.distances.items()],
             ),
             Table.of(
                 "draws: chi-square tests",
                 ("law", "of", "tests", "cells", "smallest p", "convicts below"),
                 [
-                    (law, what, len(of), of[0].cells, min(one.p for one in of), number(least, 2))
+                    (law, what, len(of), of[0].cells, min(one.p for one in of), number(finding.least_p, 2))
                     for (law, what), of in groups.items()
                 ],
             ),
@@ -431,192 +392,34 @@ def of_sampler(
                 ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
                 [
                     (
-                        name,
-                        found.releases,
-                        found.median_microseconds,
-                        number(strongest[name].correlation, 2),
-                        strongest[name].property,
-                        number(strongest[name].p, 2),
-                        number(found.t, 3),
+                        *(name, found.releases, found.median_microseconds, number(one.correlation, 2)),
+                        *(one.property, number(one.p, 2), number(found.t, 3)),
                     )
-                    for name, found in times.items()
+                    for (name, found), one in zip(times.items(), strongest.values(), strict=True)
                 ],
                 "The strongest of four correlations with the logits is shown. Where |t| was above 3, the mechanism was "
                 "timed again, with twice as many releases, and the second look is shown.",
             ),
         ),
-        pictures=(
-            Picture.of_axes(
-                "p-values",
-                "The chi-square tests' p-values in ascending order.",
-                ("rank of the test, of all", "p-value"),
-                draw,
-            ),
-        ),
+        pictures=(_p_values(finding),),
         warnings=tuple(
             f"the times of {name!r} differ between extreme and zero logits (t = {found.t:.3g}): look again on a "
             "quiet machine"
             for name, found in times.items()
             if found.suspicious
         ),
-        notes=notes,
+        notes=finding.notes,
     )
 
 
-def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> Report:
-    """Return the report of measured sensitivities, by how the neighbours were made."""
-    beyond = sorted({one.quantity for some in found.values() for one in some if one.share > 1})
-    bars = [(f"{one.quantity}\n{how}", one.share) for how, some in found.items() for one in some]
+def _p_values(finding: SamplerFinding) -> Picture:
+    p_values = sorted(max(found.p, 1e-18) for _, found in finding.tests)
 
     def draw(axes: "Axes") -> None:
-        axes.barh([name for name, _ in bars], [share for _, share in bars])
-        axes.axvline(1.0, linestyle=":", color="black", label="claimed")
+        expected = [(i + 0.5) / len(p_values) for i in range(len(p_values))]
+        axes.loglog(expected, p_values, "o", label="chi-square tests")
+        axes.loglog(expected, expected, ":", color="grey", label="expected of a right sampler")
+        axes.axhline(finding.least_p, linestyle="--", color="tab:red", label="convicts below")
 
-    caption, labels = "What lies beyond 1 refutes its claim.", ("measured, of the claim", "")
-    return Report(
-        title=f"Sensitivity of a {model} model of the digits, measured on neighbours that were trained again",
-        finding=f"beyond what is claimed for {', '.join(beyond)}" if beyond else "within what is claimed",
-        convicted=bool(beyond),
-        content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
-        tables=tuple(
-            Table.of(
-                how,
-                ("quantity", "claim's source", "measured", "claimed", "measured/claimed"),
-                [(one.quantity, one.source, one.measured, one.claimed, number(one.share, 3)) for one in some],
-            )
-            for how, some in found.items()
-        ),
-        pictures=(Picture.of_axes("Sensitivities", caption, labels, draw, (7.0, 1.2 + 0.7 * len(bars))),),
-        notes=("A measurement is a lower bound: below the claim it proves nothing.",),
-    )
-
-
-def of_steps(
-    finding: StepFinding,
-    measured: Measured,
-    title: str,
-    setting: Mapping[str, Any],
-    *notes: str,
-    planted_ratio: float | None = None,
-) -> Report:
-    """Return the report of one implementation. planted_ratio: of its noise to the claimed one, if that is its fault."""
-    claim = finding.claim
-    # By an exact bound; and for an audit that refutes nothing, what it could have refuted.
-    epsilon, confidence = finding[POOLED].step_epsilon, finding.confidence
-    if finding.convicted:
-        epsilon, confidence = epsilon_of_mu(finding.sure_mu, claim.delta), finding.conviction_confidence
-    shown = (
-        f"a step's epsilon >= {number(epsilon)} at delta = {claim.delta:g} with {confidence:.10g} confidence, "
-        f"and {number(claim.step_epsilon)} is claimed"
-    )
-
-    def draw(axes: "Axes") -> None:
-        edges = np.histogram_bin_edges(np.concatenate([measured.without, measured.with_canary]), bins=60)
-        axes.hist(measured.without, edges.tolist(), alpha=0.6, label="without the canary")
-        axes.hist(measured.with_canary, edges.tolist(), alpha=0.6, label="with the canary")
-
-    return Report(
-        title=title,
-        finding=shown if finding.convicted else f"{shown}; {seen(finding, planted_ratio)}",
-        convicted=finding.convicted,
-        content={"setting": dict(setting), **steps_content(finding)},
-        tables=(
-            Table.of(
-                f"Lower bounds at delta = {claim.delta:g}",
-                ("method", "a step's epsilon", "a run's epsilon", "guarantee"),
-                [
-                    *((row.method, row.step_epsilon, row.run_epsilon, row.bound.guarantee) for row in finding.rows),
-                    ("claimed", claim.step_epsilon, claim.epsilon, ""),
-                ],
-                f"{finding.observations} observations each way; noise multiplier {number(claim.noise_multiplier)}, "
-                f"sampling rate {number(claim.sampling_rate)}, {claim.steps} steps; mean accuracy "
-                f"{finding.accuracy:.1%}",
-            ),
-        ),
-        pictures=(
-            Picture.of_axes(
-                "Observations",
-                "What one step shows, with the canary and without it.",
-                ("observation, in clipping norms", "steps"),
-                draw,
-            ),
-        ),
-        notes=(*notes, NOTE_ON_STEPS),
-    )
-
-
-_OF_STEPS = ("observations", "accuracy", "confidence", "conviction_confidence", "convicted")
-
-
-def seen(finding: StepFinding, planted_ratio: float | None) -> str:
-    """Say what such an audit convicts of noise that is too small, and how likely."""
-    if planted_ratio is not None:
-        return f"power {number(finding.power(planted_ratio), 2)} against noise {planted_ratio:g} times the claimed"
-    ratio = finding.ratio_seen
-    if ratio is None:
-        return f"too few observations to convict any noise with power {POWER:g}"
-    return f"power {POWER:g} against noise {number(ratio, 3)} times the claimed"
-
-
-def steps_content(finding: StepFinding) -> dict[str, Any]:
-    """Return the finding for JSON."""
-    claim = finding.claim
-    return {
-        "claim": asdict(claim) | {"epsilon": claim.epsilon, "step_epsilon": claim.step_epsilon},
-        **{name: getattr(finding, name) for name in _OF_STEPS},
-        "power": {"power": POWER, "against_noise_ratio": finding.ratio_seen},
-        "bounds": {
-            row.method: {
-                row.bound.parameter: row.bound.value,
-                "guarantee": row.bound.guarantee,
-                "step_epsilon": row.step_epsilon,
-                "run_epsilon": row.run_epsilon,
-            }
-            for row in finding.rows
-        },
-    }
-
-
-def of_region(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
-    """Return the report of a region: bounds by noise multiplier, and a drawing. Raises ValueError for no points."""
-    if not points:
-        raise ValueError("a region needs at least one noise multiplier")
-    convicted = [point.noise_multiplier for point in points if point.convicted]
-    gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
-
-    def table(name: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
-        names = tuple(dict.fromkeys(name for point in points for name in of(point)))
-        rows = [(f"{point.noise_multiplier:g}", *(of(point).get(name) for name in names)) for point in points]
-        return Table.of(name, ("noise multiplier", *names), rows)
-
-    def draw(axes: "Axes") -> None:
-        ordered = sorted(points, key=lambda point: point.noise_multiplier)
-        noise = [point.noise_multiplier for point in ordered]
-        lower = np.array([max(point.best_lower, 1e-3) for point in ordered])
-        upper = np.array([max(point.best_upper, 1e-3) for point in ordered])
-        for name in dict.fromkeys(name for point in ordered for name in point.upper):
-            axes.plot(noise, [point.upper.get(name, np.nan) for point in ordered], "--", alpha=0.6, label=name)
-        axes.plot(noise, upper, "o-", color="black", label="best upper bound")
-        axes.plot(noise, lower, "s-", color="tab:red", label="best lower bound")
-        axes.fill_between(noise, lower, upper, alpha=0.2, color="grey")
-        axes.set(xscale="log", yscale="log")
-
-    tables = [
-        table(f"Lower bounds of epsilon at delta = {delta:g}", lambda point: point.lower),
-        table(f"Upper bounds of epsilon at delta = {delta:g}", lambda point: point.upper),
-    ]
-    if any(point.notes for point in points):
-        tables.append(table("Besides", lambda point: point.notes))
-    caption = "The region of privacy. A lower bound of 0 is drawn at 0.001."
-    labels = "noise multiplier", f"epsilon at delta = {delta:g}"
-    return Report(
-        title=title,
-        finding=f"at noise multiplier {', '.join(f'{one:g}' for one in convicted)}"
-        if convicted
-        else f"the best lower bound reaches {gap:.0%} of the best upper bound at most",
-        convicted=bool(convicted),
-        content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
-        tables=tuple(tables),
-        pictures=(Picture.of_axes("Region of privacy", caption, labels, draw, (6.4, 4.4)),),
-        notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
-    )
+    labels = ("rank of the test, of all", "p-value")
+    return Picture.of_axes("p-values", "The chi-square tests' p-values in ascending order.", labels, draw)

@@ -6,15 +6,14 @@ A report is a value. What it says is decided before it is built (`audit.presenta
 import base64
 import html
 import io
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from pydantic_core import to_json
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -29,8 +28,16 @@ if TYPE_CHECKING:
 ACQUITTED, CONVICTED, INCONCLUSIVE = 0, 3, 4
 """Exit statuses: 3 when what was found contradicts what is claimed, 4 when it says nothing about the claim."""
 
-_WORDS = {"convicted": "Convicted", "inconclusive": "Inconclusive", "acquitted": "Not refuted"}
-_COLOURS = {"convicted": "red", "inconclusive": "yellow", "acquitted": "green"}
+_KINDS = {
+    "convicted": ("Convicted", CONVICTED, "red"),
+    "inconclusive": ("Inconclusive", INCONCLUSIVE, "yellow"),
+    "acquitted": ("Not refuted", ACQUITTED, "green"),
+}
+"""What a report finds: the word before the finding, the exit status, the colour."""
+
+
+_SHOWN = ("title", "verdict", "convicted", "inconclusive", "warnings", "notes")
+"""Of every report, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +124,8 @@ def check_files(*files: Path | None) -> None:
 class Report:
     """What was found, in one sentence without its full stop, and everything else of it.
 
-    convicted: whether it contradicts the claim; content: everything, for JSON.
-
-    inconclusive: whether a premise of the finding does not hold, so that it says nothing about the claim.
+    convicted: whether it contradicts the claim. inconclusive: whether a premise does not hold, so that it says nothing
+    about the claim. content: everything, for JSON: dataclasses, arrays, and what JSON has.
     """
 
     title: str
@@ -140,7 +146,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """The finding after the word for its kind."""
-        return f"{_WORDS[self.kind]}: {self.finding}."
+        return f"{_KINDS[self.kind][0]}: {self.finding}."
 
     @property
     def kind(self) -> str:
@@ -152,41 +158,34 @@ class Report:
     @property
     def exit_status(self) -> int:
         """What a command that made this report ends with."""
-        return {"convicted": CONVICTED, "inconclusive": INCONCLUSIVE}.get(self.kind, ACQUITTED)
+        return _KINDS[self.kind][1]
 
 
 def print_text(report: Report, console: Console) -> None:
     """Print everything but the pictures."""
-    console.print(report.title, style="bold", highlight=False, markup=False)
-    console.print(report.verdict, style=_COLOURS[report.kind], highlight=False, markup=False)
+
+    def line(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, highlight=False, markup=False)
+
+    line(report.title, "bold")
+    line(report.verdict, _KINDS[report.kind][2])
     for warning in report.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+        line(f"warning: {warning}", "yellow")
     for table in report.tables:
         shown = RichTable(*table.columns, title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for row in table.rows:
             shown.add_row(*map(Text, row))
         console.print(shown, highlight=False)
         if table.note:
-            console.print(table.note, highlight=False, markup=False)
+            line(table.note)
     for note in report.notes:
-        console.print(f"- {note}", highlight=False, markup=False)
+        line(f"- {note}")
 
 
 def as_json(report: Report) -> str:
     """Return everything but the pictures as JSON. A number that JSON does not have becomes null."""
-    return json.dumps(
-        {
-            "title": report.title,
-            "verdict": report.verdict,
-            "convicted": report.convicted,
-            "inconclusive": report.inconclusive,
-            "warnings": list(report.warnings),
-            "notes": list(report.notes),
-        }
-        | {name: _plain(value) for name, value in report.content.items()},
-        indent=1,
-        allow_nan=False,
-    )
+    shown = {name: getattr(report, name) for name in _SHOWN} | dict(report.content)
+    return to_json(shown, indent=1, inf_nan_mode="null", fallback=lambda array: array.tolist()).decode()
 
 
 def as_html(report: Report) -> str:
@@ -228,20 +227,6 @@ def interval(low: float, high: float, digits: int = 3) -> str:
 
 def _cell(value: str | float | None) -> str:
     return str(value) if isinstance(value, str | int) else number(value)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:

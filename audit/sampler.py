@@ -13,8 +13,9 @@ Four questions, each with an answer that would be different for a broken sampler
 import math
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -22,16 +23,28 @@ import scipy.special
 import scipy.stats
 from numpy.typing import NDArray
 
-from mechanisms.mechanism import Mechanism
-from mechanisms.noise import Integers, InversionTable, rounded_gaussian, rounded_laplace
-from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, Words
+from mechanisms.mechanism import Mechanism, priced
+from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
+from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness, Words
 from mechanisms.selection import select
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 from mechanisms.wide_gaussian import wide_gaussian
 
 Floats = NDArray[np.float64]
 LawName = Literal["gaussian", "wide gaussian", "laplace"]
+Progress = Callable[[str, float], None]
+"""Takes what is tested now, and which share of all is done."""
 
+GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
+"""Some that releases use, and the digits of the wide Gaussian. 2^16 takes minutes."""
+LAPLACE_SCALES = (2**16, 2**24)
+_BATCH = 1_000_000
+_FORKS, _FORKED_WORDS = 8, 100_000
+_QUESTIONS = 2_000
+_SELECTION_EPSILON, _SELECTED_AMONG = 1.0, 10
+_TIMED = {"gaussian": "noise-multiplier:4"} | dict.fromkeys(("laplace", "label", "selected-neuron"), "epsilon:1")
+"""The mechanisms whose releases are timed, and their prices."""
+_CONTEXT = b"audit sampler"
 _BITS = 127
 _DIGITS = 60
 _CELLS = 200
@@ -84,6 +97,93 @@ class Timings:
     def suspicious(self) -> bool:
         """Whether |t| is above the literature's 4.5. A busy machine can be, too: look again before believing it."""
         return abs(self.t) > _DUDECT
+
+
+@dataclass(frozen=True)
+class SamplerFinding:
+    """What an audit of the sampler found. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
+
+    distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
+    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
+    """
+
+    distances: Mapping[str, float]
+    tests: Sequence[tuple[str, ChiSquare]]
+    false_alarm: float
+    repeated: int
+    changed: int
+    times: Mapping[str, Timings]
+
+    @property
+    def least_p(self) -> float:
+        """Below which a test convicts."""
+        return self.false_alarm / len(self.tests)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What convicts the sampler."""
+        return (
+            *(name for name, distance in self.distances.items() if distance > DISTANCE),
+            *(f"chi-square of {law}: {found.what}" for law, found in self.tests if found.p < self.least_p),
+            *["forks share words"] * (self.repeated > 0),
+            *["a question's noise changes"] * (self.changed > 0),
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to find `repeated` and `changed`."""
+        return (
+            f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
+            f"{self.repeated} came twice.",
+            f"{_QUESTIONS} questions were asked under one noise key together, and each alone in another process: "
+            f"{self.changed} had other noise there.",
+        )
+
+
+def audit_sampler(
+    scale: int | None, draws: int, releases: int, classes: int, false_alarm: float, progress: Progress
+) -> SamplerFinding:
+    """Audit the sampler that releases use, with the operating system's randomness and a fresh noise key.
+
+    scale: of one Gaussian table, or None for GAUSSIAN_SCALES. draws: for each law's tests. releases: timed of each
+    mechanism, of C = `classes`. Raises ValueError for too few of them, or a false-alarm rate outside (0, 1).
+    """
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"the false-alarm rate lies between 0 and 1, not {false_alarm}")
+    randomness, noise_key = SystemRandomness(), NoiseKey.fresh()
+    each = 2 * classes  # words of a question, as many as a row's answer takes
+    scales = GAUSSIAN_SCALES if scale is None else (scale,)
+    laws: list[tuple[LawName, int]] = [("gaussian", one) for one in scales]
+    laws += [("wide gaussian", WIDE_SCALE), *(("laplace", one) for one in LAPLACE_SCALES)]
+    drawn: list[tuple[str, LawName, int, Randomness]]
+    drawn = [(f"{law}, scale {of}", law, of, randomness) for law, of in laws]
+    drawn.append((f"gaussian, scale {scales[0]}, of questions", *laws[0], Questions(noise_key, _CONTEXT, each)))
+    batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
+    steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + 1) * batches + len(_TIMED) + 2
+    done = count()
+
+    def now(what: str) -> str:
+        progress(what, next(done) / steps)
+        return what
+
+    distances = {now(f"gaussian, scale {one}"): gaussian_table_distance(one) for one in scales}
+    distances |= {now(f"laplace, scale {one}"): laplace_table_distance(one) for one in LAPLACE_SCALES}
+    tests: list[tuple[str, ChiSquare]] = []
+    for batch in range(batches):
+        for name, law, of, source in drawn:
+            now(name)
+            tests += [(name, found) for found in chi_squares(law, of, size, source)]
+        selected = selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
+        tests.append((now("label, selected-neuron"), selected))
+    now("forks")
+    repeated = repeated_words(randomness, _FORKS, _FORKED_WORDS)
+    now("questions")
+    changed = changed_words(noise_key, _CONTEXT, _QUESTIONS, each, 0)
+    times = {
+        now(name): timings_that_count(priced(name, price, classes), classes, releases, randomness)
+        for name, price in _TIMED.items()
+    }
+    return SamplerFinding(distances, tests, false_alarm, repeated, changed, times)
 
 
 def gaussian_table_distance(scale: int) -> float:

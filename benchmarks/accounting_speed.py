@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from accounting import explanation, planner, report
+from accounting import explanation, report
 from accounting.budgets import Budget, _belief, _epsilon
 from accounting.ledger import ChargeRequest
 from accounting.ledger.receipts import terms_of
 from accounting.losses import Cost
 from mechanisms.mechanism import priced
+from training.planning import answers
 
 DELTA = 1e-6
 RELEASES = 10**6
@@ -34,9 +35,10 @@ def main() -> None:
 
 def measured(rounds: int) -> dict[str, float]:
     """Return seconds for one call of each."""
-    cost = priced("gaussian", "noise-multiplier:20", 10).cost
+    mechanism = priced("gaussian", "noise-multiplier:20", 10)
+    cost = mechanism.cost
     budget = Budget.from_epsilon_delta(5, DELTA, "gaussian")
-    sample = planner.PublicSample.of_margins(np.linspace(-1, 5, 100), 10, 0.02)
+    sample = answers.PublicSample.of_margins(np.linspace(-1, 5, 100), 10, 0.02)
     whole = Budget.from_rho(1000, 1e-3, "gaussian")
     return {
         "price a request": _median(lambda: terms_of(cost).price * 10, rounds, 20_000),
@@ -52,7 +54,7 @@ def measured(rounds: int) -> dict[str, float]:
             lambda: explanation.explain({explanation.parse_release("laplace:100"): 1000}, DELTA), rounds, 1
         ),
         "accuracy of one mechanism at one price, 100 rows": _median(
-            lambda: planner.expected_accuracy("gaussian", 1e-3, sample), rounds, 3
+            lambda: answers.expected_accuracy(mechanism, sample), rounds, 3
         ),
     }
 
@@ -65,7 +67,7 @@ def _request(cost: Cost) -> ChargeRequest:
 
 def _report(budget: Budget, price: Cost) -> report.AccountReport:
     _forget()
-    return report.account_report({price: 17}, budget, price=price)
+    return report.account_report(report.AccountState.of({price: 17}, budget), price=price)
 
 
 def _explain(release: str) -> explanation.Explanation:
@@ -75,7 +77,7 @@ def _explain(release: str) -> explanation.Explanation:
 
 def _account(budget: Budget, cost: Cost) -> explanation.AccountExplanation:
     _forget()
-    return explanation.explain_account({cost: RELEASES}, budget, price=cost)
+    return explanation.explain_account(report.AccountState.of({cost: RELEASES}, budget), price=cost)
 
 
 def _forget() -> None:

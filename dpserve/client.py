@@ -5,36 +5,35 @@ from dpserve import Client
 client = Client("http://127.0.0.1:8000", key)
 probabilities = client.predict_proba(X)
 
-`AsyncClient` is the same with `await`. What is asked, and made of the answers, is in `_Questions`: the two only send.
+`AsyncClient` is the same with `await`. What is asked, and made of the answers, is in `_Questions`: the two only send
+and wait.
 """
 
+import asyncio
 import io
+import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeVar
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast
 from urllib.parse import quote as escaped
 from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    RetryError,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_random_exponential,
-)
 
 from dpserve.frames import rows_for
 
 _NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
 _VISIBLE = re.compile(r"[!-~]{1,8192}")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two tries at most; each pause is a random part of that."""
+_LONGEST_WAIT = 60
+"""Seconds; whoever is to wait longer for the next request is told so."""
 
 
 class ServiceError(Exception):
@@ -80,16 +79,6 @@ def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
     return kind(detail, kind=known[0], status=known[1], problem=known[2])
 
 
-class _Unavailable(Exception):
-    """Worth asking again: a question that was charged is not charged again."""
-
-    def __init__(self, error: ServiceError, after: float = 0.0) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.after = after
-        """Seconds that the service asked to wait."""
-
-
 @dataclass(frozen=True, eq=False)
 class Answers:
     """Private answers to n rows, and how far noise may have moved them.
@@ -117,137 +106,17 @@ class Answers:
     """Why there is no interval, in words; None where there is one."""
 
 
-@dataclass(frozen=True)
-class _Request:
-    """One exchange with the service."""
-
-    method: str
-    path: str
-    body: Mapping[str, Any] = field(default_factory=dict)
-    """What httpx takes: `content` or `json`."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-_Steps = Generator[_Request, httpx.Response, _Result]
-"""Yields requests, is sent the response to each, and returns a result."""
+_Sent = httpx.Response | httpx.TransportError | None
+_Steps = Generator[dict[str, Any] | float, _Sent, _Result]
+"""Yields requests, as httpx takes them, and seconds to wait; is sent what came of each; returns a result."""
 
 
 class _Questions:
     """What clients ask and make of the answers, without a transport."""
 
-    def __init__(
-        self, url: str, key: str, model: str | None, *, attempts: int, wait: float | None, sorted_classes: bool
-    ) -> None:
-        """As for `Client`."""
-        self._key = key.strip()
-        if not _VISIBLE.fullmatch(self._key):
-            raise ValueError("the API key must be visible ASCII characters without spaces")
-        if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
-            raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
-        self._url, self._wait, self._sorted_classes = url, wait, sorted_classes
-        self._name, self._of_model = model, "" if model is None else f"/models/{escaped(model, safe='')}"
-        self._known: dict[str, Any] | None = None
-        self._retrying: dict[str, Any] = {
-            "stop": stop_after_attempt(attempts),
-            "wait": _pause,
-            "retry": retry_if_exception_type(_Unavailable),
-        }
-
-    def _connection(self, timeout: float, trusting: ssl.SSLContext | None) -> dict[str, Any]:
-        """Return what a client of httpx is made with."""
-        return {
-            "base_url": self._url,
-            "timeout": timeout,
-            "headers": {"Authorization": f"Bearer {self._key}", "User-Agent": "dpserve-client"},
-            "verify": True if trusting is None else trusting,
-        }
-
-    def _ask_model(self) -> _Steps[dict[str, Any]]:
-        if self._known is None:
-            if self._name is None:
-                listed = (yield _Request("GET", "/models")).json()
-                self._name = listed.get("default") or listed["models"][0]
-            self._known = (yield _Request("GET", f"/models/{escaped(self._name, safe='')}")).json()
-        return self._known
-
-    def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
-        model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
-        batches = []
-        for start in range(0, len(rows), largest):
-            answered = yield self._array_request(rows[start : start + largest], tier)
-            batches.append(np.load(io.BytesIO(answered.content), allow_pickle=False))
-        answers: NDArray[np.float64] = np.concatenate(batches)
-        return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
-
-    def _ask_classes(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.str_]]:
-        answers = yield from self._ask_probabilities(X, tier)
-        assert self._known is not None
-        names = np.asarray(self._known["classes"])
-        found: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
-        return found
-
-    def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
-        model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
-        said: list[dict[str, Any]] = []
-        for start in range(0, len(rows), largest):
-            body = {"json": _body(rows[start : start + largest], tier)}
-            said.append((yield _Request("POST", f"{self._of_model}/predict", body)).json())
-        return _answers_of(said)
-
-    def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
-        model = yield from self._ask_model()
-        body = {"json": _body(rows_for(model, X), tier)}
-        quote: dict[str, Any] = (yield _Request("POST", f"{self._of_model}/predict?dry_run=true", body)).json()["quote"]
-        return quote
-
-    def _ask_budget(self) -> _Steps[dict[str, Any]]:
-        budget: dict[str, Any] = (yield _Request("GET", f"{self._of_model}/budget")).json()
-        return budget
-
-    def _ask_receipts(self, after: int) -> _Steps[dict[str, Any]]:
-        page: dict[str, Any] = (yield _Request("GET", f"{self._of_model}/budget/receipts?after={after}")).json()
-        return page
-
-    def _array_request(self, rows: NDArray[np.float64], tier: str | None) -> _Request:
-        # Arrays as they are: neither side turns numbers into decimal text and back.
-        content = io.BytesIO()
-        np.save(content, rows, allow_pickle=False)
-        headers = {"Content-Type": _NPY, "Accept": _NPY}
-        if self._wait is not None:
-            headers["Prefer"] = f"wait={self._wait:g}"
-        query = "" if tier is None else "?" + urlencode({"tier": tier})
-        return _Request("POST", f"{self._of_model}/predict{query}", {"content": content.getvalue()}, headers)
-
-    def _checked(self, response: httpx.Response) -> httpx.Response:
-        """Return a success. Raises _Unavailable where asking again may help, and ServiceError."""
-        if response.is_success:
-            return response
-        failed = _error(response)
-        after = response.headers.get("Retry-After", "")
-        if response.status_code == httpx.codes.TOO_MANY_REQUESTS and after.isdigit() and int(after) <= _LONGEST_PAUSE:
-            raise _Unavailable(failed, float(after))
-        if failed.kind != _PROBLEM + "deadline-passed" and response.status_code in (
-            httpx.codes.BAD_GATEWAY,
-            httpx.codes.SERVICE_UNAVAILABLE,
-        ):
-            raise _Unavailable(failed)
-        raise failed
-
-    def _silent(self, error: httpx.TransportError) -> "_Unavailable":
-        return _Unavailable(ServiceError(f"{self._url} does not answer: {error}"))
-
-
-class Client(_Questions):
-    """A client of one service. It asks again where an answer was lost: a question is charged once.
-
-    To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
-    nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
-    """
-
-    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for, in place of __sklearn_tags__
+    _transport: type[httpx.Client | httpx.AsyncClient]
 
     def __init__(
         self,
@@ -271,8 +140,110 @@ class Client(_Questions):
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
-        super().__init__(url, key, model, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
-        self._http = httpx.Client(**self._connection(timeout, trusting))
+        key = key.strip()
+        if not _VISIBLE.fullmatch(key):
+            raise ValueError("the API key must be visible ASCII characters without spaces")
+        if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
+            raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
+        self._url, self._attempts, self._wait, self._sorted_classes = url, attempts, wait, sorted_classes
+        self._name, self._of_model = model, "" if model is None else f"/models/{escaped(model, safe='')}"
+        self._known: dict[str, Any] | None = None
+        self._http: Any = self._transport(
+            base_url=url,
+            timeout=timeout,
+            headers={"Authorization": f"Bearer {key}", "User-Agent": "dpserve-client"},
+            verify=True if trusting is None else trusting,
+        )
+
+    def _ask(self, method: str, url: str, **more: Any) -> _Steps[httpx.Response]:
+        """Ask until there is an answer, or no further try would help. Raises ServiceError."""
+        for tried in range(1, self._attempts + 1):
+            sent = yield {"method": method, "url": url, **more}
+            if isinstance(sent, httpx.Response):
+                if sent.is_success:
+                    return sent
+                error, cause, pause = _error(sent), None, _seconds_before_another_try(sent)
+            else:
+                error, cause, pause = ServiceError(f"{self._url} does not answer: {sent}"), sent, 0.0
+            if pause is None or tried == self._attempts or error.kind == _PROBLEM + "deadline-passed":
+                raise error from cause
+            yield pause + random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (tried - 1)))  # noqa: S311
+        raise ValueError("attempts must be 1 or more")
+
+    def _ask_model(self) -> _Steps[dict[str, Any]]:
+        if self._known is None:
+            if self._name is None:
+                listed = (yield from self._ask("GET", "/models")).json()
+                self._name = listed.get("default") or listed["models"][0]
+            self._known = (yield from self._ask("GET", f"/models/{escaped(self._name, safe='')}")).json()
+        return self._known
+
+    def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
+        model = yield from self._ask_model()
+        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        batches = []
+        for start in range(0, len(rows), largest):
+            answered = yield from self._ask_array(rows[start : start + largest], tier)
+            batches.append(np.load(io.BytesIO(answered.content), allow_pickle=False))
+        answers: NDArray[np.float64] = np.concatenate(batches)
+        return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
+
+    def _ask_classes(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.str_]]:
+        answers = yield from self._ask_probabilities(X, tier)
+        assert self._known is not None
+        names = np.asarray(self._known["classes"])
+        found: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
+        return found
+
+    def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
+        model = yield from self._ask_model()
+        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        said = []
+        for start in range(0, len(rows), largest):
+            answered = yield from self._ask_rows("/predict", rows[start : start + largest], tier)
+            said.append(answered.json())
+        return _answers_of(said)
+
+    def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
+        model = yield from self._ask_model()
+        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_for(model, X), tier)
+        quote: dict[str, Any] = quoted.json()["quote"]
+        return quote
+
+    def _ask_budget(self) -> _Steps[dict[str, Any]]:
+        budget: dict[str, Any] = (yield from self._ask("GET", f"{self._of_model}/budget")).json()
+        return budget
+
+    def _ask_receipts(self, after: int) -> _Steps[dict[str, Any]]:
+        listed = yield from self._ask("GET", f"{self._of_model}/budget/receipts?after={after}")
+        page: dict[str, Any] = listed.json()
+        return page
+
+    def _ask_rows(self, path: str, rows: NDArray[np.float64], tier: str | None) -> _Steps[httpx.Response]:
+        asked = {"instances": rows.tolist()} | ({} if tier is None else {"tier": tier})
+        return self._ask("POST", self._of_model + path, json=asked)
+
+    def _ask_array(self, rows: NDArray[np.float64], tier: str | None) -> _Steps[httpx.Response]:
+        # Arrays as they are: neither side turns numbers into decimal text and back.
+        content = io.BytesIO()
+        np.save(content, rows, allow_pickle=False)
+        headers = {"Content-Type": _NPY, "Accept": _NPY}
+        if self._wait is not None:
+            headers["Prefer"] = f"wait={self._wait:g}"
+        query = "" if tier is None else "?" + urlencode({"tier": tier})
+        return self._ask("POST", f"{self._of_model}/predict{query}", content=content.getvalue(), headers=headers)
+
+
+class Client(_Questions):
+    """A client of one service. It asks again where an answer was lost: a question is charged once.
+
+    To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
+    nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
+    """
+
+    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for, in place of __sklearn_tags__
+
+    _transport = httpx.Client
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
@@ -387,67 +358,41 @@ class Client(_Questions):
         self.close()
 
     def _all(self, steps: _Steps[_Result]) -> _Result:
-        """Send every request in turn, and return the result."""
-        try:
-            request = next(steps)
-            while True:
-                request = steps.send(self._sent(request))
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
+        """Take every step in turn, and return the result."""
+        sent: _Sent = None
+        while True:
+            try:
+                step = steps.send(sent)
+            except StopIteration as done:
+                result: _Result = done.value
+                return result
+            try:
+                sent = time.sleep(step) if isinstance(step, float) else self._http.request(**step)  # type: ignore[func-returns-value]
+            except httpx.TransportError as error:
+                sent = error
 
-    def _sent(self, request: _Request) -> httpx.Response:
-        try:
-            return Retrying(**self._retrying)(self._sent_once, request)
-        except RetryError as error:
-            raise _last(error) from None
 
-    def _sent_once(self, request: _Request) -> httpx.Response:
-        try:
-            response = self._http.request(request.method, request.path, headers=request.headers, **request.body)
-        except httpx.TransportError as error:
-            raise self._silent(error) from error
-        return self._checked(response)
+def _awaited(
+    method: Callable[Concatenate[Client, _Parameters], _Result],
+) -> Callable[Concatenate["AsyncClient", _Parameters], Coroutine[Any, Any, _Result]]:
+    """Return a method as it is of `AsyncClient`, whose `_all` returns what is awaited."""
+    return cast(Any, method)  # type: ignore[no-any-return]
 
 
 class AsyncClient(_Questions):
-    """A client of one service for programs with an event loop: `Client`, whose methods these are, with `await`."""
+    """A client of one service for programs with an event loop: made as `Client`, whose methods these are, with `await`.
 
-    def __init__(
-        self,
-        url: str,
-        key: str,
-        *,
-        timeout: float = 30.0,
-        attempts: int = 4,
-        wait: float | None = None,
-        trusting: ssl.SSLContext | None = None,
-        sorted_classes: bool = False,
-        model: str | None = None,
-    ) -> None:
-        """Take what `Client` takes."""
-        super().__init__(url, key, model, attempts=attempts, wait=wait, sorted_classes=sorted_classes)
-        self._http = httpx.AsyncClient(**self._connection(timeout, trusting))
+    `predict_proba`, `answers`, `predict`, `quote`, `budget` and `model` are awaited; `receipts` is for `async for`.
+    """
 
-    async def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
-        """Return private class probabilities, (n, C): see `Client.predict_proba`."""
-        return await self._all(self._ask_probabilities(X, tier))
+    _transport = httpx.AsyncClient
 
-    async def answers(self, X: ArrayLike, *, tier: str | None = None) -> Answers:
-        """Return private class probabilities with how noisy they are: see `Client.answers`."""
-        return await self._all(self._ask_answers(X, tier))
-
-    async def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
-        """Return the name of the likeliest class of each private answer, (n,)."""
-        return await self._all(self._ask_classes(X, tier))
-
-    async def budget(self) -> dict[str, Any]:
-        """Return what is spent and what is left."""
-        return await self._all(self._ask_budget())
-
-    async def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
-        """Return what asking about rows X would cost now, and spend nothing: see `Client.quote`."""
-        return await self._all(self._ask_quote(X, tier))
+    predict_proba = _awaited(Client.predict_proba)
+    answers = _awaited(Client.answers)
+    predict = _awaited(Client.predict)
+    quote = _awaited(Client.quote)
+    budget = _awaited(Client.budget)
+    model = _awaited(Client.model)
 
     async def receipts(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the receipts of everything that was charged to this client, oldest first."""
@@ -457,10 +402,6 @@ class AsyncClient(_Questions):
             for receipt in page["receipts"]:
                 yield receipt
             after = page["next_after"]
-
-    async def model(self) -> dict[str, Any]:
-        """Return the public part of the model's certificate, asked for once."""
-        return await self._all(self._ask_model())
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -475,44 +416,25 @@ class AsyncClient(_Questions):
         await self.aclose()
 
     async def _all(self, steps: _Steps[_Result]) -> _Result:
-        try:
-            request = next(steps)
-            while True:
-                request = steps.send(await self._sent(request))
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-
-    async def _sent(self, request: _Request) -> httpx.Response:
-        try:
-            return await AsyncRetrying(**self._retrying)(self._sent_once, request)
-        except RetryError as error:
-            raise _last(error) from None
-
-    async def _sent_once(self, request: _Request) -> httpx.Response:
-        try:
-            response = await self._http.request(request.method, request.path, headers=request.headers, **request.body)
-        except httpx.TransportError as error:
-            raise self._silent(error) from error
-        return self._checked(response)
+        sent: _Sent = None
+        while True:
+            try:
+                step = steps.send(sent)
+            except StopIteration as done:
+                result: _Result = done.value
+                return result
+            try:
+                sent = await (asyncio.sleep(step) if isinstance(step, float) else self._http.request(**step))
+            except httpx.TransportError as error:
+                sent = error
 
 
-def _last(error: RetryError) -> Exception:
-    """Return why the last try failed."""
-    last = error.last_attempt.exception()
-    return last.error if isinstance(last, _Unavailable) else error
-
-
-def _pause(state: RetryCallState) -> float:
-    """Return how long to wait before the next try: as long as the service asked for, and by chance a little more."""
-    error = state.outcome.exception() if state.outcome is not None else None
-    asked = error.after if isinstance(error, _Unavailable) else 0.0
-    return asked + _BACKING_OFF(state)
-
-
-_BACKING_OFF = wait_random_exponential(multiplier=0.1, max=5)
-_LONGEST_PAUSE = 60
-"""Seconds; whoever is to wait longer for the next request is told so."""
+def _seconds_before_another_try(refusal: httpx.Response) -> float | None:
+    """Return how long the service wants to be left alone before another try may help; None where none does."""
+    after = refusal.headers.get("Retry-After", "")
+    if refusal.status_code == httpx.codes.TOO_MANY_REQUESTS and after.isdigit() and int(after) <= _LONGEST_WAIT:
+        return float(after)
+    return 0.0 if refusal.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE) else None
 
 
 def _answers_of(said: list[dict[str, Any]]) -> Answers:
@@ -526,10 +448,6 @@ def _answers_of(said: list[dict[str, Any]]) -> Answers:
     if no_interval is None:
         lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
     return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
-
-
-def _body(rows: NDArray[np.float64], tier: str | None) -> dict[str, object]:
-    return {"instances": rows.tolist()} | ({} if tier is None else {"tier": tier})
 
 
 def _error(response: httpx.Response) -> ServiceError:

@@ -51,15 +51,15 @@ class Gaussian:
 
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
-        rounded_gaussian(_calibration(self, classes)[0])
+        rounded_gaussian(calibration(self, classes)[0])
 
     def steps(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
-        return grid.steps_of(sensitivity, _calibration(self, classes)[1])
+        return grid.steps_of(sensitivity, calibration(self, classes)[1])
 
     def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the standard deviation of the noise on each logit of rows of these sensitivities, (n,). Public."""
-        return _calibration(self, classes)[0] * self.steps(sensitivity, classes)
+        return calibration(self, classes)[0] * self.steps(sensitivity, classes)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
@@ -68,7 +68,7 @@ class Gaussian:
         (`grid.validated`) and for a noise multiplier too large for the number of classes.
         """
         logits, sensitivity = grid.validated(logits, sensitivity)
-        scale, per_sensitivity = _calibration(self, logits.shape[1])
+        scale, per_sensitivity = calibration(self, logits.shape[1])
         law = rounded_gaussian(scale)
         steps = grid.steps_of(sensitivity, per_sensitivity)
         words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
@@ -76,7 +76,7 @@ class Gaussian:
 
 
 @functools.lru_cache
-def _calibration(mechanism: Gaussian, classes: int) -> tuple[int, float]:
+def calibration(mechanism: Gaussian, classes: int) -> tuple[int, float]:
     """Return the noise scale in steps and the step per unit of sensitivity."""
     rounding = grid.ROUNDING * grid.square_root(classes)
     scale = grid.gaussian_scale(mechanism.mu, rounding)

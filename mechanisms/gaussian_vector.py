@@ -60,7 +60,7 @@ class GaussianVector:
         if not 2.0**-500 <= self.sensitivity <= grid.LARGEST_SENSITIVITY:
             raise ValueError(f"the sensitivity must be positive and at most 1e200, not {self.sensitivity}")
         sampling_error.check_release_rho(self.cost.rho)
-        _calibration(self.mu, self.size)
+        calibration(self.mu, self.size)
 
     @property
     def cost(self) -> Cost:
@@ -70,12 +70,12 @@ class GaussianVector:
     @property
     def step(self) -> float:
         """The grid step g: never so small that values up to 1024 would be clipped (`grid.SMALLEST_STEP`)."""
-        return max(math.nextafter(self.sensitivity * _calibration(self.mu, self.size)[1], math.inf), grid.SMALLEST_STEP)
+        return max(math.nextafter(self.sensitivity * calibration(self.mu, self.size)[1], math.inf), grid.SMALLEST_STEP)
 
     @property
     def standard_deviation(self) -> float:
         """sigma of the noise before it is rounded to the grid, S g: at least sensitivity / mu."""
-        return _calibration(self.mu, self.size)[0] * self.step
+        return calibration(self.mu, self.size)[0] * self.step
 
     def release(self, values: Floats, randomness: Randomness) -> Floats:
         """Return the values with noise, float64 of their shape. They are `size` many and finite.
@@ -104,7 +104,7 @@ class GaussianVector:
             raise ValueError(f"a part has between 1 and {self.size} values, not {values.size}")
         if not np.isfinite(values).all():
             raise ValueError("every value must be finite")
-        law = rounded_gaussian(_calibration(self.mu, self.size)[0])
+        law = rounded_gaussian(calibration(self.mu, self.size)[0])
         step = self.step
         flat, noisy = values.ravel(), np.empty(values.size)
         for start in range(0, values.size, _PART):
@@ -142,7 +142,7 @@ def mu_for(whole: int) -> float:
 
 
 @functools.lru_cache
-def _calibration(mu: float, size: int) -> tuple[int, float]:
+def calibration(mu: float, size: int) -> tuple[int, float]:
     """Return the noise scale in steps and the step per unit of sensitivity."""
     rounding = grid.ROUNDING * grid.square_root(size)
     scale = grid.gaussian_scale(mu, rounding)

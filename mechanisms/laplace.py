@@ -41,12 +41,12 @@ class Laplace:
 
     def prepare(self, classes: int) -> None:
         """Build the noise table ahead of the first release. Raises ValueError where `release` would."""
-        _step_per_sensitivity(self.epsilon, classes)
+        step_per_sensitivity(self.epsilon, classes)
         rounded_laplace(LAPLACE_SCALE)
 
     def steps(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the step of the grid on which rows of these sensitivities are answered, (n,). Public."""
-        return grid.steps_of(sensitivity, _step_per_sensitivity(self.epsilon, classes))
+        return grid.steps_of(sensitivity, step_per_sensitivity(self.epsilon, classes))
 
     def noise_scale(self, sensitivity: Floats, classes: int) -> Floats:
         """Return the scale of the noise on each logit of rows of these sensitivities, (n,). Public."""
@@ -59,12 +59,13 @@ class Laplace:
         (`grid.validated`) and for an epsilon too small for the number of classes.
         """
         logits, sensitivity = grid.validated(logits, sensitivity)
-        steps = grid.steps_of(sensitivity, _step_per_sensitivity(self.epsilon, logits.shape[1]))
+        steps = grid.steps_of(sensitivity, step_per_sensitivity(self.epsilon, logits.shape[1]))
         law = rounded_laplace(LAPLACE_SCALE)
         words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)
         return grid.softmax(grid.on_grid(logits, steps) + law.draw(words), steps)
 
 
 @functools.lru_cache
-def _step_per_sensitivity(epsilon: float, classes: int) -> float:
+def step_per_sensitivity(epsilon: float, classes: int) -> float:
+    """Return the grid's step for a sensitivity of one, rounded up for `classes` logits at this epsilon."""
     return grid.step_per_sensitivity(LAPLACE_SCALE, epsilon, grid.square_root(classes), grid.ROUNDING * classes)

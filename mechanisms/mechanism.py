@@ -123,11 +123,28 @@ def names() -> tuple[str, ...]:
 
 
 def priced(name: str, price: str | Price, classes: int) -> Mechanism:
+    """Return what `at_price` does, with its noise tables built, so that no first release waits for them.
+
+    Raises ValueError as `at_price` does, and where a table does not fit the number of classes.
+    """
+    mechanism = at_price(name, price, classes)
+    try:
+        match mechanism:
+            case Gaussian() | Laplace():
+                mechanism.prepare(classes)
+            case SelectedNeuron():
+                mechanism.prepare()
+    except ValueError as error:
+        raise _unpriced(name, price, classes, error) from error
+    return mechanism
+
+
+def at_price(name: str, price: str | Price, classes: int) -> Mechanism:
     """Return the mechanism `name` whose release of one row of `classes` classes costs `price`, and never more.
 
     The mechanism's parameter is rounded so that its cost, exactly, is at most the price as written. Only a noise
     multiplier is taken as the nearest float (Laplace: of the scale over the L1 sensitivity) and its cost rounded
-    up. Builds the noise tables, so that no first release waits for them.
+    up. No noise table is built.
 
     Raises ValueError for an unknown name, a price that the mechanism cannot be given, or a number out of its
     range, naming the range.
@@ -141,20 +158,19 @@ def priced(name: str, price: str | Price, classes: int) -> Mechanism:
     try:
         return _CONSTRUCTORS[name](price, classes)
     except ValueError as error:
-        raise ValueError(f"{name} with {classes} classes cannot be priced at {price}: {error}") from error
+        raise _unpriced(name, price, classes, error) from error
 
 
-def _gaussian(price: Price, classes: int) -> Gaussian:
-    multiplier = float(price.amount) if price.kind == "noise-multiplier" else rounded_up(1 / Fraction(_mu(price)))
-    mechanism = Gaussian(multiplier)
-    mechanism.prepare(classes)
-    return mechanism
+def _unpriced(name: str, price: str | Price, classes: int, error: ValueError) -> ValueError:
+    return ValueError(f"{name} with {classes} classes cannot be priced at {price}: {error}")
 
 
-def _laplace(price: Price, classes: int) -> Laplace:
-    mechanism = Laplace(rounded_up(1 / price.exact) if price.kind == "noise-multiplier" else _pure_epsilon(price, 2))
-    mechanism.prepare(classes)
-    return mechanism
+def _gaussian(price: Price, classes: int) -> Gaussian:  # noqa: ARG001
+    return Gaussian(float(price.amount) if price.kind == "noise-multiplier" else rounded_up(1 / Fraction(_mu(price))))
+
+
+def _laplace(price: Price, classes: int) -> Laplace:  # noqa: ARG001
+    return Laplace(rounded_up(1 / price.exact) if price.kind == "noise-multiplier" else _pure_epsilon(price, 2))
 
 
 def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG001
@@ -162,9 +178,7 @@ def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG
     half = Fraction(1, 2)
     selection_epsilon = _pure_epsilon(price, 8, half)
     noise = GaussianLoss(_mu(price, half)) if price.kind == "rho" else LaplaceLoss(selection_epsilon)
-    mechanism = SelectedNeuron(selection_epsilon, noise)
-    mechanism.prepare()
-    return mechanism
+    return SelectedNeuron(selection_epsilon, noise)
 
 
 def _label(price: Price, classes: int) -> Label:  # noqa: ARG001

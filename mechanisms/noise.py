@@ -84,7 +84,7 @@ class InversionTable:
         """
         high, low, values = self._distinct
         pairs = words.reshape(-1, 2)
-        found = self._lines.at(_complements(pairs)).astype(np.int64)
+        found = self._lines.at(complements(pairs)).astype(np.int64)
         upper = high.take(found)
         passed = upper < pairs[:, 0]
         passed |= (upper == pairs[:, 0]) & (low.take(found) <= pairs[:, 1] >> np.uint64(1))
@@ -113,13 +113,13 @@ class InversionTable:
         Either way c(u) is i and one more if T_(i+1) <= u.
 
         e is measured at all thresholds, on what is computed. d is how far the computed f falls anywhere, as it may at
-        the seam of two lines by rounding, plus what the rounding of u itself can do: `_complements` errs by less than
+        the seam of two lines by rounding, plus what the rounding of u itself can do: `complements` errs by less than
         2^-51 of its result x, which moves a line by less than its slope times x times 2^-49, also beyond a seam.
 
         Raises ValueError for thresholds that lines of such segments do not fit; those of this module's laws all do.
         """
         high, low, _ = self._distinct
-        places, counts = _complements(np.stack([high, low << np.uint64(1)], axis=-1)), np.arange(1.0, len(high) + 1)
+        places, counts = complements(np.stack([high, low << np.uint64(1)], axis=-1)), np.arange(1.0, len(high) + 1)
         first, last = (int(np.float64(2.0**octave).view(np.int64)) for octave in (_FIRST_OCTAVE, _LAST_OCTAVE))
         seams = np.arange(first, last + (2 << _SEGMENT_SHIFT), 1 << _SEGMENT_SHIFT, dtype=np.int64).view(np.float64)
         passed = np.concatenate([[0.0], places[::-1], [2.0**_LAST_OCTAVE]])
@@ -151,7 +151,7 @@ class _Lines:
         return heights
 
 
-def _complements(pairs: Words) -> _Floats:
+def complements(pairs: Words) -> _Floats:
     """Return what words (n, 2), as numbers of 64 bits before and 64 behind the point, lack to 2^64, shape (n,).
 
     Less the last place, so that nothing lacks to the largest. Halves of words are doubles exactly, and so are they
@@ -262,7 +262,7 @@ def rounded_laplace(scale: int) -> RoundedLaplace:
 
 def _gaussian_masses(scale: int) -> Iterator[int]:
     """Yield the masses p_0, p_1, ... of `rounded_gaussian`, over f(0), in fixed point."""
-    coefficients = [int(c * _ONE) for c in reversed(_correction(scale, _taylor_order(scale)))]
+    coefficients = [int(c * _ONE) for c in reversed(_correction(scale, taylor_order(scale)))]
     leading, others = coefficients[0], coefficients[1:]
     scale_bits = 2 * (scale.bit_length() - 1)
     density = _ONE
@@ -277,7 +277,7 @@ def _gaussian_masses(scale: int) -> Iterator[int]:
         ratio = ratio * ratio_of_ratios >> _PRECISION
 
 
-def _taylor_order(scale: int) -> int:
+def taylor_order(scale: int) -> int:
     """Return the smallest M whose remainder, over the whole table of `rounded_gaussian`, is at most 2^-132."""
     entries = 2 * (_GAUSSIAN_REACH * scale + 1)
     for order in itertools.count(1):

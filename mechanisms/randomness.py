@@ -148,12 +148,12 @@ class SystemRandomness:
             raise ValueError(f"the number of words must not be negative, and {count} is")
         while True:
             process = _process()
-            words = _keystream(count)
+            words = keystream(count)
             if process == _process():
                 return words
 
 
-def _keystream(count: int) -> Words:
+def keystream(count: int) -> Words:
     """Return `count` words of ChaCha20 output under a key that is used for nothing else."""
     cipher = Cipher(algorithms.ChaCha20(os.urandom(_KEY_BYTES), bytes(16)), mode=None)
     words = np.zeros(count, dtype=np.uint64)

@@ -47,7 +47,7 @@ class SelectedNeuron:
         sampling_error.check_row_rho(float(self.cost.rho))
         if self.selection_epsilon < SMALLEST_EPSILON:
             raise ValueError(f"the epsilon of the selection must be at least {SMALLEST_EPSILON:.4g}")
-        _calibration(self.noise)
+        calibration(self.noise)
 
     @property
     def cost(self) -> Cost:
@@ -63,7 +63,7 @@ class SelectedNeuron:
 
         It is the standard deviation of Gaussian noise, and Laplace's own scale.
         """
-        scale, per_sensitivity = _calibration(self.noise)
+        scale, per_sensitivity = calibration(self.noise)
         return scale * grid.steps_of(sensitivity, per_sensitivity, _SMALLEST_STEP)
 
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
@@ -77,7 +77,7 @@ class SelectedNeuron:
         law = _law(self.noise)
         words = randomness.words(rows * (1 + law.words_per_draw)).reshape(rows, 1 + law.words_per_draw)
         selected = select(logits, sensitivity, self.selection_epsilon, words[:, 0])
-        steps = grid.steps_of(sensitivity, _calibration(self.noise)[1], _SMALLEST_STEP)
+        steps = grid.steps_of(sensitivity, calibration(self.noise)[1], _SMALLEST_STEP)
         noisy = log_odds_on_grid(logits, selected, steps) + law.draw(words[:, 1:])
         return _spread(noisy * steps, selected, classes)
 
@@ -121,12 +121,12 @@ def _spread(log_odds: Floats, selected: Integers, classes: int) -> Floats:
 
 
 def _law(noise: GaussianLoss | LaplaceLoss) -> NoiseLaw:
-    scale, _ = _calibration(noise)
+    scale, _ = calibration(noise)
     return rounded_gaussian(scale) if isinstance(noise, GaussianLoss) else rounded_laplace(scale)
 
 
 @functools.lru_cache
-def _calibration(noise: GaussianLoss | LaplaceLoss) -> tuple[int, float]:
+def calibration(noise: GaussianLoss | LaplaceLoss) -> tuple[int, float]:
     """Return the noise scale in steps and the step per unit of sensitivity."""
     if isinstance(noise, GaussianLoss):
         scale, strength = grid.gaussian_scale(noise.mu, grid.ROUNDING), noise.mu

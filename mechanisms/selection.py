@@ -37,7 +37,7 @@ def select(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) ->
     Class v of W_v out of T = sum W (see `cumulative_weights`) is drawn by inversion at floor(word T / 2^64).
     """
     cumulative = cumulative_weights(logits, sensitivity, epsilon)
-    points = _high_product(words, cumulative[:, -1])
+    points = high_product(words, cumulative[:, -1])
     classes: Integers = np.sum(cumulative <= points[:, None], axis=1, dtype=np.int64)
     return classes
 
@@ -93,7 +93,7 @@ def _steps_and_eta(sensitivity: Floats, epsilon: float) -> tuple[Floats, Floats]
     return steps, (epsilon - _SLACK) / spread * _DOWN
 
 
-def _high_product(a: Words, b: Words) -> Words:
+def high_product(a: Words, b: Words) -> Words:
     """Return floor(a b / 2^64) exactly, by halves of 32 bits."""
     half, mask = np.uint64(32), np.uint64(2**32 - 1)
     a_high, a_low = a >> half, a & mask

@@ -78,9 +78,14 @@ class Models:
             weakref.finalize(predictor, self._say, "stopped serving %s", name).atexit = False
 
     async def check_ready(self) -> None:
-        """Raise NoModel if there is none, LedgerError unless the ledger can charge every lineage's account now."""
+        """Raise NoModel without a model, or without the one that is to be the default.
+
+        Raises LedgerError unless the ledger can charge every lineage's account now.
+        """
         if not self._served:
             raise NoModel("the service has no model yet")
+        if self._default is not None and self._default not in self._served:
+            raise NoModel(f"the default model, {self._default}, is not served")
         by_lineage = {predictor.lineage: predictor for predictor in self._served.values()}
         await asyncio.gather(*(predictor.check_ready() for predictor in by_lineage.values()))
 

@@ -12,15 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, cast
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from accounting.budgets import Budget
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
     Charge,
@@ -39,6 +37,7 @@ from accounting.ledger import (
     UnknownKey,
 )
 from accounting.losses import Cost
+from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
@@ -151,6 +150,11 @@ class Predictor(ABC):
     def lineage(self) -> str:
         """The lineage whose account pays for every answer."""
         return self.certificate.lineage
+
+    @property
+    def unit(self) -> str | None:
+        """The column of privacy units; None where the certificate protects one record, or promises nothing."""
+        return getattr(self.certificate, "unit", None)
 
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
@@ -292,19 +296,16 @@ class Predictor(ABC):
         the newest are kept, for only a paid release changes them.
         """
         account, left = await self._accounts(client)
-        terms = _Terms(
+        explained = partial(
+            _explained,
             client,
-            frozenset(account.tally.items()),
-            account.budget,
-            self.price_per_row,
-            min(left, account.remaining),
-            account.highest_limit,
-            unlimited,
-            account.remaining,
-            account.refilled,
-            account.group,
+            account.state,
+            price=self.price_per_row,
+            shared_left=min(left, account.remaining),
+            unlimited=unlimited,
+            unit=self.unit,
         )
-        return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, _explained, terms)
+        return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)
 
     async def holds(self, client: str) -> bool:
         """Return whether the client holds a pay-once model, so that its answers are unlimited."""
@@ -325,36 +326,12 @@ class Predictor(ABC):
         await self._ledger.check(self.lineage)
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """What an explanation depends on, and whose it is.
-
-    A kept explanation is answered sooner. So nothing that others ask or are told may decide whether it is kept: the
-    lineage's budget counts only where it is less than the client's own, and no client gets what was kept for another.
-    """
-
-    client: str
-    tally: frozenset[tuple[Cost, int]]
-    budget: Budget
-    price: Cost
-    lineage_left: int
-    highest_limit: int
-    unlimited: bool
-    left: int
-    refilled: date | None
-    group: str
-
-
 @lru_cache(maxsize=1024)
-def _explained(terms: _Terms) -> AccountExplanation:
-    return explain_account(
-        dict(terms.tally),
-        terms.budget,
-        price=terms.price,
-        lineage_left=terms.lineage_left,
-        highest_limit=terms.highest_limit,
-        unlimited=terms.unlimited,
-        left=terms.left,
-        refilled=terms.refilled,
-        group=terms.group,
-    )
+def _explained(client: str, state: AccountState, **asked: Any) -> AccountExplanation:
+    """Return what `explain_account` does. A kept explanation is answered sooner.
+
+    So nothing that others ask or are told may decide whether it is kept: what is left of the lineage's budget counts
+    only where it is less than the client's own, and no client gets what was kept for another.
+    """
+    del client
+    return explain_account(state, **asked)

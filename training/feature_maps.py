@@ -36,9 +36,9 @@ and batches. Another b may round to another phi, which is another question then,
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -454,10 +454,15 @@ class Encoder(FeatureMap):
 
 
 AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discriminator="kind")]
-"""Those that are computed from a seed."""
+"""Those that need no file: the one list of them. A map's own fields are its options, by the same names."""
 
-HeadFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu | Encoder, Field(discriminator="kind")]
+HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]
 """Those that a certified head may stand on."""
+
+FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
+    each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])
+}
+"""Those that need no file, by name."""
 
 
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:

@@ -24,6 +24,7 @@ from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from accounting.report import AccountState
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -305,6 +306,20 @@ class Account:
         if refill is None or self.began is None or self.ceiling >= self.budget.picorho:
             return None
         return refill.ends(self.began)
+
+    @property
+    def state(self) -> AccountState:
+        """What reports and explanations are made of."""
+        client, group = isinstance(self, ClientAccount), isinstance(self, ClientAccount | GroupAccount)
+        return AccountState.of(
+            self.tally,
+            self.budget,
+            highest_limit=self.highest_limit,
+            left=self.remaining,
+            refilled=self.refilled,
+            scope="client" if client else "group" if group else "lineage",
+            group=getattr(self, "group", ""),
+        )
 
     @property
     def releases(self) -> int:

@@ -24,7 +24,8 @@ from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
-from dpserve.commands.options import Json, LedgerOption
+from dpserve.commands.options import LedgerOption
+from training.loading import load_model
 
 _PAGE = 1000
 _STEPS = 25
@@ -63,6 +64,12 @@ class AccountToExplain(LedgerOption):
         "The next answer's price, written as a --release.",
         default_text="what the lineage's newest receipt paid",
     )
+    bundle: Path | None = option(
+        None,
+        "A bundle of the lineage: its certificate says whether the privacy unit is a record, or all records of one "
+        "person.",
+        default_text="none: a record",
+    )
 
     def explained(self) -> AccountExplanation:
         """Read the account and explain it."""
@@ -74,7 +81,13 @@ class AccountToExplain(LedgerOption):
         return self.run(read)
 
     async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
-        whole = await opened.lineage(await chosen_lineage(opened, self.lineage))
+        lineage, unit = self.lineage, None
+        if self.bundle is not None:
+            certificate = load_model(self.bundle).certificate
+            if lineage is not None and lineage != certificate.lineage:
+                raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
+            lineage, unit = certificate.lineage, getattr(certificate, "unit", None)
+        whole = await opened.lineage(await chosen_lineage(opened, lineage))
         if price is None and whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
             price = Cost() if newest.terms.after else newest.cost
@@ -87,32 +100,23 @@ class AccountToExplain(LedgerOption):
             account = whole if self.group is None else await opened.group(whole.lineage, self.group)
             shared = [whole]
         return explain_account(
-            account.tally,
-            account.budget,
+            account.state,
             price=price,
-            lineage_left=min(each.remaining for each in shared),
-            highest_limit=account.highest_limit,
+            shared_left=min(each.remaining for each in shared),
             unlimited=unlimited,
-            left=account.remaining,
-            refilled=account.refilled,
-            scope="client" if self.client is not None else "lineage" if self.group is None else "group",
-            group="" if isinstance(account, LineageAccount) else account.group,
+            unit=unit,
         )
 
 
-def explain(
-    by_hand: ReleasesByHand,
-    account: AccountToExplain,
-    as_json: Json = False,
-) -> None:
+def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = options.JSON) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --group, --lineage).
 
-    Of an account it prints the same object as GET /budget serves.
+    Of an account it prints the same object as GET /budget serves, with the privacy unit if --bundle names a model.
     """
     check_files(by_hand.plot)
     explained: AnsweredExplanation | AccountExplanation
     if by_hand.release:
-        if account.client or account.group or account.lineage or account.price:
+        if account.client or account.group or account.lineage or account.price or account.bundle:
             raise typer.BadParameter("explain releases, or an account of the ledger, not both")
         if by_hand.delta is None:
             raise typer.BadParameter("is needed with --release", param_hint="--delta")
@@ -123,7 +127,7 @@ def explain(
             plot_analyses(by_hand.plot, releases, by_hand.delta)
     elif account.client and account.group:
         raise typer.BadParameter("explain the account of a client, or that of a group, not both")
-    elif account.client or account.group or account.lineage:
+    elif account.client or account.group or account.lineage or account.bundle:
         if any(value not in (None, []) for value in by_hand.model_dump().values()):
             raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
         explained = account.explained()
@@ -138,7 +142,8 @@ def explain(
         _print_answers(console, explained)
     else:
         _print_account(console, explained)
-        _print_explanation(console, explained.explanation, "what its limit means for one record")
+        one = "record" if explained.explanation.unit is None else "unit"
+        _print_explanation(console, explained.explanation, f"what its limit means for one {one}")
 
 
 def _counted(releases: list[str], times: list[int]) -> dict[Cost, int]:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from audit.pieces import ResultStore
     from audit.reports import Report
 
-Resume = Annotated[
-    Path | None,
-    typer.Option("--resume", help="Keep finished pieces in this folder, and go on from those that are there."),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Everything follows from it.")]
+
+class Resumable(Options):
+    """Where an audit keeps what it has."""
+
+    resume: Path | None = option(None, "Keep finished pieces in this folder, and go on from those that are there.")
+
+
+class Repeatable(Resumable):
+    """An audit that follows from a seed."""
+
+    seed: int = option(0, "Everything follows from it.", ge=0)
 
 
 class ConvictionOption(Options):

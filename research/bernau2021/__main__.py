@@ -19,18 +19,17 @@ def play(
     data_dir: DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
     sure: reporting.ConvictionOption,
-    seed: reporting.Seed = 0,
-    resume: reporting.Resume = None,
+    again: reporting.Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
     data = experiments.read(dataset, data_dir)
     setting = experiments.SETTINGS[dataset]
     found = {}
-    with stored(resume) as store:
+    with stored(again.resume) as store:
         for kind in experiments.KINDS:
             with shares(" ".join(kind)) as progress:
-                found[kind] = experiments.run(setting, kind, data, games, store, seed, progress)
+                found[kind] = experiments.run(setting, kind, data, games, store, again.seed, progress)
     report = presentation.report(setting, found, data.source, sure.conviction_confidence)
     shown.show(report)
 

@@ -2,25 +2,23 @@
 
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from audit import presentation
 from audit.reports import Report
-from audit.white_box import experiments
-from audit.white_box.experiments import Material, Setting
-from audit.white_box.observations import Canary
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
-from research import white_box
 from research.commands import DataDir, program, run, stored
 from research.nasr2023.faults import audit_of_fault
 from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
 from research.nasr2023.runs import measure_runs, of_runs
 from research.nasr2023.table import judge_together, table_1
+from research.white_box import experiments
+from research.white_box.experiments import Material, Setting
+from research.white_box.observations import Canary
+from research.white_box.presentation import of_steps
 from training.errors import extra
 
 SETTINGS: dict[str, Setting] = {
@@ -58,8 +56,7 @@ def watch(
     runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
     steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
     sure: reporting.Confidences,
-    seed: reporting.Seed = 0,
-    resume: reporting.Resume = None,
+    again: reporting.Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
@@ -73,21 +70,19 @@ def watch(
         reporting.refuse(context, "with --whole-runs", "runs")
     setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
     confidences = (sure.confidence, sure.conviction_confidence)
-    material = white_box.prepared(setting, data_dir, seed)
-    present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, seed)
+    material = experiments.prepared(setting, data_dir, again.seed)
+    present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, again.seed)
     if table:
         reporting.refuse(context, "with --table", "epsilon", "fault", "whole_runs")
         if runs is None:
             setting = replace(setting, runs=math.ceil(OBSERVATIONS / setting.steps))
-        report = _table(setting, material, seed, confidences, resume)
+        report = _table(setting, material, again, confidences)
     elif fault is not None:
         report = audit_of_fault(
-            setting, material, fault, noise_ratio, confidences, seed, resume, present, enough=runs is None
+            setting, material, fault, noise_ratio, confidences, again.seed, again.resume, present, enough=runs is None
         )
     else:
-        report = _watched(
-            setting, material, epsilon, confidences, seed, resume, present, whole_runs=whole_runs is not None
-        )
+        report = _watched(setting, material, epsilon, confidences, again, present, whole_runs=whole_runs is not None)
     shown.show(report)
 
 
@@ -102,31 +97,30 @@ def _watched(
     material: Material,
     epsilon: float,
     sure: tuple[float, float],
-    seed: int,
-    resume: Path | None,
+    again: reporting.Repeatable,
     canary: Canary,
     *,
     whole_runs: bool,
 ) -> Report:
-    described = {**asdict(setting), "seed": seed, "epsilon": epsilon}
+    described = {**asdict(setting), "seed": again.seed, "epsilon": epsilon}
     title = f"DP-SGD on {setting.dataset}, with a {setting.canary}"
-    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+    with stored(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
         if whole_runs:
-            seen = measure_runs(setting, epsilon, material, store, seed, progress)
+            seen = measure_runs(setting, epsilon, material, store, again.seed, progress)
             return of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
-        measured = experiments.measure(setting, epsilon, material, store, seed, progress, canary)
+        measured = experiments.measure(setting, epsilon, material, store, again.seed, progress, canary)
     finding = judge(measured, *sure)
-    return presentation.of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
+    return of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
 
 
-def _table(setting: Setting, material: Material, seed: int, sure: tuple[float, float], resume: Path | None) -> Report:
+def _table(setting: Setting, material: Material, again: reporting.Repeatable, sure: tuple[float, float]) -> Report:
     measured = {}
-    with stored(resume) as store:
+    with stored(again.resume) as store:
         for epsilon in EPSILONS:
             with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
-                measured[epsilon] = experiments.measure(setting, epsilon, material, store, seed, progress)
+                measured[epsilon] = experiments.measure(setting, epsilon, material, store, again.seed, progress)
     findings = judge_together(measured, *sure)
-    return table_1(findings, setting.dataset, {**asdict(setting), "seed": seed}, material.source)
+    return table_1(findings, setting.dataset, {**asdict(setting), "seed": again.seed}, material.source)
 
 
 if __name__ == "__main__":

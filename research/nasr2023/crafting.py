@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from audit.white_box.observations import Example
+from research.white_box.observations import Example
 from training.releases.dpsgd.network import Network
 
 Floats = NDArray[np.float64]

@@ -10,17 +10,17 @@ import typer
 from numpy.typing import NDArray
 
 from accounting.conversions import gaussian_mu
-from audit import presentation
 from audit.pieces import ResultStore
 from audit.reports import Report
-from audit.white_box import bounds
-from audit.white_box.bounds import POWER, ClaimedRun, Measured, power
-from audit.white_box.experiments import Material, Progress, Setting, measure_implementation
-from audit.white_box.observations import AuditedStep, Canary, clipped, sound
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.commands import stored
 from research.nasr2023.methods import judge
+from research.white_box import bounds
+from research.white_box.bounds import POWER, ClaimedRun, Measured, power
+from research.white_box.experiments import Material, Progress, Setting, measure_implementation
+from research.white_box.observations import AuditedStep, Canary, clipped, sound
+from research.white_box.presentation import of_steps
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease, private_step
 
@@ -178,7 +178,7 @@ def audit_of_fault(
     with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
         measured = measure_fault(setting, planted, noise_ratio, material, store, seed, progress, canary)
     said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
-    return presentation.of_steps(
+    return of_steps(
         judge(measured, *sure),
         measured,
         f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step",

@@ -29,8 +29,8 @@ from audit import estimators
 from audit.estimators import Errors, LowerBound, epsilon_delta_of_errors, gdp_of_errors, largest_met, lower_bound
 from audit.families import GAUSSIAN, Family
 from audit.families import epsilon_delta as epsilon_delta_family
-from audit.white_box import bounds as step_bounds
-from audit.white_box.bounds import ClaimedRun, Measured, Row, StepFinding, run_epsilon
+from research.white_box import bounds as step_bounds
+from research.white_box.bounds import ClaimedRun, Measured, Row, StepFinding, run_epsilon
 
 Floats = NDArray[np.float64]
 Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]

@@ -19,9 +19,10 @@ from audit.estimators import LowerBound
 from audit.families import Family, of_composition
 from audit.pieces import ResultStore
 from audit.reports import Report, Table, number
-from audit.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
-from audit.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
-from audit.white_box.observations import (
+from mechanisms.seeded import derived_seed
+from research.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
+from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
+from research.white_box.observations import (
     AuditedStep,
     Canary,
     Descent,
@@ -31,7 +32,6 @@ from audit.white_box.observations import (
     rate_of,
     sound,
 )
-from mechanisms.seeded import derived_seed
 from training.releases.dpsgd.step import StepRelease
 
 Floats = NDArray[np.float64]

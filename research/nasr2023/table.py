@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit import estimators
-from audit.presentation import NOTE_ON_STEPS, seen, steps_content
 from audit.reports import Picture, Report, Table, number
-from audit.white_box.bounds import CLOSEST, POOLED, Measured, StepFinding
 from research.nasr2023.methods import METHODS, NOTE, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
+from research.white_box.bounds import CLOSEST, POOLED, Measured, StepFinding
+from research.white_box.presentation import NOTE_ON_STEPS, seen, steps_content
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ Every request passes the same middleware. Requests for predictions are answered 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
@@ -15,26 +15,25 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
 from accounting.ledger import Ledger
 from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
-from service.http.codec import PREDICT, RowsCodec
-from service.http.documentation import add_documentation
+from service.http.codec import InvocationsCodec, RowsCodec
 from service.http.exporting import add_export
-from service.http.middleware import FAILED, Requests, response_to
+from service.http.middleware import RequestMiddleware, response_to
 from service.http.openapi import describe
-from service.http.openinference import INFER, OpenInferenceCodec, add_open_inference
+from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
 from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
-from service.http.refusals import REFUSALS, as_problem
+from service.http.refusals import FAILED, REFUSALS, as_problem
 from service.http.requests import Bodies
-from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
-from service.http.scoring import INVOCATIONS, InvocationsCodec, add_scoring
+from service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
 from service.models import Models
-from service.page.assets import add_page
+from service.page.assets import add_documentation, add_page
 from service.predictor import Predictor
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
@@ -43,8 +42,7 @@ from service.telemetry.tracing import RequestSpans, Traces
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from service.http.failed_tries import FailedTries
-    from service.http.rate_limit import RateLimit
+    from service.http.rate_limit import FailedTries, RateLimit
     from service.http.tokens import Tokens
 
 _DESCRIPTION = """Predictions of a model that was trained on private records. Every answer is differentially private
@@ -69,6 +67,13 @@ _RESPONSE_HEADERS = (
     "X-Request-ID",
 )
 """What pages of other origins may send and read, where they may ask."""
+
+_ASKED: Mapping[Callable[[Predictor], Codec[Any]], tuple[str, ...]] = {
+    RowsCodec: ("/predict", "/models/{name}/predict"),
+    InvocationsCodec: ("/invocations", "/models/{name}/invocations"),
+    OpenInferenceCodec: (f"{MODEL}/infer", f"{MODEL_VERSION}/infer"),
+}
+"""Where predictions are asked for, in which protocol."""
 
 
 @dataclass(frozen=True)
@@ -117,26 +122,13 @@ def create_app(
     authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
     bodies = bodies or Bodies(options.seconds_for_body)
 
-    def endpoint(codec: Callable[[Predictor], Codec[Any]]) -> ASGIApp:
-        return PredictionEndpoint(codec, models, authentication, metrics, bodies, largest_body)
-
-    rows, frames, tensors = endpoint(RowsCodec), endpoint(InvocationsCodec), endpoint(OpenInferenceCodec)
+    asked = {
+        path: PredictionEndpoint(codec, models, authentication, metrics, bodies, largest_body)
+        for codec, paths in _ASKED.items()
+        for path in paths
+    }
     others = _other_routes(models, ledger, authentication, audit)
-
-    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        if (predict := PREDICT.fullmatch(scope["path"])) is not None:
-            scope["path_params"] = predict.groupdict()
-            await rows(scope, receive, send)
-        elif (invocations := INVOCATIONS.fullmatch(scope["path"])) is not None:
-            scope["path_params"] = invocations.groupdict()
-            await frames(scope, receive, send)
-        elif (infer := INFER.fullmatch(scope["path"])) is not None:
-            scope["path_params"] = infer.groupdict()
-            await tensors(scope, receive, send)
-        else:
-            await others(scope, receive, send)
-
-    app: ASGIApp = routed
+    app: ASGIApp = Router([Route(*each) for each in asked.items()], redirect_slashes=False, default=others)
     if options.origins:
         app = CORSMiddleware(
             app,
@@ -146,7 +138,7 @@ def create_app(
             expose_headers=_RESPONSE_HEADERS,
         )
     marks = [(b"dpserve-rehearsal", b"true")] if ledger.rehearsal else []
-    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
+    app = RequestMiddleware(app, count=metrics.count, log=options.log, headers=marks)
     if options.tracing is not None:
         app = Traces(app, RequestSpans(options.tracing))
     return app
@@ -159,8 +151,7 @@ def _other_routes(
         title="dpserve",
         version=version("dpserve"),
         description=_DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )
@@ -174,7 +165,6 @@ def _other_routes(
             return audit()
 
     add_open_inference(app, models)
-    add_scoring(app, models)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)
@@ -183,13 +173,11 @@ def _other_routes(
 
 
 def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
-    @app.get("/models", summary="List the models")
-    async def listed() -> ModelsOut:
+    @app.get("/models", summary="List the models", responses=answers(ModelsOut))
+    async def listed() -> Response:
         default = models.default
-        return ModelsOut(
-            models=models.names,
-            default=None if default is None else default.certificate.name,
-        )
+        units = {each.certificate.name: each.unit for each in models if each.unit is not None}
+        return Json(ModelsOut(models.names, None if default is None else default.certificate.name, units))
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
@@ -202,9 +190,15 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
+    @app.get("/ping", summary="Whether the service can charge and answer")
+    @app.get("/health", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
         await models.check_ready()
         return {"status": "ready"} | ({"rehearsal": True} if ledger.rehearsal else {})
+
+    @app.get("/version", summary="The version of the service", response_class=PlainTextResponse)
+    async def say_version() -> str:
+        return version("dpserve")
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -215,8 +209,8 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_unexpected(request: Request, error: Exception) -> Response:
-        del error  # it is raised again, and logged by `Requests`
-        return response_to(request.url.path, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED))
+        del error  # it is raised again, and logged by `RequestMiddleware`
+        return response_to(request.url.path, Problem(ProblemType.INTERNAL, FAILED))
 
     for refused in REFUSALS:
         app.add_exception_handler(refused, on_refusal)
@@ -226,7 +220,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         named = ".".join(str(part) for part in first["loc"])
         problem = Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}"
+            ProblemType.INVALID_REQUEST, f"{named}: {first['msg'].lower()}", status=HTTPStatus.UNPROCESSABLE_ENTITY
         )
         return response_to(request.url.path, problem)
 
@@ -238,7 +232,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
         }.get(status, ProblemType.INVALID_REQUEST)
         said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
-        response = response_to(request.url.path, Problem(status, kind, said))
+        response = response_to(request.url.path, Problem(kind, said, status=status))
         response.headers.update(error.headers or {})
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             # Starlette names the methods of the first route of a path alone.

@@ -22,8 +22,7 @@ from service.http.requests import Head, invalid
 from service.predictor import Caller
 
 if TYPE_CHECKING:
-    from service.http.failed_tries import FailedTries
-    from service.http.rate_limit import RateLimit
+    from service.http.rate_limit import FailedTries, RateLimit
     from service.http.tokens import Tokens
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
@@ -153,9 +152,5 @@ def credential(authorization: str) -> str:
     """Return what the header says of who sent the request, or raise a 401 problem."""
     shown = bearer(authorization, LONGEST_CREDENTIAL)
     if shown is None:
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            ProblemType.UNAUTHENTICATED,
-            "send your API key in the header 'Authorization: Bearer KEY'",
-        )
+        raise Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
     return shown

@@ -27,10 +27,9 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
+from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
-PREDICT = re.compile(r"(?:/models/(?P<name>[^/]+))?/predict")
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
@@ -251,6 +250,14 @@ class RowsCodec:
         return _json(QuoteResponse(out, self._rehearsal))
 
 
+class InvocationsCodec(RowsCodec):
+    """`POST /invocations`, as MLflow's clients and SageMaker ask."""
+
+    def instances(self, body: bytes) -> tuple[Rows, str | None]:
+        """Return the rows of a body in JSON, and the tier that it names."""
+        return parsed_json(rows_of_invocation, body)
+
+
 def _json(content: Any) -> Reply:
     return _encode(content), {"content-type": "application/json"}
 
@@ -278,7 +285,7 @@ def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
 def malformed_json(error: Exception) -> Problem:
     """Return the problem of a body that is no JSON."""
     why = {RecursionError: "it nests too deeply", UnicodeDecodeError: "it is not UTF-8"}.get(type(error), str(error))
-    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_JSON, f"the body is not JSON: {why}")
+    return Problem(ProblemType.MALFORMED_JSON, f"the body is not JSON: {why}")
 
 
 def _not_rows(message: str) -> Problem:
@@ -288,7 +295,7 @@ def _not_rows(message: str) -> Problem:
     if named != "instances" and "`instances`" not in message:
         said = message.partition(" - at ")[0]
         detail = f'{named or "the body"}: {said}; expected {{"instances": [[number, ...], ...]}}'
-        return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_REQUEST, detail)
+        return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     row, column = (None if place is None else int(place) for place in found.groups()[1:]) if found else (None, None)
     if found is None:
         detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
@@ -298,7 +305,7 @@ def _not_rows(message: str) -> Problem:
         detail = f"row {row} must be a list of numbers, or an object with a value for each column"
     else:
         detail = f"row {row}, column {column} must be a finite number"
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_ROWS, detail, row=row, column=column)
+    return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)
 
 
 def _media_type(said: str) -> str:

@@ -50,7 +50,6 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
         caller = await authentication.caller(request, predictor.lineage, "predict")
         if not isinstance(predictor, PayOncePredictor):
             raise Problem(
-                HTTPStatus.FORBIDDEN,
                 ProblemType.NOT_EXPORTABLE,
                 f"{name} is not private itself, its answers are: ask it with POST /predict, or have its owner train a "
                 "pay-once model",
@@ -67,17 +66,17 @@ class Files:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._made: dict[tuple[str, Form, str], asyncio.Task[Exported]] = {}
+        self._made: dict[tuple[str, Form, str], Exported] = {}
         """By model id, form and tier."""
+        self._making = asyncio.Lock()
 
     async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
         """Return a file. Raises what `exported` raises."""
         key = predictor.certificate.model_id, form, tier
-        made = self._made.get(key)
-        if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
-            making = asyncio.to_thread(exported, predictor.at(tier), form, tier)
-            made = self._made[key] = asyncio.get_running_loop().create_task(making)
-        return await asyncio.shield(made)
+        async with self._making:
+            if key not in self._made:
+                self._made[key] = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
+        return self._made[key]
 
 
 async def _held(
@@ -87,7 +86,6 @@ async def _held(
     quote = await _quote(predictor, ledger, caller, tier)
     if not all(quote.free) and not hold:
         raise Problem(
-            HTTPStatus.FORBIDDEN,
             ProblemType.TIER_NOT_HELD,
             f"you do not hold the tier {tier!r}; holding it costs rho = {to_rho(quote.total):.6g}, once: ask for "
             "an answer at it with POST /predict, or for this file with POST. Nothing was charged",
@@ -101,9 +99,9 @@ async def _held(
         file = await files.of(predictor, form, tier)
     except MissingExtra:
         raise Problem(
-            HTTPStatus.NOT_IMPLEMENTED,
             ProblemType.NOT_EXPORTABLE,
             f"this service cannot write {form} files; ask for another form, or have its owner install dpserve[onnx]",
+            status=HTTPStatus.NOT_IMPLEMENTED,
         ) from None
     if (ended := predictor.late(caller)) is not None:
         raise ended

@@ -9,19 +9,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.problems import Problem, ProblemType, open_inference_error
+from service.http.refusals import FAILED
 from service.http.requests import ClientDisconnected
 from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
-from service.telemetry.metrics import DISCONNECTED, PREFLIGHT, problem_of, route_of
+from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
 
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""
 
-FAILED = "the service failed; the owner's log says where"
-
 _log = logging.getLogger("dpserve")
 
 
-class Requests:
+class RequestMiddleware:
     """Identifies, counts and logs every request, and answers the errors that nothing else answers."""
 
     def __init__(
@@ -29,15 +28,13 @@ class Requests:
         app: ASGIApp,
         *,
         count: Callable[[str, str, int, float, str | None], None],
-        route: Callable[[str], str] = route_of,
         log: RequestLog | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Wrap `app`. count: as `Metrics.count`. route: the label of a path. headers: of every answer."""
+        """Wrap `app`. count: as `Metrics.count`. headers: of every answer."""
         self._app = app
         self._count = count
-        self._route = route
         self._log = log
         self._headers = list(headers)
         self._clock = clock
@@ -61,17 +58,16 @@ class Requests:
                     message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
-        route = PREFLIGHT if scope["method"] == "OPTIONS" else self._route(scope["path"])
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnected:
             pass
         except Exception as error:  # noqa: BLE001
-            problem = failure(error, route)
+            problem = failure(error, route_of(scope))
             if status == DISCONNECTED:
                 await response_to(scope["path"], problem)(scope, receive, watched)
         finally:
-            seconds = self._clock() - began
+            seconds, route = self._clock() - began, route_of(scope)
             self._count(route, scope.get(MODEL, ""), status, seconds, refused)
             if self._log is not None:
                 self._log.write(scope["method"], route, status, seconds)
@@ -95,4 +91,4 @@ def failure(error: Exception, route: str) -> Problem:
     Not its text, which could hold a number that nobody paid for; nor the path, which a stranger chose.
     """
     _log.error("%s while answering %s\n%s", kinds(error), route, "\n".join(places(error)))
-    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, ProblemType.INTERNAL, FAILED)
+    return Problem(ProblemType.INTERNAL, FAILED)

@@ -7,7 +7,6 @@ that holds it; only numbers of 32 and 64 bits are taken.
 
 import re
 import struct
-from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ def parse_npy(body: bytes) -> NDArray[np.floating[Any]]:
     described = _HEADER.fullmatch(body[start : start + length]) if length <= _LONGEST_HEADER else None
     if described is None:
         raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
             ProblemType.INVALID_ROWS,
             "the array must have two dimensions, rows and features, of little-endian float32 or float64",
             row=None,
@@ -62,4 +60,4 @@ def npy_of(array: NDArray[np.float64]) -> bytes:
 
 
 def _malformed(why: str) -> Problem:
-    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.MALFORMED_ARRAY, f"the body is no array that can be read: {why}")
+    return Problem(ProblemType.MALFORMED_ARRAY, f"the body is no array that can be read: {why}")

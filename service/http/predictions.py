@@ -109,7 +109,7 @@ class PredictionEndpoint(Generic[Some]):
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         if scope["method"] != "POST":
             said = f"{scope['path']} answers POST"
-            raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, ProblemType.METHOD_NOT_ALLOWED, said)
+            raise Problem(ProblemType.METHOD_NOT_ALLOWED, said)
         path = scope["path_params"]
         predictor = self._models.named(path.get("name"))
         scope[MODEL] = predictor.certificate.name
@@ -158,5 +158,5 @@ async def answer(
 def _is_dry_run(head: Head) -> bool:
     said = head.query.get("dry_run", "false").lower()
     if said not in ("true", "false"):
-        raise Problem(HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, "dry_run is 'true' or 'false'")
+        raise Problem(ProblemType.INVALID_REQUEST, "dry_run is 'true' or 'false'")
     return said == "true"

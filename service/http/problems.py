@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from http import HTTPStatus
+from typing import Self
 
 from fastapi.responses import JSONResponse, Response
 
@@ -11,44 +12,55 @@ MEDIA_TYPE = "application/problem+json"
 class ProblemType(StrEnum):
     """The types of problem this service answers with. Stable: a client may compare them as text."""
 
-    BUDGET_EXHAUSTED = "urn:dpserve:problem:budget-exhausted"
-    BODY_TOO_LARGE = "urn:dpserve:problem:body-too-large"
-    IDEMPOTENCY_CONFLICT = "urn:dpserve:problem:idempotency-conflict"
-    INVALID_ROWS = "urn:dpserve:problem:invalid-rows"
-    INVALID_REQUEST = "urn:dpserve:problem:invalid-request"
-    MALFORMED_ARRAY = "urn:dpserve:problem:malformed-array"
-    MALFORMED_JSON = "urn:dpserve:problem:malformed-json"
-    MECHANISM_NOT_ACCEPTED = "urn:dpserve:problem:mechanism-not-accepted"
-    OVERLOADED = "urn:dpserve:problem:overloaded"
-    DEADLINE_PASSED = "urn:dpserve:problem:deadline-passed"
-    LEDGER_UNAVAILABLE = "urn:dpserve:problem:ledger-unavailable"
-    NOT_FOUND = "urn:dpserve:problem:not-found"
-    METHOD_NOT_ALLOWED = "urn:dpserve:problem:method-not-allowed"
-    UNAUTHENTICATED = "urn:dpserve:problem:unauthenticated"
-    INSUFFICIENT_SCOPE = "urn:dpserve:problem:insufficient-scope"
-    KEY_EXPIRED = "urn:dpserve:problem:key-expired"
-    KEY_REVOKED = "urn:dpserve:problem:key-revoked"
-    NOT_READY = "urn:dpserve:problem:not-ready"
-    TOKENS_UNAVAILABLE = "urn:dpserve:problem:tokens-unavailable"
-    RATE_UNKNOWN = "urn:dpserve:problem:rate-unknown"
-    TOO_MANY_REQUESTS = "urn:dpserve:problem:too-many-requests"
-    UNKNOWN_MODEL = "urn:dpserve:problem:unknown-model"
-    NOT_EXPORTABLE = "urn:dpserve:problem:not-exportable"
-    TIER_NOT_HELD = "urn:dpserve:problem:tier-not-held"
-    UNKNOWN_TIER = "urn:dpserve:problem:unknown-tier"
-    ACT_REFUSED = "urn:dpserve:problem:act-refused"
-    CROSS_ORIGIN = "urn:dpserve:problem:cross-origin"
-    INTERNAL = "urn:dpserve:problem:internal"
+    word: str
+    """The last word of the type."""
+    status: HTTPStatus
+    """What it is answered with, unless the problem says otherwise."""
+
+    def __new__(cls, word: str, status: HTTPStatus) -> Self:
+        """Make `urn:dpserve:problem:WORD`."""
+        made = str.__new__(cls, f"urn:dpserve:problem:{word}")
+        made._value_, made.word, made.status = str(made), word, status
+        return made
+
+    BUDGET_EXHAUSTED = "budget-exhausted", HTTPStatus.FORBIDDEN
+    BODY_TOO_LARGE = "body-too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    IDEMPOTENCY_CONFLICT = "idempotency-conflict", HTTPStatus.UNPROCESSABLE_ENTITY
+    INVALID_ROWS = "invalid-rows", HTTPStatus.UNPROCESSABLE_ENTITY
+    INVALID_REQUEST = "invalid-request", HTTPStatus.BAD_REQUEST
+    MALFORMED_ARRAY = "malformed-array", HTTPStatus.BAD_REQUEST
+    MALFORMED_JSON = "malformed-json", HTTPStatus.BAD_REQUEST
+    MECHANISM_NOT_ACCEPTED = "mechanism-not-accepted", HTTPStatus.FORBIDDEN
+    OVERLOADED = "overloaded", HTTPStatus.SERVICE_UNAVAILABLE
+    DEADLINE_PASSED = "deadline-passed", HTTPStatus.SERVICE_UNAVAILABLE
+    LEDGER_UNAVAILABLE = "ledger-unavailable", HTTPStatus.SERVICE_UNAVAILABLE
+    NOT_FOUND = "not-found", HTTPStatus.NOT_FOUND
+    METHOD_NOT_ALLOWED = "method-not-allowed", HTTPStatus.METHOD_NOT_ALLOWED
+    UNAUTHENTICATED = "unauthenticated", HTTPStatus.UNAUTHORIZED
+    INSUFFICIENT_SCOPE = "insufficient-scope", HTTPStatus.FORBIDDEN
+    KEY_EXPIRED = "key-expired", HTTPStatus.UNAUTHORIZED
+    KEY_REVOKED = "key-revoked", HTTPStatus.UNAUTHORIZED
+    NOT_READY = "not-ready", HTTPStatus.SERVICE_UNAVAILABLE
+    TOKENS_UNAVAILABLE = "tokens-unavailable", HTTPStatus.SERVICE_UNAVAILABLE
+    RATE_UNKNOWN = "rate-unknown", HTTPStatus.SERVICE_UNAVAILABLE
+    TOO_MANY_REQUESTS = "too-many-requests", HTTPStatus.TOO_MANY_REQUESTS
+    UNKNOWN_MODEL = "unknown-model", HTTPStatus.NOT_FOUND
+    NOT_EXPORTABLE = "not-exportable", HTTPStatus.FORBIDDEN
+    TIER_NOT_HELD = "tier-not-held", HTTPStatus.FORBIDDEN
+    UNKNOWN_TIER = "unknown-tier", HTTPStatus.UNPROCESSABLE_ENTITY
+    ACT_REFUSED = "act-refused", HTTPStatus.CONFLICT
+    CROSS_ORIGIN = "cross-origin", HTTPStatus.FORBIDDEN
+    INTERNAL = "internal", HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class Problem(Exception):
     """Raised by routes to answer with a problem."""
 
-    def __init__(self, status: HTTPStatus, kind: ProblemType, detail: str, **members: object) -> None:
-        """detail: one sentence for a person. members: extension members for programs."""
+    def __init__(self, kind: ProblemType, detail: str, *, status: HTTPStatus | None = None, **members: object) -> None:
+        """detail: one sentence for a person. status: if not the type's. members: extension members for programs."""
         super().__init__(detail)
-        self.status = status
         self.kind = kind
+        self.status = status or kind.status
         self.detail = detail
         self.members = members
 
@@ -59,7 +71,7 @@ class Problem(Exception):
 
     def response(self) -> JSONResponse:
         """Return the HTTP response."""
-        headers = {"dpserve-problem": self.kind.rpartition(":")[2]}
+        headers = {"dpserve-problem": self.kind.word}
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = 'Bearer realm="dpserve"'
         if self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):

@@ -1,15 +1,15 @@
-"""How often a client may ask, whatever it asks for: apart from the privacy budget, and known before anything is read.
+"""How often a client may ask, whatever it asks for, and how often one address may show a credential that is not taken.
 
 Every request of a client that was identified counts, replays and refusals included, so that the limit says nothing
-about what was asked or answered.
+about what was asked or answered. It is known before anything is read, and apart from the privacy budget.
 """
 
+import ipaddress
 import time
-from http import HTTPStatus
 
-from limits import RateLimitItem, parse
-from limits.aio.storage import Storage
-from limits.aio.strategies import MovingWindowRateLimiter
+from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats, parse
+from limits.aio.storage import MemoryStorage, Storage
+from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from limits.storage import storage_from_string
 
 from service.errors import CannotServe
@@ -19,7 +19,7 @@ from service.urls import error_without_secrets, without_secrets
 PREFIX = "dpserve:rate"
 """Of every name in a shared store: the ledger's user there may touch `dpserve:*` alone."""
 
-IN_THIS_PROCESS = "async+memory://"
+_BITS_OF_A_SITE = 64
 
 
 class RateLimit:
@@ -42,16 +42,9 @@ class RateLimit:
             window = await self._limiter.get_window_stats(self._limit, lineage, client)
         except Exception as error:
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                ProblemType.RATE_UNKNOWN,
-                "requests cannot be counted, so none is answered; nothing was charged",
+                ProblemType.RATE_UNKNOWN, "requests cannot be counted, so none is answered; nothing was charged"
             ) from error
-        raise Problem(
-            HTTPStatus.TOO_MANY_REQUESTS,
-            ProblemType.TOO_MANY_REQUESTS,
-            f"a client may send {self._limit}; nothing was charged for this request",
-            retry_after=max(1, int(window.reset_time - time.time()) + 1),
-        )
+        raise _too_many(f"a client may send {self._limit}; nothing was charged for this request", window)
 
     async def close(self) -> None:
         """Close the connections to where it counts."""
@@ -68,7 +61,9 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
     """
     try:
         limit = parse(said)
-        where = _shared(storage) if storage else storage_from_string(IN_THIS_PROCESS)
+        where: object = MemoryStorage()
+        if storage:
+            where = storage_from_string(f"async+{storage}", implementation="redispy", key_prefix=PREFIX)
     except Exception as error:
         counted, why = "", str(error)
         if storage:
@@ -82,5 +77,39 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
     return RateLimit(limit, where)
 
 
-def _shared(url: str) -> object:
-    return storage_from_string(f"async+{url}", implementation="redispy", key_prefix=PREFIX)
+class FailedTries:
+    """At most so many failed tries of one address in a minute: each makes the ledger look.
+
+    Whoever was taken before by its API key is not asked here, nor is a token that can be verified: whoever guesses
+    locks out those alone who share the address and show a key for the first time, and for a minute at most at a time.
+    Each process counts for itself.
+    """
+
+    def __init__(self, most: int) -> None:
+        """most: 1 or more."""
+        self._limit = RateLimitItemPerMinute(most)
+        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+
+    async def check(self, peer: str) -> None:
+        """Raise a 429 problem for an address that failed too often of late. peer: empty for one without an address."""
+        if peer and not await self._limiter.test(self._limit, _site(peer)):
+            said = "too many invalid credentials came from this address; check the key, and try again later"
+            raise _too_many(said, await self._limiter.get_window_stats(self._limit, _site(peer)))
+
+    async def count(self, peer: str) -> None:
+        """Count a failed try."""
+        await self._limiter.hit(self._limit, _site(peer))
+
+
+def _site(peer: str) -> str:
+    """Return what is counted as one address: of IPv6 the network, for whoever has one address there has all."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return peer
+    return peer if address.version == 4 else str(ipaddress.ip_network((address, _BITS_OF_A_SITE), strict=False))
+
+
+def _too_many(detail: str, window: WindowStats) -> Problem:
+    wait = max(1, int(window.reset_time - time.time()) + 1)
+    return Problem(ProblemType.TOO_MANY_REQUESTS, detail, retry_after=wait)

@@ -44,7 +44,7 @@ PREFER_PARAMETER: dict[str, Any] = {
 
 def invalid(detail: str) -> Problem:
     """Return the problem of a request that cannot be understood."""
-    return Problem(HTTPStatus.BAD_REQUEST, ProblemType.INVALID_REQUEST, detail)
+    return Problem(ProblemType.INVALID_REQUEST, detail)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class Bodies:
 
     def _too_late(self) -> Problem:
         said = f"the body did not arrive within {self._seconds:g} seconds"
-        return Problem(HTTPStatus.REQUEST_TIMEOUT, ProblemType.INVALID_REQUEST, said)
+        return Problem(ProblemType.INVALID_REQUEST, said, status=HTTPStatus.REQUEST_TIMEOUT)
 
     def release(self, body: bytes) -> None:
         """Count a body no more."""
@@ -197,7 +197,6 @@ class Bodies:
 def too_long(largest: int) -> Problem:
     """Return the problem of a body of more than `largest` bytes."""
     return Problem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         ProblemType.BODY_TOO_LARGE,
         f"the body is longer than {largest} bytes; send fewer rows at a time",
         limit_bytes=largest,

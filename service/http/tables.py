@@ -8,7 +8,6 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 
 import msgspec
 from msgspec import UNSET
@@ -115,4 +114,4 @@ def _malformed(message: str) -> Problem:
     row, column = (None if place is None else int(place) for place in found.groups()) if found else (None, None)
     where = path.strip("`").removeprefix("$").removeprefix(".")
     detail = f"{where}: {said}" if where else said
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, ProblemType.INVALID_ROWS, detail, row=row, column=column)
+    return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)

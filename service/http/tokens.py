@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -119,7 +118,7 @@ class Tokens:
             )
             expires = float(claims["exp"])
         except jwt.ExpiredSignatureError:
-            raise Problem(HTTPStatus.UNAUTHORIZED, ProblemType.KEY_EXPIRED, "this token has expired") from None
+            raise Problem(ProblemType.KEY_EXPIRED, "this token has expired") from None
         except _UNUSABLE:
             raise _refused("this token is not one for this service") from None
         scopes = _scopes_of(claims, self._settings.scope_claim)
@@ -139,7 +138,6 @@ class Tokens:
         # A key that is not there may be one that could not be looked up; one that is, may have been withdrawn since.
         if self._failed and (found is None or now - self._read >= _SECONDS_TO_TRUST):
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
                 ProblemType.TOKENS_UNAVAILABLE,
                 "the keys that tokens are verified with cannot be looked up; nothing was charged: ask again later",
             )
@@ -213,4 +211,4 @@ def _scopes_of(claims: dict[str, Any], claim: str | None) -> frozenset[KeyScope]
 
 
 def _refused(detail: str) -> Problem:
-    return Problem(HTTPStatus.UNAUTHORIZED, ProblemType.UNAUTHENTICATED, detail)
+    return Problem(ProblemType.UNAUTHENTICATED, detail)

@@ -2,18 +2,21 @@
 
 A page holds no data. What it shows it asks of the service with the key that the reader types in, and puts into the
 document as text. The policy below has no inline script or style, lets a page talk to its own origin only, and keeps
-Trusted Types from making markup out of any string.
+Trusted Types from making markup out of any string. `/docs` is Swagger UI, which styles its elements as it makes them,
+and draws its icons from data: its policy allows that, and nothing from elsewhere.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import PurePath
+from string import Template
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from fastapi import FastAPI, Request, Response
 
@@ -30,22 +33,20 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-_POLICY = (  # blob: is the pictures of verdicts, which the owner's page has with the rest of what it asked for
-    "default-src 'none'",
-    "script-src 'self'",
-    "style-src 'self'",
-    "img-src 'self' blob:",
-    "connect-src 'self'",
-    "base-uri 'none'",
-    "form-action 'none'",
-    "frame-ancestors 'none'",
-    "require-trusted-types-for 'script'",
-    "trusted-types 'none'",
+_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; "
 )
+_OF_PAGES = (  # blob: is the pictures of verdicts, which the owner's page has with the rest of what it asked for
+    "style-src 'self'; img-src 'self' blob:; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_OF_SWAGGER = "style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+_SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")
+"""Those files of the package `fastapi-offline` that are served."""
 
 HEADERS: Mapping[str, str] = MappingProxyType(
     {
-        "Content-Security-Policy": "; ".join(_POLICY),
+        "Content-Security-Policy": _POLICY + _OF_PAGES,
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",
@@ -66,9 +67,9 @@ class Asset:
     media_type: str
     tag: str
 
-    def response(self, request: Request) -> Response:
-        """Return the file, or nothing but the headers for who has it already."""
-        headers = {**HEADERS, "ETag": self.tag}
+    def response(self, request: Request, **more: str) -> Response:
+        """Return the file, or nothing but the headers for who has it already. more: further headers."""
+        headers = {**HEADERS, "ETag": self.tag, **more}
         if self.tag in (known.strip() for known in request.headers.get("if-none-match", "").split(",")):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(self.content, media_type=self.media_type, headers=headers)
@@ -77,13 +78,21 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Return the files by name. Raises OSError where the package was installed without them."""
-    found = {}
-    for file in files("service.page").joinpath("static").iterdir():
-        media_type = _MEDIA_TYPES.get(PurePath(file.name).suffix)
-        if media_type is not None:
-            content = file.read_bytes()
-            found[file.name] = Asset(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-    return MappingProxyType(found)
+    found = {file.name: file.read_bytes() for file in files("service.page").joinpath("static").iterdir()}
+    found |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
+    shell = Template(found.pop("shell.html").decode())
+    for reader in get_args(Reader):
+        parts = re.findall(r"<!-- (\w+) -->\n?(.*?)\n?(?=<!-- |\Z)", found[f"{reader}.html"].decode(), re.DOTALL)
+        found[f"{reader}.html"] = shell.substitute(_NO_PARTS | dict(parts), reader=reader).encode()
+    return MappingProxyType({name: _asset(name, content) for name, content in found.items()})
+
+
+_NO_PARTS = {"note": "", "about": "", "after": ""}
+"""What not every page has of `shell.html`."""
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    return Asset(content, _MEDIA_TYPES[PurePath(name).suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def add_page(app: FastAPI, reader: Reader) -> None:
@@ -101,5 +110,13 @@ def add_page(app: FastAPI, reader: Reader) -> None:
     async def file(name: str, request: Request) -> Response:
         asset = known.get(name)
         if asset is None or name.endswith(".html"):
-            raise Problem(HTTPStatus.NOT_FOUND, ProblemType.NOT_FOUND, f"the page has no file {name!r}")
+            raise Problem(ProblemType.NOT_FOUND, f"the page has no file {name!r}")
         return asset.response(request)
+
+
+def add_documentation(app: FastAPI) -> None:
+    """Add Swagger UI over the service's own OpenAPI document."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def documentation(request: Request) -> Response:
+        return assets()["docs.html"].response(request, **{"Content-Security-Policy": _POLICY + _OF_SWAGGER})

@@ -1,6 +1,6 @@
 """Counts of what the service did, for Prometheus and for the owner's page. docs/metrics.md lists every one.
 
-Promises: a label's values come from a fixed list (routes, models, statuses, problem types), never from a request;
+Promises: a label's values come from fixed lists (routes, models, statuses, problem types), never from a request;
 nothing is observed that was computed from logits or from private records. Several workers write their counts to files
 in a folder that they share, as prometheus_client does where `PROMETHEUS_MULTIPROC_DIR` names one; `counts_in` reads
 them together.
@@ -8,30 +8,13 @@ them together.
 
 from typing import TYPE_CHECKING
 
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Set for the workers of a service that has several: prometheus_client looks at it when it is imported."""
-
-ROUTES = (
-    "/predict",
-    "/budget",
-    "/budget/receipts",
-    "/models",
-    "/audit",
-    "/livez",
-    "/readyz",
-    "/docs",
-    "/openapi.json",
-    "/v2",
-    "/v2/health/live",
-    "/v2/health/ready",
-    "/v2/repository/index",
-)
-"""The paths that are counted by name. Any other is counted as what `route_of` says of it."""
 
 PROBLEM_HEADER = b"dpserve-problem"
 """In every response that refuses: the last word of the problem's type."""
@@ -42,57 +25,17 @@ DISCONNECTED = 499
 PREFLIGHT = "preflight"
 """The route of every OPTIONS request: a page of another origin asks whether it may ask, and for no rows."""
 
+OTHER = "other"
+"""The route of a request that none answers."""
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-OWNERS_ROUTES = (
-    "/api/lineages",
-    "/api/lineages/{lineage}/clients",
-    "/api/lineages/{lineage}/groups",
-    "/api/lineages/{lineage}/spending",
-    "/api/acts",
-    "/api/trail",
-    "/api/models",
-    "/api/verdicts",
-    "/api/throughput",
-    "/metrics",
-    "/livez",
-    "/readyz",
-)
-"""As `ROUTES`, of the owner's port."""
-
-
-def route_of(path: str) -> str:
-    """Return the path as a label: one of a fixed list, whatever a stranger asks for."""
-    if path in ROUTES:
-        return path
-    parts = path.split("/")
-    match parts[1:]:
-        case ["models", _]:
-            return "/models/{name}"
-        case ["models", _, "predict" | "export" | "budget" | "openapi.json" as what]:
-            return "/models/{name}/" + what
-        case ["models", _, "budget", "receipts"]:
-            return "/models/{name}/budget/receipts"
-        case ["v2", "models", _]:
-            return "/v2/models/{name}"
-        case ["v2", "models", _, "ready" | "config" | "infer" as what]:
-            return "/v2/models/{name}/" + what
-        case ["v2", "models", _, "versions", _]:
-            return "/v2/models/{name}/versions/{version}"
-        case ["v2", "models", _, "versions", _, "ready" | "config" | "infer" as what]:
-            return "/v2/models/{name}/versions/{version}/" + what
-    return "other"
-
-
-def owners_route_of(path: str) -> str:
-    """Return the path as a label, as `route_of` does, of the owner's port."""
-    if path in OWNERS_ROUTES and "{" not in path:
-        return path
-    match path.split("/"):
-        case ["", "api", "lineages", _, "clients" | "groups" | "spending" as what]:
-            return "/api/lineages/{lineage}/" + what
-    return "other"
+def route_of(scope: Scope) -> str:
+    """Return which route answers a request, as a label: one of those that there are, whatever a stranger asks for."""
+    if scope["method"] == "OPTIONS":
+        return PREFLIGHT
+    return getattr(scope.get("route"), "path", OTHER)
 
 
 class Metrics:

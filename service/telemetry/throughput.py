@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 
 from prometheus_client import CollectorRegistry
@@ -14,39 +13,10 @@ from service.telemetry.logs import kinds, log
 SECONDS = 120
 """How far back it remembers."""
 
+COUNTED = ("answered", "refused", "rows_charged", "rows_free")
+"""The first two are requests for rows; the others are rows."""
 
-@dataclass(frozen=True)
-class Totals:
-    """Counts since the start. answered and refused are requests for rows; the others are rows."""
-
-    answered: float = 0.0
-    refused: float = 0.0
-    rows_charged: float = 0.0
-    rows_free: float = 0.0
-
-    def since(self, earlier: "Totals") -> dict[str, float]:
-        """Return how much more each is than it was."""
-        before = asdict(earlier)
-        return {name: value - before[name] for name, value in asdict(self).items()}
-
-
-def totals_by_model(registries: Iterable[CollectorRegistry]) -> dict[str, Totals]:
-    """Return the counts as they are now, by model; those of requests that named none that is served under ""."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(lambda: asdict(Totals()))
-    for metric in chain.from_iterable(registry.collect() for registry in registries):
-        for sample in metric.samples:
-            if sample.name == "dpserve_rows_total":
-                found[sample.labels["model"]][f"rows_{sample.labels['outcome']}"] += sample.value
-            elif sample.name == "dpserve_requests_total" and _asks_for_rows(sample.labels["route"]):
-                kind = "answered" if sample.labels["status"].startswith("2") else "refused"
-                found[sample.labels["model"]][kind] += sample.value
-    return {model: Totals(**counts) for model, counts in found.items()}
-
-
-def totals_of(registries: Iterable[CollectorRegistry]) -> Totals:
-    """Return the counts as they are now, of all models."""
-    each = [asdict(totals) for totals in totals_by_model(registries).values()]
-    return Totals(**{name: sum(counts[name] for counts in each) for name in asdict(Totals())})
+_ASKED_FOR_ROWS = ("/predict", "/invocations", "/infer", "/ModelInfer")
 
 
 class Throughput:
@@ -58,12 +28,7 @@ class Throughput:
         """Read what `counts` returns. clock: seconds since the epoch."""
         self._counts = counts
         self._clock = clock
-        self._seen: deque[tuple[float, Totals]] = deque(maxlen=SECONDS + 1)
-        self.look()
-
-    def look(self) -> None:
-        """Remember the counts of now."""
-        self._seen.append(self._now())
+        self._seen = deque([self._look()], maxlen=SECONDS + 1)
 
     async def watch(self) -> None:
         """Look once a second until cancelled, in a thread: adding up what many processes counted takes a while.
@@ -73,24 +38,33 @@ class Throughput:
         while True:
             await asyncio.sleep(1)
             try:
-                self._seen.append(await asyncio.to_thread(self._now))
+                self._seen.append(await asyncio.to_thread(self._look))
             except Exception as error:  # noqa: BLE001 - the next look may succeed
                 log.warning("the counts could not be read: %s", kinds(error))
 
-    def _now(self) -> tuple[float, Totals]:
-        return self._clock(), totals_of(self._counts())
+    def by_model(self) -> dict[str, dict[str, float]]:
+        """Return the counts as they are now, by model; those of requests that named none that is served under ""."""
+        found: defaultdict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0.0))
+        for metric in chain.from_iterable(registry.collect() for registry in self._counts()):
+            for sample in metric.samples:
+                if sample.name == "dpserve_rows_total":
+                    found[sample.labels["model"]][f"rows_{sample.labels['outcome']}"] += sample.value
+                elif sample.name == "dpserve_requests_total" and sample.labels["route"].endswith(_ASKED_FOR_ROWS):
+                    kind = "answered" if sample.labels["status"].startswith("2") else "refused"
+                    found[sample.labels["model"]][kind] += sample.value
+        return dict(found)
+
+    def _look(self) -> tuple[float, dict[str, float]]:
+        each = self.by_model().values()
+        return self._clock(), {name: sum(counts[name] for counts in each) for name in COUNTED}
 
     def report(self) -> dict[str, object]:
         """Return the totals, and for each second looked at how many more there were than before it."""
         seen = list(self._seen)
         return {
-            "totals": asdict(seen[-1][1]),
+            "totals": seen[-1][1],
             "seconds": [
-                {"time": now, "length": now - then} | totals.since(before)
+                {"time": now, "length": now - then} | {name: totals[name] - before[name] for name in COUNTED}
                 for (then, before), (now, totals) in pairwise(seen)
             ],
         }
-
-
-def _asks_for_rows(route: str) -> bool:
-    return route.endswith(("/predict", "/infer", "/ModelInfer"))

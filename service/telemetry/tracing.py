@@ -112,11 +112,9 @@ class Traces:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        route = route_of(scope["path"])
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
-        name = f"{'HTTP' if method == '_OTHER' else method} {route}"
-        with self._spans.request(name, scope["headers"], attributes) as span:
+        name = "HTTP" if method == "_OTHER" else method
+        with self._spans.request(name, scope["headers"], {"http.request.method": method}) as span:
 
             async def watched(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -126,3 +124,6 @@ class Traces:
                 await send(message)
 
             await self._app(scope, receive, watched)
+            route = route_of(scope)
+            span.update_name(f"{name} {route}")
+            span.set_attribute("http.route", route)

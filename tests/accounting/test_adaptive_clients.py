@@ -16,6 +16,7 @@ from accounting.attack_bounds import FALSE_POSITIVE_RATES
 from accounting.budgets import Budget
 from accounting.explanation import explain_account, parse_release
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss, PrivacyLoss
+from accounting.report import AccountState
 
 NOTHING = (np.ones(1), np.ones(1))
 
@@ -67,7 +68,7 @@ def hockey_stick(laws, epsilon):
 
 
 def told(budget, spent):
-    explanation = explain_account(spent, budget, price=None).explanation
+    explanation = explain_account(AccountState.of(spent, budget), price=None).explanation
     return {one.false_positive_rate: one.true_positive_rate_bound for one in explanation.attack_power}
 
 
@@ -117,7 +118,7 @@ def test_no_strategy_of_two_releases_beats_the_limit(rho, gaussian_only, data):
     budget = Budget.from_rho(rho, 1e-4, "gaussian" if gaussian_only else "any")
     kinds = [gaussian_of] if gaussian_only else [laplace_of, gaussian_of, selection_of]
     laws = data.draw(strategies(kinds, rho))
-    limit = explain_account({}, budget, price=None)
+    limit = explain_account(AccountState.of({}, budget), price=None)
     bounds = told(budget, {})
 
     for one in (laws, laws[::-1]):
@@ -140,7 +141,7 @@ def test_no_strategy_of_two_releases_beats_the_limit(rho, gaussian_only, data):
 def test_an_account_names_as_tightest_only_what_depends_on_the_total_alone(accepts, loss: PrivacyLoss, survives):
     """What another answer would have made the client buy is not seen in what it bought."""
     budget = Budget.from_rho(5, 1e-6, accepts)
-    found = explain_account({Cost((loss,)): 1}, budget, price=None).explanation
+    found = explain_account(AccountState.of({Cost((loss,)): 1}, budget), price=None).explanation
 
     assert {one.name for one in found.analyses if one.holds_for_adaptive_prices} == survives
     assert found.tightest in survives
@@ -150,7 +151,8 @@ def test_an_account_names_as_tightest_only_what_depends_on_the_total_alone(accep
 def test_a_limit_lowered_below_what_was_spent_takes_nothing_back():
     cost = Cost((GaussianLoss(0.5),))
     lowered, kept = (
-        explain_account({cost: 10}, Budget(answers * cost.picorho, "gaussian", 1e-6), price=cost) for answers in (4, 10)
+        explain_account(AccountState.of({cost: 10}, Budget(answers * cost.picorho, "gaussian", 1e-6)), price=cost)
+        for answers in (4, 10)
     )
 
     assert lowered.posterior_belief_bound == kept.posterior_belief_bound
@@ -164,7 +166,9 @@ def test_the_words_for_an_account_speak_of_its_limit():
     """A client that stops when it is surest passes what would hold for its releases so far, and not these words."""
     cost = Cost((GaussianLoss(0.2),))
     budget = Budget(64 * cost.picorho, "gaussian", 0.05)
-    early, late, fresh = (explain_account({cost: times} if times else {}, budget, price=cost) for times in (4, 64, 0))
+    early, late, fresh = (
+        explain_account(AccountState.of({cost: times} if times else {}, budget), price=cost) for times in (4, 64, 0)
+    )
 
     limit, now = early.posterior_belief_bound.when_spent, early.posterior_belief_bound.now
     for found in (early, late, fresh):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from accounting.budgets import Accepts, Budget
 from accounting.explanation import explain_account
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
-from accounting.report import account_report, report_at
+from accounting.report import AccountState, account_report
 
 GAUSSIAN = Cost((GaussianLoss(0.05),))
 LAPLACE = Cost((LaplaceLoss(0.01),))
@@ -26,8 +26,8 @@ def numbers(value: object) -> list[float]:
 @pytest.mark.parametrize("accepts", ["gaussian", "any"])
 def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(accepts):
     low, high = (Budget.from_rho(rho, 1e-6, accepts) for rho in (0.1, 0.5))
-    before = explain_account({GAUSSIAN: 1}, high, price=GAUSSIAN)
-    after = explain_account({GAUSSIAN: 1}, low, price=GAUSSIAN, highest_limit=high.picorho)
+    before = explain_account(AccountState.of({GAUSSIAN: 1}, high), price=GAUSSIAN)
+    after = explain_account(AccountState.of({GAUSSIAN: 1}, low, highest_limit=high.picorho), price=GAUSSIAN)
     assert after.limit.rho == pytest.approx(0.1)
     assert after.posterior_belief_bound.when_spent == before.posterior_belief_bound.when_spent
     assert after.membership_advantage_bound.when_spent == before.membership_advantage_bound.when_spent
@@ -41,11 +41,14 @@ def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(a
     delta=st.floats(1e-6, 1e-2),
 )
 def test_every_number_is_finite_and_survives_json(limit: int, spent: int, accepts: Accepts, delta: float) -> None:
-    report = report_at(min(spent, limit), Budget(limit, accepts, delta), price=GAUSSIAN)
+    report = account_report(
+        AccountState.of({GAUSSIAN: min(spent, limit) // GAUSSIAN.picorho}, Budget(limit, accepts, delta)),
+        price=GAUSSIAN,
+    )
     read_back = json.loads(report.model_dump_json())
 
     assert all(math.isfinite(number) for number in numbers(read_back))
-    assert report.queries_left == (limit - min(spent, limit)) // GAUSSIAN.picorho
+    assert report.queries_left == limit // GAUSSIAN.picorho - min(spent, limit) // GAUSSIAN.picorho
     assert report.spent.epsilon + report.remaining.epsilon == pytest.approx(report.limit.epsilon)
     assert report.posterior_belief_bound.now <= report.posterior_belief_bound.when_spent
     assert report.posterior_belief_at_epsilon.when_spent <= report.posterior_belief_bound.when_spent
@@ -53,7 +56,7 @@ def test_every_number_is_finite_and_survives_json(limit: int, spent: int, accept
 
 def test_the_report_adds_up_what_was_released() -> None:
     budget = Budget.from_epsilon_delta(1, 1e-6, "any")
-    report = account_report({GAUSSIAN: 3, LAPLACE: 10}, budget, price=LAPLACE)
+    report = account_report(AccountState.of({GAUSSIAN: 3, LAPLACE: 10}, budget), price=LAPLACE)
 
     spent = 3 * GAUSSIAN.picorho + 10 * LAPLACE.picorho
     assert report.spent.rho == spent / 1e12
@@ -65,15 +68,15 @@ def test_the_report_adds_up_what_was_released() -> None:
 def test_without_a_price_no_queries_are_promised() -> None:
     budget = Budget.from_mu(1, 1e-6)
 
-    assert account_report({}, budget, price=None).queries_left is None
-    assert account_report({}, budget, price=Cost()).queries_left is None
+    assert account_report(AccountState.of({}, budget), price=None).queries_left is None
+    assert account_report(AccountState.of({}, budget), price=Cost()).queries_left is None
 
 
 def test_a_charge_that_the_account_does_not_accept_is_refused() -> None:
     with pytest.raises(ValueError, match="accepts 'gaussian' charges"):
-        account_report({LAPLACE: 1}, Budget.from_mu(1, 1e-6), price=None)
+        account_report(AccountState.of({LAPLACE: 1}, Budget.from_mu(1, 1e-6)), price=None)
     with pytest.raises(ValueError, match="must not be negative"):
-        account_report({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6), price=None)
+        account_report(AccountState.of({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6)), price=None)
 
 
 def test_importing_the_report_loads_nothing_heavy() -> None:
@@ -88,8 +91,8 @@ def test_an_account_of_claims_bounds_nothing():
     spent = {Cost((ClaimedGaussianLoss(0.1),)): 3}
     for accepts in ("gaussian", "any"):
         with pytest.raises(ValueError, match=r"charges, not 'claimed-gaussian:0.1'"):
-            account_report(spent, Budget.from_rho(1.0, 1e-6, accepts), price=None)
-    report = account_report(spent, Budget.from_rho(1.0, 1e-6, "unproven"), price=None)
+            account_report(AccountState.of(spent, Budget.from_rho(1.0, 1e-6, accepts)), price=None)
+    report = account_report(AccountState.of(spent, Budget.from_rho(1.0, 1e-6, "unproven")), price=None)
     assert report.status == "unproven"
     assert report.membership_advantage_bound.now == report.posterior_belief_bound.now == 1
 

@@ -42,26 +42,26 @@ class Reader(Walkthrough):
                 self._activated = f"{command} && "
             elif " serve " in command:
                 self.stop()  # as whoever gives the second service the first one's port
-                (said,) = self._start(f"bash -c '{self._activated}exec {command} --no-admin' &", [""])
+                (said,) = self.start(f"bash -c '{self._activated}exec {command} --no-admin' &", [""])
                 assert said.startswith("dpserve: serving"), said
             else:
-                printed = self._run_shell(self._activated + command)
-                assert self._status == 0, "\n".join(printed)
+                printed = self.run_shell(self._activated + command)
+                assert self.status == 0, "\n".join(printed)
                 if "clients add" in command:
                     self.key = printed[-1].split()[-1]
 
     def stop(self):
         """Stop the services, as Ctrl-C does."""
-        for process in self._background:
+        for process in self.background:
             process.terminate()
             process.communicate(timeout=60)
-        self._background.clear()
+        self.background.clear()
 
     def run_python(self, code):
         """Run a client's lines, with the names that the reader fills in."""
         given = f"from dpserve import Client\nkey, X = {self.key!r}, [[68, 145], [25, 110]]\n"
-        self._run([sys.executable, "-c", self._here(given + code)])
-        assert self._status == 0, code
+        self.run([sys.executable, "-c", self.here(given + code)])
+        assert self.status == 0, code
 
 
 @pytest.fixture

@@ -178,13 +178,13 @@ def reader(tmp_path_factory):
 def pasted(reader, command):
     """Run a command; return what it printed."""
     printed = reader.run_dpserve(shlex.split(command))
-    assert reader._status == 0, "\n".join(printed)
+    assert reader.status == 0, "\n".join(printed)
     return printed
 
 
 def served(reader, command):
     """Start a service beside the reader; return its address."""
-    (said,) = reader._start(f"dpserve {command} --no-admin &", [""])
+    (said,) = reader.start(f"dpserve {command} --no-admin &", [""])
     assert said.startswith("dpserve: serving"), said
     return f"http://127.0.0.1:{reader.environment['DPSERVE_PORT']}"
 
@@ -210,10 +210,10 @@ def test_a_page_on_deploying_and_one_on_auditing_on_one_service(reader):
 
 def stop(reader):
     """Stop what runs beside the reader."""
-    for process in reader._background:
+    for process in reader.background:
         process.terminate()
         process.communicate(timeout=60)
-    reader._background.clear()
+    reader.background.clear()
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ class Walkthrough:
         """folder: where the reader is; empty."""
         self.folder = folder
         self.ports = dict(zip(map(str, _free_ports()), ("8000", "8001"), strict=True))
-        self._background = []
-        self._status = 0
+        self.background = []
+        self.status = 0
         (folder / "bin").mkdir()
         (folder / "bin" / "dpserve").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dpserve "$@"\n')
         (folder / "bin" / "python3").symlink_to(sys.executable)
@@ -84,7 +84,7 @@ class Walkthrough:
 
     def __exit__(self, *_):
         """End what was left running."""
-        for process in self._background:
+        for process in self.background:
             process.terminate()
             process.communicate(timeout=60)
 
@@ -101,13 +101,13 @@ class Walkthrough:
             if kind == "file":
                 (self.folder / what).write_text(rest[0])
             elif kind == "python":
-                self._run([sys.executable, "-c", self._here(what)])
-                assert self._status == 0, what
+                self.run([sys.executable, "-c", self.here(what)])
+                assert self.status == 0, what
             else:
-                printed = self._start(what, rest[0]) if what.endswith(" &") else self._run_shell(what)
+                printed = self.start(what, rest[0]) if what.endswith(" &") else self.run_shell(what)
                 assert matches(rest[0], printed), f"{page}: $ {what}\n" + "\n".join(printed)
 
-    def _here(self, text):
+    def here(self, text):
         for port, said in self.ports.items():
             text = text.replace(f"127.0.0.1:{said}", f"127.0.0.1:{port}")
         return text
@@ -117,12 +117,12 @@ class Walkthrough:
             text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{said}")
         return text.splitlines()
 
-    def _run_shell(self, command):
+    def run_shell(self, command):
         if command.startswith("dpserve ") and not set(command) & set("|&;<>$`*~"):
-            return self.run_dpserve(shlex.split(self._here(command))[1:])
-        return self._run(["bash", "-c", f"(exit {self._status}); {self._here(command)}"])
+            return self.run_dpserve(shlex.split(self.here(command))[1:])
+        return self.run(["bash", "-c", f"(exit {self.status}); {self.here(command)}"])
 
-    def _run(self, words):
+    def run(self, words):
         done = subprocess.run(
             words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
         )
@@ -133,15 +133,15 @@ class Walkthrough:
         return self._heard(ran(words, self.folder, self.environment, seconds=300))
 
     def _heard(self, done):
-        self._status = done.returncode
+        self.status = done.returncode
         assert "Traceback" not in done.stderr, done.stderr
         return self._said(done.stdout + (done.stderr if done.returncode else ""))
 
-    def _start(self, command, expected):
+    def start(self, command, expected):
         """Start a command and return as many lines as are expected of it."""
-        words = shlex.split(self._here(command.removesuffix(" &")))
+        words = shlex.split(self.here(command.removesuffix(" &")))
         process = subprocess.Popen(
             words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self._background.append(process)
+        self.background.append(process)
         return [self._said(line.rstrip())[0] for _, line in zip(expected, process.stdout, strict=False)]

@@ -63,7 +63,6 @@ def test_a_model_is_attacked(run, bundle, bare):
         ("audit sampler --draws 10000000000 --html found.html", "matplotlib"),
         ("plan --lam 1 --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
         ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
-        ("audit sensitivity published", "torch"),
         ("train-published --data digits --out network", "torch"),
     ],
 )

@@ -249,7 +249,7 @@ def refusing():
 def test_it_waits_as_long_as_the_rate_limit_says_and_asks_again(refusing, monkeypatch):
     url, told = refusing
     paused = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", paused.append)
+    monkeypatch.setattr("time.sleep", paused.append)
     told |= {"times": 2, "after": "7"}
     with Client(url, "x" * 3000) as client:
         assert client.budget() == {}

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from pathlib import Path
 
 import httpx
@@ -30,7 +29,7 @@ async def answering(listening, tls):
     """Answer 503 to everything over HTTPS, as a service whose ledger is away does."""
 
     async def app(scope, receive, send):
-        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, ProblemType.LEDGER_UNAVAILABLE, "not verified yet")
+        problem = Problem(ProblemType.LEDGER_UNAVAILABLE, "not verified yet")
         await problem.response()(scope, receive, send)
 
     config = uvicorn.Config(app, lifespan="off", log_config=None, **tls.for_uvicorn())

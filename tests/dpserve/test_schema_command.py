@@ -167,19 +167,33 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     done = run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
     assert "add or remove all records of one unit" in done.stdout
     assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
+    run("lineage", "set-budget", "model", "--rho", 1, "--delta", 1e-6)
+    of_units = run("explain", "--bundle", "model").stdout
+    assert "what its limit means for one unit" in of_units
+    assert "adding or removing all records of one unit" in " ".join(of_units.split())
+    assert "is of the lineage 'people'" in run.fails("explain", "--bundle", "model", "--lineage", "others")
 
 
-def test_an_attack_on_records_is_no_verdict_on_a_promise_about_units(run, table):
-    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+def test_an_attack_decides_about_units_where_the_model_protects_them(run, table):
+    day = table.born + pd.to_timedelta(np.arange(300), unit="D")  # no row comes twice
+    persons = table.assign(person=np.arange(300) // 3, born=day)
+    for name, some in (("t.csv", persons.person % 2 == 0), ("others.csv", persons.person % 2 == 1)):
+        persons[some].to_csv(run.folder / name, index=False)
     run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
-    said = run.fails("attack", "model", "--members", "t.csv", "--non-members", "t.csv")
-    assert said.startswith("the model protects all records of one person together")
+    read = ["--label", "ill", "--class-names", "0=no,1=yes", "--members", "t.csv", "--non-members"]
+    attack = ["attack", "model", "--shadow-models", 2, *read]
+    done = run(*attack, "others.csv")
+    assert "asking about 50 of 50 members and 50 of 50 non-members, who have" in " ".join(done.stderr.split())
+    assert "on units, each all records of one 'person'" in " ".join(done.stdout.split())
+    persons.to_csv(run.folder / "both.csv", index=False)
+    assert "50 values of 'person' are among the members and the non-members" in run.fails(*attack, "both.csv")
+    assert "digits have no column of units" in run.fails("attack", "model", "--data", "digits")
 
 
-@pytest.mark.parametrize("arguments", [["class-sums", "--price", "rho:1"], ["teachers", "--teachers", "3"]])
+@pytest.mark.parametrize("arguments", [["--release", "class-sums", "--price", "rho:1"], ["--teachers", "3"]])
 def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
     table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
-    run(*TRAIN, "--data", "t.csv", "--unit", "person", "--release", *arguments)
+    run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments)
     assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
 
 
@@ -194,6 +208,24 @@ def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
 def test_a_unit_or_an_engine_is_refused_where_it_is_not_proved(run, table, arguments, said):
     table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
     assert said in run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
+
+
+def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
+    """In the options, in the schema's fields, and in the records."""
+    words = ["train", "--label", "ill", "--lam", "1", "--out", "model"]
+    (run.folder / "model").mkdir()
+    broken = [{"name": "age", "type": "integer"}, {"name": "work", "type": "string"}, *FIELDS[2:]]
+    (run.folder / "broken.json").write_text(json.dumps({"fields": broken}))
+    schema = run(*words, "--data", "t.csv", "--schema", "broken.json", status=1).stderr
+    table.assign(age=-1, born="today").to_csv(run.folder / "t.csv", index=False)
+    records = run(*words, "--data", "t.csv", "--schema", "schema.json", status=1).stderr
+    for said in (schema, records):
+        assert "name the lineage of these records with --lineage" in said
+        assert "model exists already" in said
+    assert "age" in schema
+    assert "work" in schema
+    assert "age" in records
+    assert "born" in records
 
 
 def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):

@@ -146,6 +146,20 @@ def test_a_watched_bundle_that_the_lineage_cannot_pay_for_is_served_by_no_proces
     assert ended(process).count("model is not served") == 2
 
 
+def test_a_service_without_its_default_model_is_not_ready_until_it_has_it(run, several):
+    watched = several / "watched"
+    shutil.copytree(several / "model", watched / "model")
+    process, address = run.start("--watch", "watched", "--default", "second", *BUDGET)
+    until(lambda: models(address), ["model"])
+    refused = httpx.get(f"{address}/readyz")
+    assert (refused.status_code, refused.json()["type"]) == (503, "urn:dpserve:problem:not-ready")
+    assert "second" in refused.json()["detail"]
+    assert httpx.get(f"{address}/livez").status_code == 200
+    shutil.copytree(several / "second", watched / "second")
+    until(lambda: httpx.get(f"{address}/readyz").status_code, 200)
+    ended(process)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_watched_folder_is_served_as_it_is(run, several, workers):
     watched = several / "watched"

@@ -11,7 +11,7 @@ from accounting.budgets import Budget
 from accounting.losses import Cost, GaussianLoss
 from accounting.sampling_error import LARGEST_RELEASE_RHO, LEAST_RELEASE_RHO
 from mechanisms import grid
-from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, _calibration, mu_for, whole_picorho
+from mechanisms.gaussian_vector import GaussianNoise, GaussianVector, calibration, mu_for, whole_picorho
 
 from .conftest import Seeded
 
@@ -25,7 +25,7 @@ def test_neighbours_on_the_grid_are_never_further_apart_than_was_paid_for(
 ) -> None:
     """Worst cases of rounding are sought: values half a step from the grid, and a shift that rounds outwards."""
     vector = GaussianVector(mu, size, sensitivity)
-    scale = _calibration(mu, size)[0]
+    scale = calibration(mu, size)[0]
     step = vector.step
     rng = np.random.default_rng(seed)
     some = min(size, 2000)

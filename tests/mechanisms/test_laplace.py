@@ -17,7 +17,7 @@ from mechanisms.noise import LAPLACE_SCALE
 @given(st.data(), st.integers(2, 40), st.floats(0.001, 4), st.floats(1e-9, 1e3))
 def test_neighbours_on_the_grid_are_within_epsilon_scales(data, classes, epsilon, sensitivity):
     """The worst direction for L1, all coordinates alike, each from just short of a half-step over it."""
-    steps = grid.steps_of(np.array([sensitivity]), laplace._step_per_sensitivity(epsilon, classes))
+    steps = grid.steps_of(np.array([sensitivity]), laplace.step_per_sensitivity(epsilon, classes))
     signs = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=classes, max_size=classes)))
     row = signs * (0.5 - 1e-6) * steps
     neighbour = row + signs * sensitivity / math.sqrt(classes) * (1 - 1e-9)

@@ -109,7 +109,7 @@ def test_the_gaussian_tail_that_is_cut_off_is_as_small_as_stated():
 
 @pytest.mark.parametrize("scale", [2**s for s in range(8, 17)])
 def test_no_polynomial_is_longer_than_the_error_analysis_assumes(scale):
-    assert noise._taylor_order(scale) <= 7
+    assert noise.taylor_order(scale) <= 7
 
 
 @pytest.mark.parametrize("scale", [0, 1, 2**7, 300, 2**17, -256])
@@ -313,7 +313,7 @@ def test_what_words_lack_to_the_end_is_within_the_stated_rounding():
     shifts = generator.integers(0, 64, (2000, 2), dtype=np.uint64)
     extremes = to_words([(0, 0), (2**64 - 1, 2**64 - 2), (2**64 - 1, 0), (2**63, 2**63), (2**64 - 2, 2**64 - 1)])
     words = np.concatenate([pairs, ~(pairs >> shifts), extremes])
-    for (high, low), found in zip(words.tolist(), noise._complements(words).tolist(), strict=True):
+    for (high, low), found in zip(words.tolist(), noise.complements(words).tolist(), strict=True):
         exact = Fraction(2**128 - 1 - (high << 64) - low, 2**64)
         assert abs(Fraction(found) - exact) <= exact / 2**51
 

@@ -127,18 +127,18 @@ def test_nothing_is_kept_between_calls():
 
 def test_a_fork_during_a_call_is_noticed_before_it_returns(monkeypatch):
     source = SystemRandomness()
-    keystream = randomness._keystream
+    keystream = randomness.keystream
     receiving, sending = os.pipe()
     child = None
 
     def draw_and_fork(count):
         nonlocal child
         words = keystream(count)
-        monkeypatch.setattr(randomness, "_keystream", keystream)
+        monkeypatch.setattr(randomness, "keystream", keystream)
         child = os.fork()
         return words
 
-    monkeypatch.setattr(randomness, "_keystream", draw_and_fork)
+    monkeypatch.setattr(randomness, "keystream", draw_and_fork)
     words = source.words(100)
     if child == 0:
         os.write(sending, words.tobytes())

@@ -132,7 +132,7 @@ def test_numpys_exp_errs_by_less_than_is_assumed():
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**63))
 def test_the_high_half_of_a_product_is_exact(a, b):
-    product = selection._high_product(np.array([a], dtype=np.uint64), np.array([b], dtype=np.uint64))
+    product = selection.high_product(np.array([a], dtype=np.uint64), np.array([b], dtype=np.uint64))
     assert int(product[0]) == a * b >> 64
 
 

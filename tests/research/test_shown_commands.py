@@ -35,7 +35,8 @@ def test_the_pages_show_every_program_of_research():
 @pytest.mark.parametrize(("page", "module", "words"), [command for command in COMMANDS if command[2]])
 def test_the_parser_takes_the_command(page, module, words):
     del page
-    get_command(import_module(f"{module}.__main__").app).make_context(module, words)
+    found = module if (ROOT / f"{module.replace('.', '/')}.py").exists() else f"{module}.__main__"
+    get_command(import_module(found).app).make_context(module, words)
 
 
 def test_the_parser_finds_what_is_wrong():

@@ -16,7 +16,7 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
-from service.admin.server import AdminPort, admin_port
+from service.admin.app import AdminPort, admin_port
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor

@@ -4,8 +4,8 @@ import pytest
 
 from accounting.ledger import new_api_key
 from service.http.app import HttpOptions
-from service.http.failed_tries import FailedTries
 from service.http.problems import Problem
+from service.http.rate_limit import FailedTries
 from service.listener import ServiceSettings
 
 from .test_http import PRICE, ROW, problem

@@ -19,7 +19,8 @@ from service.errors import NoModel, UnknownModel
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.predictor import Caller, RowsRequest
-from service.telemetry.throughput import totals_by_model
+from service.telemetry.throughput import Throughput
+from training.certificate import neighbouring
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem
@@ -152,9 +153,9 @@ def test_counts_are_each_models_own(service):
     ask(http, "/predict", [2.0] * 4)
     ask(http, "/models/scents/predict")
     service.call(asyncio.sleep(0))
-    found = totals_by_model(service.counts())
-    assert (found["shapes"].answered, found["shapes"].rows_charged, found["shapes"].rows_free) == (2, 1, 1)
-    assert found["colours"].refused == 1
+    found = Throughput(service.counts).by_model()
+    assert found["shapes"] == {"answered": 2, "refused": 0, "rows_charged": 1, "rows_free": 1}
+    assert found["colours"]["refused"] == 1
     assert found.keys() == {"shapes", "colours", ""}
 
 
@@ -198,3 +199,22 @@ async def test_no_model_is_not_ready():
         await Models().check_ready()
     with pytest.raises(UnknownModel):
         Models().named(None)
+
+
+def test_the_privacy_unit_of_each_model_is_public(start, head):
+    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    of_units = renamed(replace(head, certificate=by_person), "shapes", "other")
+    service = start(head, more=lambda ledger: [predictor(of_units, ledger)])
+    http = service.http(service.add_client())
+    assert http.get("/models").json()["units"] == {"shapes": "person"}
+    assert http.get("/models/shapes").json()["unit"] == "person"
+    assert "unit" not in http.get("/models/colours").json()
+    assert http.get("/budget").json()["explanation"]["unit"] is None
+
+
+def test_a_clients_account_is_explained_by_the_models_unit(start, head):
+    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    service = start(replace(head, certificate=by_person))
+    explained = service.http(service.add_client()).get("/budget").json()["explanation"]
+    assert explained["unit"] == "person"
+    assert "adding or removing all records of one unit" in explained["in_plain_words"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training import feature_maps
-from training.errors import extra
+from training.errors import NotExportable, extra
 from training.export.classifier import Classifier
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
@@ -127,6 +127,10 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
             rectified = graph("Relu", _products(graph, scaled, width, feature_map.clip_norm, omega))
             longest = math.frexp(float(np.linalg.norm(omega, axis=1).max()))[1]
             hidden = _into_ball(graph, rectified, len(omega), longest, math.sqrt(len(omega) / 2), length)
+        case _:
+            raise NotExportable(
+                f"the features {feature_map.kind!r} have no form in ONNX: take the model away as safetensors"
+            )
     bias = graph.constant([[math.trunc(feature_maps.LENGTH * feature_map.bias)]])
     # One for each row: 0 of what the row has, and the bias.
     biases = graph("Add", graph.times(graph.row_sums(scaled), 0.0), bias)

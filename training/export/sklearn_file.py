@@ -39,7 +39,6 @@ from training.feature_maps import (
     Bins,
     Block,
     Fourier,
-    Hog,
     Identity,
     Relu,
 )
@@ -95,10 +94,10 @@ def _features(classifier: Classifier) -> list[Any]:
             steps += _into_ball(width, feature_map.clip_norm, feature_maps.LENGTH, 0)
             steps += [_product(omega), function(np.clip, a_min=0.0, a_max=None)]
             steps += _into_ball(len(omega), math.sqrt(len(omega) / 2), length, bias)
-        case Hog():
+        case _:
             raise NotExportable(
-                "scikit-learn has no steps for histograms of gradients, which divide by the sums of parts of a row: "
-                "take the model away as ONNX, or as safetensors"
+                f"scikit-learn has no steps for {feature_map.kind!r}, as histograms of gradients divide by "
+                "the sums of parts of a row: take the model away as ONNX, or as safetensors"
             )
     return steps
 

@@ -5,7 +5,7 @@ truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from accounting import domains
 from training.columns import TextColumn, numbers_among
@@ -62,29 +62,14 @@ def feature_map(features: Features, declaration: Declaration, image_shape: Shape
     are drawn to length 1, because shorter ones would get the same noise for a smaller signal, or have random Fourier
     features. Fourier features of a wide table with a schema are an option of their own.
     """
+    shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
+    shared["bias"] = 0.0
     if image_shape is not None:
-        return Hog(
-            lower=declaration.lower,
-            upper=declaration.upper,
-            bias=0.0,
-            columns=declaration.columns,
-            image_shape=image_shape,
-        )
+        return Hog(**shared, image_shape=image_shape)
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
     narrow = declaration.features <= MOST_BINNED
     if 0 < numbers <= MOST_BINNED and (narrow or features == "identity"):
-        return Bins(lower=declaration.lower, upper=declaration.upper, bias=0.0, columns=declaration.columns)
+        return Bins(**shared)
     if features == "identity":
-        return Identity(
-            lower=declaration.lower, upper=declaration.upper, clip_norm=UNIT_ROWS, bias=0.0, columns=declaration.columns
-        )
-    return Fourier(
-        lower=declaration.lower,
-        upper=declaration.upper,
-        clip_norm=UNIT_ROWS,
-        bias=0.0,
-        columns=declaration.columns,
-        random_features=RANDOM_FEATURES,
-        bandwidth=BANDWIDTH,
-        seed=0,
-    )
+        return Identity(**shared, clip_norm=UNIT_ROWS)
+    return Fourier(**shared, clip_norm=UNIT_ROWS, random_features=RANDOM_FEATURES, bandwidth=BANDWIDTH, seed=0)

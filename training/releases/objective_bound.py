@@ -61,7 +61,7 @@ def perturbation_bound(sigma: float, strong_convexity: float, norm_bound: float,
           is at most w r^2 V / Lambda. So sigma^2 times its gradient is at most 2 sqrt(2) R r^2 sigma^2 V / Lambda^2.
        With v = V/2, a = O R / Lambda and c = 4 sigma^2 R^2 / Lambda^2, all together
           sigma^2 ||grad ln F|| <= sqrt(2) R (sqrt(1 - v - p_y) + a min(v, 1/4) + c v) <= sqrt(2) R K,
-       K from `_factor`. For two classes v = s (1-s) with s = 1 - p_y, and a. is sqrt(2) r s: s + (a + c) s (1-s).
+       K from `growth_factor`. For two classes v = s (1-s) with s = 1 - p_y, and a. is sqrt(2) r s: s + (a + c) s (1-s).
     3. Where z is not bounded. E = {u: the C components of u phi / r are at most o apart} is convex; there z, which
        differs by r q, has O = o + 2 R. Let F~ be F on E and F at the nearest point of E elsewhere: ln F~ is
        Lipschitz as 2. says, everywhere. Z = int F~ dgamma. By 1., nu~ = F~ gamma / Z is mu-GDP against gamma.
@@ -81,10 +81,10 @@ def perturbation_bound(sigma: float, strong_convexity: float, norm_bound: float,
             raise ValueError(f"{name} must be positive and finite, not {value}")
     if classes < 2:
         raise ValueError(f"there are at least two classes, not {classes}")
-    oscillation = _oscillation(sigma, strong_convexity, norm_bound, classes)
+    oscillation = oscillation_bound(sigma, strong_convexity, norm_bound, classes)
     spread = (oscillation + 2 * norm_bound) * norm_bound / strong_convexity * _UP
     curvature = 4 * (sigma * norm_bound / strong_convexity) ** 2 * _UP
-    factor = _factor(spread, curvature, classes)
+    factor = growth_factor(spread, curvature, classes)
     mu = math.sqrt(2) * norm_bound / sigma * factor * _UP
     if mu > _LARGEST_MU:
         raise ValueError(
@@ -94,7 +94,7 @@ def perturbation_bound(sigma: float, strong_convexity: float, norm_bound: float,
     return PerturbationBound(ApproximateGaussianLoss(mu, LARGEST_COIN), factor, oscillation)
 
 
-def _factor(spread: float, curvature: float, classes: int) -> float:
+def growth_factor(spread: float, curvature: float, classes: int) -> float:
     """Return K: the largest sqrt(1 - v) + a min(v, 1/4) + c v over 0 <= v <= 1/2, or what two classes have.
 
     Each part is concave in v: its largest value lies where the derivative vanishes, or at an end.
@@ -114,7 +114,7 @@ def _largest(slope: float, start: float, end: float) -> float:
     return max(math.sqrt(1 - at) + slope * at for at in (start, v, end))
 
 
-def _oscillation(sigma: float, strong_convexity: float, norm_bound: float, classes: int) -> float:
+def oscillation_bound(sigma: float, strong_convexity: float, norm_bound: float, classes: int) -> float:
     """Return the least o, to 1e-6 of sigma and rounded up, whose eta (3.) gives a coin of at most LARGEST_COIN."""
     allowed = LARGEST_COIN * _LEAST_OVERLAP / (1 + 2.0**-20)
 

@@ -151,10 +151,7 @@ export function plot({ summary, xLabel, yLabel, xTicks, yTicks, curves, height =
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary },
       frame(width, height, xTicks, yTicks, xAt, yAt, { x: xLabel, y: yLabel }),
-      curves.map(({ points, kind, dots, closed }) => [
-        svg("path", { d: path(points) + (closed ? " Z" : ""), class: kind }),
-        dots && points.map(([x, y]) => svg("circle", { cx: xAt(x), cy: yAt(y), r: 3.5, class: dots })),
-      ]),
+      curves.map(({ points, kind }) => svg("path", { d: path(points), class: kind })),
     );
   };
 }

@@ -2,15 +2,14 @@
 
 import { plot, responsive } from "./charts.js";
 import { el } from "./dom.js";
-import { figure, moment } from "./format.js";
+import { moment } from "./format.js";
 
 const LOWEST_RATE = 1e-4;
-const LOWEST_EPSILON = 1e-3;
 
 export function verdictPanel({ name, time, report, pictures }) {
   const kind = report.convicted ? "convicted" : report.inconclusive ? "inconclusive" : "acquitted";
   const tag = { convicted: "tag bad", inconclusive: "tag warn", acquitted: "tag good" }[kind];
-  const drawn = [...(report.roc ? rocPlots(report.roc) : []), ...(Array.isArray(report.points) ? [regionPlot(report)] : [])];
+  const drawn = report.roc ? rocPlots(report.roc) : (pictures ?? []).map(picture);
   return el(
     "article",
     { class: `verdict ${kind}` },
@@ -18,7 +17,7 @@ export function verdictPanel({ name, time, report, pictures }) {
     el("h3", {}, report.title),
     el("p", {}, report.verdict),
     (report.warnings ?? []).map((warning) => el("p", { class: "notice" }, warning)),
-    drawn.length > 0 ? el("div", { class: "plots" }, drawn) : el("div", { class: "plots" }, (pictures ?? []).map(picture)),
+    el("div", { class: "plots" }, drawn),
     (report.notes ?? []).length > 0 &&
       el("details", {}, el("summary", {}, "Notes"), el("ul", {}, report.notes.map((note) => el("li", {}, note)))),
   );
@@ -58,33 +57,4 @@ function rocPlots(roc) {
     figureOf(plot({ ...labels, xTicks: shares, yTicks: shares, curves: curves(straight) }), "ROC", legend),
     figureOf(plot({ ...labels, xTicks: powers, yTicks: powers, curves: curves(logged) }), "ROC, where accusations are rarely wrong", "The same on logarithmic scales."),
   ];
-}
-
-function regionPlot(report) {
-  const points = report.points
-    .map((point) => ({ noise: point.noise_multiplier, low: Math.max(...Object.values(point.lower)), high: Math.min(...Object.values(point.upper)) }))
-    .sort((one, other) => one.noise - other.noise);
-  const logged = (name) => points.map((point) => [Math.log10(point.noise), Math.log10(Math.max(point[name], LOWEST_EPSILON))]);
-  const [low, high] = [logged("low"), logged("high")];
-  const yValues = [...low, ...high].map(([, y]) => y);
-  const decades = (values) => {
-    const [first, last] = [Math.floor(Math.min(...values)), Math.ceil(Math.max(...values))];
-    return Array.from({ length: Math.max(last, first + 1) - first + 1 }, (_, place) => ({ value: first + place, text: figure(10 ** (first + place)) }));
-  };
-  const summary = `Region of privacy at ${points.length} noise multipliers: ${points
-    .map((point) => `at ${figure(point.noise, 3)} between epsilon ${figure(point.low, 3)} and ${figure(point.high, 3)}`)
-    .join("; ")}.`;
-  const draw = plot({
-    summary,
-    xLabel: "noise multiplier",
-    yLabel: `epsilon at delta = ${figure(report.delta)}`,
-    xTicks: decades(low.map(([x]) => x)),
-    yTicks: decades(yValues),
-    curves: [
-      { points: [...high, ...[...low].reverse()], kind: "region", closed: true },
-      { points: high, kind: "measured", dots: "measured-dot" },
-      { points: low, kind: "line", dots: "dot" },
-    ],
-  });
-  return figureOf(draw, "Region of privacy", "Above: the best upper bound. Below: the best lower bound. What is really told lies between.");
 }

@@ -19,6 +19,7 @@ from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import backup, reconcile, restore
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
+from accounting.report import AccountState
 
 from .conftest import BINARY, COST, DURABLE, asking, new_lineage, open_accounts, releases, running_server
 
@@ -272,7 +273,9 @@ def test_an_account_by_period_says_what_the_periods_are_together() -> None:
     budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian")
     each = Refill.parse("epsilon:1@1e-6/month", "gaussian")
     paced = Budget(budget.picorho, "gaussian", 1e-6, each)
-    words = explain_account({}, paced, price=None, left=each.picorho, refilled=date(2026, 6, 1), group="risk")
+    words = explain_account(
+        AccountState.of({}, paced, left=each.picorho, refilled=date(2026, 6, 1), group="risk"), price=None
+    )
     assert words.refill is not None
     assert (words.refill.period, words.refill.next) == ("month", date(2026, 6, 1))
     assert words.limit.epsilon == pytest.approx(4, abs=1e-6)
@@ -286,5 +289,5 @@ def test_all_periods_together_are_bounded_by_the_highest_limit_that_was_in_force
     """A limit that was lowered bounds nothing that was released under the one before."""
     former, budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian"), Budget.from_epsilon_delta(1, 1e-6, "gaussian")
     paced = replace(budget, refill=Refill.parse("epsilon:0.5@1e-6/month", "gaussian"))
-    words = explain_account({}, paced, price=None, left=1, highest_limit=former.picorho)
+    words = explain_account(AccountState.of({}, paced, left=1, highest_limit=former.picorho), price=None)
     assert "together they are epsilon 4, as the whole account is" in words.explanation.in_plain_words

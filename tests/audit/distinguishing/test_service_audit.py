@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from accounting.losses import Cost, GaussianLoss
 from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
 from audit.distinguishing.service import JITTER, nearby_rows, observe_services
 from audit.endpoint import served_mechanism
+from dpserve.local_services import running_services
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.seeded import SeededRandomness
-from training.data.records import Declaration, Records
+from training.bundle import save_bundle
+from training.data.records import Declaration, Records, Units
 from training.feature_maps import Identity
 from training.recipe import Recipe
 from training.train import train
@@ -69,6 +72,30 @@ def test_neighbours_differ_by_one_record(records):
     assert not (records.X[3] == without(records, 3).X).all(axis=1).any()
     more = with_record(records, np.ones(4), 2)
     assert (len(more), more.y[-1]) == (len(records) + 1, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_differ_by_one_unit_where_records_have_units(records, kind):
+    sizes = []
+
+    def counted(some):
+        sizes.append((len(some), len(np.unique(some.units.of))))
+        return trained(some)
+
+    by_person = replace(records, units=Units("person", np.arange(60) % 12))
+    pair = neighbours(kind, by_person, counted, np.random.default_rng(1))
+    assert set(sizes) == {(60, 12), (61, 13) if kind == "mislabelled" else (55, 11)}
+    assert pair.head_in.certificate.unit == "person"
+    assert 0 < pair.movement(strongest_row(pair, DECLARATION, records.X, np.random.default_rng(2)))[0] <= 1
+
+
+def test_models_that_protect_different_units_are_no_neighbours(records, tmp_path):
+    for name, units in (("in", Units("person", np.arange(60) % 12)), ("out", None)):
+        save_bundle(tmp_path / name, trained(replace(records, units=units)))
+    with pytest.raises(ValueError, match="protect different privacy units"):
+        running_services(("", ""), (tmp_path / "in", tmp_path / "out"), ("", ""), np.random.default_rng(0))
+    same = running_services(("", ""), (tmp_path / "in", tmp_path / "in"), ("", ""), np.random.default_rng(0))
+    assert "that one 'person' makes their difference" in same.note
 
 
 def test_nearby_rows_are_different_and_within_bounds():

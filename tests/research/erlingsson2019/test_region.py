@@ -43,7 +43,7 @@ def test_the_printed_table_is_the_paper_s():
 
 
 def test_the_command_draws_a_point_of_each_noise_multiplier():
-    arguments = ["--noise-multiplier", "2", "--json"]
+    arguments = ["training", "--noise-multiplier", "2", "--json"]
     found = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert found.exit_code == ACQUITTED
     (point,) = json.loads(found.stdout)["points"]
@@ -52,4 +52,4 @@ def test_the_command_draws_a_point_of_each_noise_multiplier():
 
 def test_an_unknown_data_set_is_refused():
     with pytest.raises(ValueError, match="a region of training can be drawn on"):
-        CliRunner().invoke(app, ["--dataset", "nowhere"], catch_exceptions=False)
+        CliRunner().invoke(app, ["training", "--dataset", "nowhere"], catch_exceptions=False)

@@ -8,7 +8,6 @@ import scipy.stats
 from audit import estimators
 from audit.estimators import Errors
 from audit.families import GAUSSIAN
-from audit.white_box.bounds import ClaimedRun, run_epsilon
 from research.nasr2023.methods import (
     METHODS,
     credible_epsilon_delta,
@@ -18,6 +17,7 @@ from research.nasr2023.methods import (
     katz,
     step_bound,
 )
+from research.white_box.bounds import ClaimedRun, run_epsilon
 
 
 def test_credible_bounds_agree_with_a_simulated_posterior():

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from audit.white_box.bounds import ClaimedRun
-from audit.white_box.observations import Descent, Example, sound
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -16,6 +14,8 @@ from research.nasr2023.runs import (
     score_run,
     watch_run,
 )
+from research.white_box.bounds import ClaimedRun
+from research.white_box.observations import Descent, Example, sound
 from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 

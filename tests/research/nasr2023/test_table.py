@@ -8,10 +8,10 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from audit import reports
-from audit.white_box.bounds import ClaimedRun, Measured
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
 from research.nasr2023.methods import judge
+from research.white_box.bounds import ClaimedRun, Measured
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 
@@ -108,6 +108,15 @@ def test_an_audit_is_sized_for_the_noise_it_looks_for(tmp_path):
     assert content["power"]["against_noise_ratio"] >= 0.3
     with pytest.raises(ValueError, match="ask for them with --runs"):
         invoke("--fault", "noise-too-small", "--noise-ratio", 0.98)
+
+
+def test_an_interrupted_audit_goes_on_from_its_pieces(tmp_path):
+    small = ("--steps", 60, "--runs", 1, "--canary", "mislabelled", "--resume", tmp_path, "--json")
+    sound = invoke(*small)
+    assert sound.exit_code == reports.ACQUITTED
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert invoke(*small).stdout == sound.stdout
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
 
 
 def test_an_audit_that_refutes_nothing_says_what_it_could_have_seen():

@@ -10,9 +10,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from accounting.ledger import key_digest
-from audit import presentation, region, reports
 from service.admin import verdicts
-from service.admin.server import AdminPort, admin_port
+from service.admin.app import AdminPort, admin_port
 from service.listener import bind, url_of
 
 KEY = "the-owner's-key-of-these-tests"
@@ -61,15 +60,9 @@ def keep_verdicts(folder):
             "bound": np.minimum(1, rates**0.7).tolist(),
         },
     }
-    points = [
-        region.Point(noise, {"Clopper-Pearson": 0.6 / noise}, {"zcdp": 3 / noise, "exact": 2.4 / noise}, {}, False)
-        for noise in (0.5, 1.0, 2.0, 4.0, 8.0)
-    ]
-    regions = presentation.of_region("Region of privacy of gaussian", points, 1e-6, {})
     refuted = {"title": "an audit of a claim", "verdict": "CONVICTED: epsilon >= 3.1", "convicted": True}
     picture = ("Scores", "Of both worlds.", base64.b64decode(DOT))
     verdicts.keep(folder, "audit-service", refuted, [picture], time=1_700_000_000.0)
-    verdicts.keep(folder, "audit-region", json.loads(reports.as_json(regions)), [], time=1_700_000_100.0)
     verdicts.keep(folder, "attack", attack, [], time=1_700_000_200.0)
 
 
@@ -77,7 +70,7 @@ def sign_in(tab, url):
     tab.page.goto(url)
     tab.page.fill("#key", KEY)
     tab.page.keyboard.press("Enter")
-    expect(tab.page.locator("#verdicts-body article")).to_have_count(4)
+    expect(tab.page.locator("#verdicts-body article")).to_have_count(3)
     expect(tab.page.locator("#throughput")).to_be_visible()
     return tab.page
 
@@ -106,14 +99,25 @@ def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
     tab.shot("owner")
 
 
+def test_the_owner_reads_the_receipts_of_a_lineage(tab, url, service):
+    page = sign_in(tab, url)
+    page.get_by_role("button", name=service.predictor.lineage).click()
+    page.get_by_role("button", name="Show its receipts").click()
+    expect(page.locator("#act-body tbody tr")).to_have_count(10)
+    expect(page.locator("#act-body tbody tr").first).to_contain_text("bob")
+    page.get_by_role("button", name="Older").click()
+    expect(page.locator("#act-body tbody tr").first).to_contain_text("alice")
+    assert violations(page) == []
+    page.get_by_role("button", name="Close").click()
+
+
 def test_verdicts_have_their_plots(tab, url):
     page = sign_in(tab, url)
     texts = page.locator("#verdicts-body article .tag").all_inner_texts()
-    assert texts == ["not refuted", "not convicted", "not convicted", "convicted"]
-    attack, regions, refuted = (page.locator("#verdicts-body article").nth(place) for place in (1, 2, 3))
+    assert texts == ["not refuted", "not convicted", "convicted"]
+    attack, refuted = (page.locator("#verdicts-body article").nth(place) for place in (1, 2))
     expect(attack.get_by_role("img", name=re.compile("^ROC of likelihood ratio"))).to_have_count(2)
     expect(attack).to_contain_text("<b>members</b> and others were few")
-    expect(regions.get_by_role("img", name=re.compile("between epsilon 1.2 and 4.8"))).to_be_visible()
     image = refuted.get_by_role("img", name="Scores")
     expect(image).to_be_visible()
     assert image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1

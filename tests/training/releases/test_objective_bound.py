@@ -139,9 +139,9 @@ def test_the_log_ratio_is_as_steep_as_proved(seed, classes, dimension, n, sigma,
     y = generator.integers(classes, size=n + 1)
     record, label = phi[-1], y[-1]
     strong_convexity = ratio * sigma
-    oscillation = objective_bound._oscillation(sigma, strong_convexity, 1.0, classes)
+    oscillation = objective_bound.oscillation_bound(sigma, strong_convexity, 1.0, classes)
     spread = (oscillation + 2) / strong_convexity
-    factor = objective_bound._factor(spread, 4 * (sigma / strong_convexity) ** 2, classes)
+    factor = objective_bound.growth_factor(spread, 4 * (sigma / strong_convexity) ** 2, classes)
     u = generator.standard_normal((classes, dimension)) * sigma * (3 if noise == "wide" else 1)
     z = u @ record
     if noise == "at the edge":
@@ -179,9 +179,9 @@ def test_the_factor_is_the_maximum_that_the_proof_names():
     for spread in (0.0, 0.3, 0.5, 0.55, 0.7, 1.5, 4.0):
         for curvature in (0.0, 0.01, 0.2, 0.7, 3.0):
             largest = (np.sqrt(1 - v) + spread * np.minimum(v, 0.25) + curvature * v).max()
-            assert objective_bound._factor(spread, curvature, 3) == pytest.approx(largest, rel=1e-6)
+            assert objective_bound.growth_factor(spread, curvature, 3) == pytest.approx(largest, rel=1e-6)
             largest = (s + (spread + curvature) * s * (1 - s)).max()
-            assert objective_bound._factor(spread, curvature, 2) == pytest.approx(largest, rel=1e-6)
+            assert objective_bound.growth_factor(spread, curvature, 2) == pytest.approx(largest, rel=1e-6)
 
 
 @pytest.mark.parametrize(

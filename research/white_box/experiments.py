@@ -5,14 +5,16 @@ Networks are fully connected: what is audited is the step, and its guarantee ask
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
-from audit.white_box.bounds import ClaimedRun, Measured, claimed_run
-from audit.white_box.observations import (
+from mechanisms.seeded import derived_seed
+from research.data import benchmarks
+from research.white_box.bounds import ClaimedRun, Measured, claimed_run
+from research.white_box.observations import (
     AuditedStep,
     Canary,
     Descent,
@@ -24,8 +26,6 @@ from audit.white_box.observations import (
     quiet_coordinate,
     sound,
 )
-from mechanisms.seeded import derived_seed
-from training.data.digits import load_digits
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 
@@ -69,35 +69,20 @@ class Material:
     source: str
 
 
-def digits(setting: Setting, seed: int) -> Material:
-    """Return scikit-learn's digits, drawn by `seed`."""
-    inputs, labels = load_digits().scaled()
-    return prepare(setting, inputs, labels, 10, "scikit-learn's digits", seed)
-
-
-def prepare(
-    setting: Setting,
-    inputs: NDArray[np.floating[Any]],
-    labels: NDArray[np.int64],
-    classes: int,
-    source: str,
-    seed: int,
-) -> Material:
-    """Return the records of a setting, drawn by `seed`. Raises ValueError where there are too few.
-
-    inputs: (n, width); labels: (n,), in 0..classes-1.
-    """
-    left = len(labels) - setting.records - _PROBE
+def prepared(setting: Setting, data_dir: Path | None, seed: int) -> Material:
+    """Return the records of a setting, drawn by `seed`. Raises ValueError for too few, and DataError for files."""
+    data = benchmarks.read(setting.dataset, data_dir)
+    left = len(data.y) - setting.records - _PROBE
     if left < 1:
         raise ValueError(
-            f"{setting.dataset} has {len(labels)} records, and more than {setting.records + _PROBE} are needed"
+            f"{setting.dataset} has {len(data.y)} records, and more than {setting.records + _PROBE} are needed"
         )
-    order = np.random.default_rng(seed).permutation(len(labels))
+    order = np.random.default_rng(seed).permutation(len(data.y))
     order = order[: setting.records + _PROBE + min(left, _MOST_TEST)]
     parts = np.split(order, [setting.records, setting.records + _PROBE])
-    training, probe, test = (Records(inputs[rows].astype(np.float64), labels[rows]) for rows in parts)
-    network = Network((inputs.shape[1], *setting.hidden, classes))
-    return Material(training, probe, test, network, source)
+    training, probe, test = (Records(data.X[rows].astype(np.float64), data.y[rows]) for rows in parts)
+    network = Network((data.X.shape[1], *setting.hidden, data.classes))
+    return Material(training, probe, test, network, data.source)
 
 
 def canary_of(kind: str, material: Material, seed: int) -> Canary:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from audit.white_box.observations import (
+from research.white_box.observations import (
     Descent,
     Example,
     mislabelled,

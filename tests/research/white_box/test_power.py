@@ -7,7 +7,7 @@ import scipy.stats
 from accounting.conversions import gaussian_mu
 from audit import estimators
 from audit.estimators import Errors
-from audit.white_box.bounds import largest_ratio, most_errors, power
+from research.white_box.bounds import largest_ratio, most_errors, power
 
 MU = gaussian_mu(1.27, 1e-5)
 SURE = 1 - 1e-9 / 3

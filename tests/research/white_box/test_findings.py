@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 
 from audit import reports
-from audit.presentation import of_steps
-from audit.white_box.bounds import CLOSEST, POOLED, ClaimedRun, Measured, judge
+from research.white_box.bounds import CLOSEST, POOLED, ClaimedRun, Measured, judge
+from research.white_box.presentation import of_steps
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from audit.white_box.observations import Records
+from research.white_box.observations import Records
 from training.releases.dpsgd.network import Network
 
 

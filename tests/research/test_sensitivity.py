@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from audit.distinguishing.neighbours import of_certified_head, of_published_network
+from research.sensitivity import Measurement, app, of_certified_head, of_published_network, of_sensitivity
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
 from training.published.train import train_published
@@ -44,3 +45,17 @@ def test_a_published_networks_movement_is_measured_beside_the_printed_bounds(rec
     assert by_name["one neuron's logit"].measured > 0
     # Eq. 18 spreads the L2 bound evenly over the 4 * 8 + 8 * 3 weights.
     assert by_name["one weight"].claimed == pytest.approx(by_name["weights, L2"].claimed / (4 * 8 + 8 * 3) ** 0.5)
+
+
+def test_shares_of_claims_are_drawn():
+    found = {"left out": (Measurement("weights", "a theorem", 0.5, 1.0), Measurement("logits", "another", 2.0, 1.0))}
+    report = of_sensitivity("published", found)
+    assert report.verdict == "Convicted: beyond what is claimed for logits."
+    assert report.pictures[0].png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("model", "ignored"), [("certified", ("--neighbours", "2")), ("published", ("--lam", "2"))])
+def test_an_option_that_would_be_ignored_is_refused(model, ignored):
+    found = CliRunner().invoke(app, [model, *ignored])
+    assert found.exit_code == 2
+    assert f"{ignored[0]}: it has no effect" in " ".join(found.stderr.split())

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from audit.white_box.bounds import (
+from research.white_box.bounds import (
     ClaimedRun,
     claimed_run,
     composed_epsilon,

@@ -1,15 +1,15 @@
-"""What a budget buys: for each proven mechanism, the noise, the price of a row, rows and accuracy.
+"""What a budget buys in noise on each answer: for each proven mechanism, the price of a row, rows and accuracy.
 
 Works before training, from the sensitivity alone, and after it, with logits on data that the owner declares
 public. No private record is touched: an accuracy is a property of the public sample given, and is computed by
-quadrature over the noise, not by drawing it.
+quadrature over the noise, not by drawing it. What a mechanism costs, and its noise, are asked of the mechanism itself.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import scipy.special
@@ -19,15 +19,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from accounting import domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
-from accounting.losses import MOST_RELEASES, BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import MOST_RELEASES, GaussianLoss
+from mechanisms import selection
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism, Price, at_price
+from mechanisms.selected_neuron import SelectedNeuron
 
 Floats = NDArray[np.float64]
-MechanismName = Literal["gaussian", "laplace", "selected-neuron", "label"]
 
-MECHANISMS: tuple[MechanismName, ...] = ("gaussian", "laplace", "selected-neuron", "label")
-MOST_QUERIES = MOST_RELEASES
+MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
+"""The proven ones."""
+
 _USUAL_QUERIES = 1000
 _QUANTILES = (np.arange(256) + 0.5) / 256
+_LEAST, _LARGEST = picorho.charge(sampling_error.LEAST_ROW_RHO), picorho.budget(sampling_error.LARGEST_ROW_RHO)
+"""What a row may cost, in picorho."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +129,6 @@ class Expectation(BaseModel):
 NO_BETTER = "Such answers are no better than always naming the commonest class"
 
 
-def expectation(mechanism: MechanismName, rho: float, rows: PublicSample) -> Expectation:
-    """Return what answers at rho each are worth on rows as `PublicSample.halfway` makes them."""
-    accuracy = expected_accuracy(mechanism, rho, rows)
-    return Expectation(accuracy=accuracy, noiseless=_noiseless(rows), guessing=1 / rows.classes)
-
-
 class PlannedBudget(BaseModel):
     """The budget as one kind of account holds it."""
 
@@ -142,7 +144,7 @@ class Option(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    mechanism: MechanismName
+    mechanism: str
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
@@ -150,7 +152,10 @@ class Option(BaseModel):
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
     ]
-    noise: Annotated[float | None, Field(description="that standard deviation, where the sensitivity is known")]
+    noise: Annotated[
+        float | None,
+        Field(description="that standard deviation, as it is drawn on the grid, where the sensitivity is known"),
+    ]
     accuracy: Annotated[float | None, Field(description="expected on the public sample; null without one")]
 
 
@@ -174,26 +179,13 @@ class Plan(BaseModel):
         Expectation | None, Field(description="of the first option, where no rows were given: a guess, and no bound")
     ] = None
     options: tuple[Option, ...]
+    unavailable: Annotated[dict[str, str], Field(description="why, of mechanisms that cannot be had at their price")]
 
 
-def cost_of(mechanism: MechanismName, rho: float) -> Cost:
-    """Return the losses of one row of `mechanism` at a price of rho: the whole of it, or half on each of two."""
-    domains.require_above_zero("rho", rho)
-    shrink = 1 - 2.0**-50
-    match mechanism:
-        case "gaussian":
-            return Cost((GaussianLoss(math.sqrt(2 * rho) * shrink),))
-        case "laplace":
-            return Cost((LaplaceLoss(math.sqrt(2 * rho) * shrink),))
-        case "label":
-            return Cost((BoundedRangeLoss(math.sqrt(8 * rho) * shrink),))
-        case "selected-neuron":
-            return Cost((BoundedRangeLoss(math.sqrt(4 * rho) * shrink), GaussianLoss(math.sqrt(rho) * shrink)))
-
-
-def account_of(mechanism: MechanismName) -> Accepts:
-    """Return the kind of account that pays best for a mechanism."""
-    return "gaussian" if mechanism == "gaussian" else "any"
+def accepted_by(mechanism: str, budgets: Mapping[Accepts, Budget]) -> Budget | None:
+    """Return the budget as the account holds it that pays best for a mechanism, if there is such an account."""
+    gaussian = at_price(mechanism, "rho:1", 2).cost.is_gaussian
+    return budgets.get("gaussian" if gaussian else "any")
 
 
 def plan(
@@ -210,8 +202,8 @@ def plan(
 
     budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out.
     `sensitivity` is the L2 sensitivity of a typical row where there is no public sample. `halfway`: rows as
-    `PublicSample.halfway` makes them, to say what answers are worth. An option that cannot reach the accuracy, or whose
-    price no row may have, is left out. Raises ValueError for nonsense, and for an
+    `PublicSample.halfway` makes them, to say what answers are worth. An option that cannot reach the accuracy is left
+    out, and one whose price its mechanism refuses is `unavailable`. Raises ValueError for nonsense, and for an
     accuracy asked for without a sample to estimate it on.
     """
     _check(classes, queries, accuracy, sample)
@@ -219,18 +211,22 @@ def plan(
     if sample is not None:
         sensitivity = float(np.median(sample.sensitivity))
     options: list[Option] = []
-    for mechanism in MECHANISMS:
-        budget = budgets.get(account_of(mechanism))
+    unavailable: dict[str, str] = {}
+    for name in MECHANISMS:
+        budget = accepted_by(name, budgets)
         if budget is None:
             continue
-        if accuracy is not None and sample is not None:
-            needed = _price_for_accuracy(mechanism, accuracy, sample)
-            count = budget.picorho // cost_of(mechanism, needed).picorho if needed is not None else 0
-        else:
-            count = queries or _USUAL_QUERIES
-            needed = _price_for_queries(count, budget)
-        if needed is not None:
-            options.append(_option(mechanism, needed, count, classes, sensitivity, sample))
+        count, price = queries or _USUAL_QUERIES, None
+        if accuracy is None:
+            price = budget.picorho // count
+        elif sample is not None:
+            price = _price_for_accuracy(name, accuracy, sample)
+            count = budget.picorho // price if price else 0
+        if price is not None:
+            try:
+                options.append(_option(name, price, count, classes, sensitivity, sample))
+            except ValueError as error:
+                unavailable[name] = str(error)
     options.sort(key=lambda option: -option.queries if accuracy is not None else -(option.accuracy or 0.0))
     return Plan(
         delta=delta,
@@ -245,127 +241,144 @@ def plan(
         accuracy_from=sample.origin if sample is not None else None,
         noiseless_accuracy=_noiseless(sample) if sample is not None else None,
         commonest_class=sample.commonest if sample is not None else None,
-        expectation=expectation(options[0].mechanism, options[0].rho, halfway) if options and halfway else None,
+        expectation=_expectation(options[0], halfway) if options and halfway else None,
         options=tuple(options),
+        unavailable=unavailable,
     )
 
 
-def accuracy_by_queries(
-    mechanism: MechanismName, budget: Budget, sample: PublicSample, queries: NDArray[np.int64]
-) -> Floats:
+def accuracy_by_queries(mechanism: str, budget: Budget, sample: PublicSample, queries: NDArray[np.int64]) -> Floats:
     """Return the expected accuracy (k,) where the ledger's filter spreads the budget over `queries` (k,) rows.
 
-    Not a number where the price of a row would lie outside what `accounting.sampling_error` allows.
+    Not a number where the mechanism refuses the price of a row.
     """
     accuracies = np.full(len(queries), np.nan)
     for i, count in enumerate(queries):
-        rho = budget.picorho // int(count) / picorho.PICORHO_PER_RHO
-        if sampling_error.LEAST_ROW_RHO <= rho <= sampling_error.LARGEST_ROW_RHO:
-            accuracies[i] = expected_accuracy(mechanism, rho, sample)
+        try:
+            mechanism_then = _at(mechanism, budget.picorho // int(count), sample.classes)
+            accuracies[i] = expected_accuracy(mechanism_then, sample)
+        except ValueError:
+            continue
     return accuracies
 
 
-def expected_accuracy(mechanism: MechanismName, rho: float, sample: PublicSample) -> float:
-    """Return how often the answer's likeliest class is the true one, over the noise, on the sample, at rho per row.
+def expected_accuracy(mechanism: Mechanism, sample: PublicSample) -> float:
+    """Return how often the answer's likeliest class is the true one, over the noise, on the sample.
 
     Noise on every logit: the true class wins if its logit stays above the others, P = E_t prod_j F(gap_j/s + t), t
     from the noise law, by 256 midpoints of its quantiles. Exponential mechanism: its softmax. Selected neuron: the
     class drawn wins while its noisy log-odds exceed -ln(C-1); below it the others, level, share the answer.
+
+    Raises ValueError for a mechanism that refuses the sample's number of classes, or that this cannot tell of.
     """
-    domains.require_above_zero("rho", rho)
-    logits, labels, sensitivity = sample.logits, sample.labels, sample.sensitivity[:, None]
-    if mechanism in ("gaussian", "laplace"):
-        cumulative, quantiles, scale = _noise_law(mechanism, rho, sample)
-        gaps = (np.take_along_axis(logits, labels[:, None], 1) - logits) / scale
-        np.put_along_axis(gaps, labels[:, None], np.inf, 1)
-        winning = [np.mean(np.exp(cumulative(row[:, None] + quantiles).sum(axis=0))) for row in gaps]
-        return float(np.mean(winning))
-    selection_epsilon = math.sqrt((8 if mechanism == "label" else 4) * rho)
-    chosen = scipy.special.softmax(selection_epsilon * logits / (2 * sensitivity), axis=1)
-    if mechanism == "label":
-        return float(np.mean(np.take_along_axis(chosen, labels[:, None], 1)))
-    others = np.stack([scipy.special.logsumexp(np.delete(logits, v, axis=1), axis=1) for v in range(sample.classes)], 1)
-    threshold = -math.log(sample.classes - 1)
-    stays = scipy.special.ndtr((logits - others - threshold) / (math.sqrt(2 / rho) * sensitivity))
-    right = np.take_along_axis(chosen * stays, labels[:, None], 1)[:, 0]
+    logits, labels, classes = sample.logits, sample.labels[:, None], sample.classes
+    match mechanism:
+        case Gaussian():
+            scale = mechanism.noise_scale(sample.sensitivity, classes)
+            return _noise_on_all(sample, scale, scipy.special.log_ndtr, scipy.special.ndtri(_QUANTILES))
+        case Laplace():
+            quantiles = np.sign(_QUANTILES - 0.5) * -np.log(1 - np.abs(2 * _QUANTILES - 1))
+            return _noise_on_all(sample, mechanism.noise_scale(sample.sensitivity, classes), _log_laplace, quantiles)
+        case Label():
+            chosen = scipy.special.softmax(logits / mechanism.scale(sample.sensitivity)[:, None], axis=1)
+            return float(np.mean(np.take_along_axis(chosen, labels, 1)))
+        case SelectedNeuron(selection_epsilon, GaussianLoss()):
+            scale = selection.scale(sample.sensitivity, selection_epsilon)[:, None]
+            chosen = scipy.special.softmax(logits / scale, axis=1)
+        case _:
+            raise ValueError(f"no accuracy is known of {mechanism.name}")
+    others = np.stack([scipy.special.logsumexp(np.delete(logits, v, axis=1), axis=1) for v in range(classes)], 1)
+    above = logits - others + math.log(classes - 1)
+    stays = scipy.special.ndtr(above / mechanism.noise_scale(sample.sensitivity)[:, None])
+    right = np.take_along_axis(chosen * stays, labels, 1)[:, 0]
     lost = chosen * (1 - stays)
-    shared = (lost.sum(axis=1) - np.take_along_axis(lost, labels[:, None], 1)[:, 0]) / (sample.classes - 1)
+    shared = (lost.sum(axis=1) - np.take_along_axis(lost, labels, 1)[:, 0]) / (classes - 1)
     return float(np.mean(right + shared))
 
 
-def _noise_law(
-    mechanism: MechanismName, rho: float, sample: PublicSample
-) -> tuple[Callable[[Floats], Floats], Floats, Floats]:
-    """Return the log of the distribution function of the unit noise, its quantiles, and each row's scale (n, 1)."""
-    scale = sample.sensitivity[:, None] / math.sqrt(2 * rho)
-    if mechanism == "gaussian":
-        return scipy.special.log_ndtr, scipy.special.ndtri(_QUANTILES), scale
+def _noise_on_all(
+    sample: PublicSample, scale: Floats, log_cumulative: Callable[[Floats], Floats], quantiles: Floats
+) -> float:
+    """Return the accuracy with noise of these scales (n,) on every logit: of unit noise's log F and quantiles."""
+    labels = sample.labels[:, None]
+    gaps = (np.take_along_axis(sample.logits, labels, 1) - sample.logits) / scale[:, None]
+    np.put_along_axis(gaps, labels, np.inf, 1)
+    return float(np.mean([np.mean(np.exp(log_cumulative(row[:, None] + quantiles).sum(axis=0))) for row in gaps]))
 
-    def log_laplace(x: Floats) -> Floats:
-        below = np.minimum(x, 0) - math.log(2)
-        return np.where(x < 0, below, np.log1p(-np.exp(-np.abs(x)) / 2))
 
-    quantiles = np.sign(_QUANTILES - 0.5) * -np.log(1 - np.abs(2 * _QUANTILES - 1))
-    return log_laplace, quantiles, scale * math.sqrt(sample.classes)
+def _log_laplace(x: Floats) -> Floats:
+    return np.where(x < 0, np.minimum(x, 0) - math.log(2), np.log1p(-np.exp(-np.abs(x)) / 2))
+
+
+def _at(mechanism: str, price: int, classes: int) -> Mechanism:
+    """Return the mechanism at a price of a row in picorho. Raises ValueError where it refuses."""
+    sampling_error.check_row_rho(picorho.to_rho(price))
+    return at_price(mechanism, Price("rho", Decimal(price).scaleb(-12)), classes)
 
 
 def _option(
-    mechanism: MechanismName,
-    rho: float,
-    queries: int,
-    classes: int,
-    sensitivity: float | None,
-    sample: PublicSample | None,
+    name: str, price: int, queries: int, classes: int, sensitivity: float | None, sample: PublicSample | None
 ) -> Option:
-    multiplier = _noise_multiplier(mechanism, rho, classes)
-    cost = cost_of(mechanism, rho)
+    mechanism = _at(name, min(price, _LARGEST), classes)
+    multiplier, noise = _noise(mechanism, classes, sensitivity)
     return Option(
-        mechanism=mechanism,
+        mechanism=name,
         queries=queries,
-        losses=str(cost),
-        rho=rho,
-        price=f"rho:{Decimal(cost.picorho).scaleb(-12):f}",
+        losses=str(mechanism.cost),
+        rho=picorho.to_rho(mechanism.cost.picorho),
+        price=f"rho:{Decimal(mechanism.cost.picorho).scaleb(-12):f}",
         noise_multiplier=multiplier,
-        noise=multiplier * sensitivity if multiplier is not None and sensitivity is not None else None,
-        accuracy=expected_accuracy(mechanism, rho, sample) if sample is not None else None,
+        noise=noise,
+        accuracy=expected_accuracy(mechanism, sample) if sample is not None else None,
     )
 
 
-def _noise_multiplier(mechanism: MechanismName, rho: float, classes: int) -> float | None:
-    match mechanism:
-        case "gaussian":
-            return 1 / math.sqrt(2 * rho)
-        case "laplace":
-            return math.sqrt(2 * classes) / math.sqrt(2 * rho)
-        case "selected-neuron":
-            return math.sqrt(2 / rho)
-        case "label":
-            return None
+def _noise(mechanism: Mechanism, classes: int, sensitivity: float | None) -> tuple[float | None, float | None]:
+    """Return the noise multiplier and, where the sensitivity is known, the standard deviation as it is drawn."""
+
+    def drawn(sensitivity: float) -> float | None:
+        moved = np.array([sensitivity])
+        match mechanism:
+            case Gaussian():
+                return float(mechanism.noise_scale(moved, classes)[0])
+            case Laplace():
+                return math.sqrt(2) * float(mechanism.noise_scale(moved, classes)[0])
+            case SelectedNeuron():
+                return float(mechanism.noise_scale(moved)[0])
+        return None
+
+    multiplier = drawn(1.0)
+    if isinstance(mechanism, Gaussian):
+        multiplier = mechanism.noise_multiplier
+    return multiplier, None if sensitivity is None else drawn(sensitivity)
 
 
-def _price_for_queries(queries: int, budget: Budget) -> float | None:
-    """Return the largest rho per row at which `queries` rows stay within the budget, None if not allowed."""
-    rho = budget.picorho // queries / picorho.PICORHO_PER_RHO
-    return min(rho, sampling_error.LARGEST_ROW_RHO) if rho >= sampling_error.LEAST_ROW_RHO else None
-
-
-def _price_for_accuracy(mechanism: MechanismName, accuracy: float, sample: PublicSample) -> float | None:
-    """Return the smallest rho per row with that expected accuracy, None if none that a row may cost has it.
+def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample) -> int | None:
+    """Return the smallest price of a row, in picorho, with that expected accuracy; None if no price of a row has it.
 
     Noise can help where the model errs, so accuracy need not grow with the price: the first of 50 prices that
     reaches it is refined towards the one before.
     """
 
-    def missing(log_rho: float) -> float:
-        return accuracy - expected_accuracy(mechanism, math.exp(log_rho), sample)
+    def missing(log_price: float) -> float:
+        try:
+            return accuracy - expected_accuracy(_at(mechanism, round(math.exp(log_price)), sample.classes), sample)
+        except ValueError:
+            return accuracy
 
     before = None
-    for log_rho in np.linspace(math.log(sampling_error.LEAST_ROW_RHO), math.log(sampling_error.LARGEST_ROW_RHO), 50):
-        if missing(float(log_rho)) <= 0:
-            last = float(log_rho)
-            return math.exp(last if before is None else crossing(missing, last, before, tolerance=1e-4).met)
-        before = float(log_rho)
+    for log_price in np.linspace(math.log(_LEAST), math.log(_LARGEST), 50):
+        if missing(float(log_price)) <= 0:
+            last = float(log_price)
+            return round(math.exp(last if before is None else crossing(missing, last, before, tolerance=1e-4).met))
+        before = float(log_price)
     return None
+
+
+def _expectation(option: Option, rows: PublicSample) -> Expectation:
+    mechanism = at_price(option.mechanism, option.price, rows.classes)
+    accuracy = expected_accuracy(mechanism, rows)
+    return Expectation(accuracy=accuracy, noiseless=_noiseless(rows), guessing=1 / rows.classes)
 
 
 def _noiseless(sample: PublicSample) -> float:
@@ -377,8 +390,8 @@ def _check(classes: int, queries: int | None, accuracy: float | None, sample: Pu
         raise ValueError(
             f"the number of classes must lie between 2 and {sampling_error.DRAWS_PER_ROW}, not be {classes}"
         )
-    if queries is not None and not 1 <= queries <= MOST_QUERIES:
-        raise ValueError(f"the number of queries must lie between 1 and {MOST_QUERIES:g}, not be {queries}")
+    if queries is not None and not 1 <= queries <= MOST_RELEASES:
+        raise ValueError(f"the number of queries must lie between 1 and {MOST_RELEASES:g}, not be {queries}")
     if sample is not None and sample.classes != classes:
         raise ValueError(f"the public sample has {sample.classes} classes, and the plan {classes}")
     if accuracy is not None:

@@ -5,7 +5,6 @@ analyses of what was released. What the mechanism really tells lies between; a l
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -21,35 +20,10 @@ from audit.families import GAUSSIAN
 from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
+from research.erlingsson2019.presentation import Point
 
 Floats = NDArray[np.float64]
 Scores = tuple[Floats, Floats]
-
-
-@dataclass(frozen=True)
-class Point:
-    """What is known at one noise multiplier. lower, upper: epsilons at delta, by the name of attack or analysis.
-
-    The lower ones hold together, so that the largest of them is a bound, too; each point's are its own. notes: further
-    figures by name, as an accuracy. convicted: whether a claim was refuted with the confidence asked for; lower bounds
-    shown have less.
-    """
-
-    noise_multiplier: float
-    lower: Mapping[str, float]
-    upper: Mapping[str, float]
-    notes: Mapping[str, float]
-    convicted: bool
-
-    @property
-    def best_lower(self) -> float:
-        """The largest lower bound."""
-        return max(self.lower.values())
-
-    @property
-    def best_upper(self) -> float:
-        """The least upper bound."""
-        return min(self.upper.values())
 
 
 def mechanism_at(name: str, classes: int, noise_multiplier: float) -> Mechanism:

@@ -1,3 +1,0 @@
-from tests.audit.white_box.conftest import network, records
-
-__all__ = ["network", "records"]
