@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,6 @@ from numpy.typing import NDArray
 from mechanisms.elementary import softmax
 
 Floats = NDArray[np.float64]
-Some = TypeVar("Some")
 Law = Literal["gaussian", "laplace", "exponential"]
 Place = Literal["logits", "log-odds", "selection", "training"]
 Holds = Literal["without noise", "median"]
@@ -83,10 +82,6 @@ class AnswerNoise:
     def holds(self) -> Holds:
         """What an interval holds."""
         return "median" if self.on == "training" else "without noise"
-
-    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
-        """Return what the noise says of answers, (n, C)."""
-        return Uncertainty(self, probabilities)
 
     @property
     def largest(self) -> Floats:
@@ -200,10 +195,6 @@ class UnknownNoise:
     holds: None = None
     largest: None = None
 
-    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
-        """Return what is known of answers, (n, C)."""
-        return Uncertainty(self, probabilities)
-
     def reach(self, probabilities: Floats) -> None:
         """Return that nothing is known of answers, (n, C)."""
         del probabilities
@@ -225,9 +216,9 @@ class Uncertainty:
     """
 
     def __init__(
-        self, noise: AnyNoise, probabilities: Floats, rows: slice = slice(None), computed: dict[Any, Any] | None = None
+        self, noise: AnyNoise, probabilities: Floats, rows: slice = slice(None), computed: dict[str, Any] | None = None
     ) -> None:
-        """Of some rows of answers (n, C) with this noise. computed: what was for all of them, by what computes it."""
+        """Of some rows of answers (n, C) with this noise. computed: what was for all of them, by its name."""
         self.noise = noise
         self._probabilities = probabilities
         self._rows = rows
@@ -237,54 +228,36 @@ class Uncertainty:
         """Return what it says of some of all answers."""
         return Uncertainty(self.noise, self._probabilities, rows, self._computed)
 
-    def of_all(self, compute: Callable[[AnyNoise, Floats], Some]) -> Some:
-        """Return what `compute` makes of the noise and all answers, (n, ...), for these; None for None."""
-        found: Any
-        try:
-            found = self._computed[compute]
-        except KeyError:
-            found = self._computed[compute] = compute(self.noise, self._probabilities)
-        if found is not None:
-            found = found[self._rows]
-        return found  # type: ignore[no-any-return]
+    def of_all(self, name: str, compute: Callable[[Floats], Any]) -> Any:
+        """Return what `compute` makes of all answers, (n, ...), for these; None for None. name: of what it makes."""
+        if name not in self._computed:
+            self._computed[name] = compute(self._probabilities)
+        found = self._computed[name]
+        return None if found is None else found[self._rows]
 
     @property
     def scale(self) -> Floats | None:
         """The scale of each answer, (n,)."""
-        return self.of_all(_scale)
+        scale: Floats | None = self.of_all("scale", lambda _: self.noise.largest)
+        return scale
 
     @property
     def reach(self) -> Floats | None:
         """How far log-odds may lie above, and below: (n, 2, 1) or (n, 2, C)."""
-        return self.of_all(_reach)
+        reach: Floats | None = self.of_all("reach", self.noise.reach)
+        return reach
 
     @property
     def intervals(self) -> tuple[Floats, Floats] | None:
         """The least and the largest probability, (n, C) each."""
-        ends = self.of_all(ends_of)
+        ends = self.of_all("ends", self.noise.ends)
         return None if ends is None else (ends[:, 0] / SHOWN_DIGITS, ends[:, 1] / SHOWN_DIGITS)
 
     @property
     def undecided(self) -> NDArray[np.bool_]:
         """Whether the noise could have made the likeliest class so, (n,)."""
-        return self.of_all(_undecided)
-
-
-def ends_of(noise: AnyNoise, probabilities: Floats) -> Floats | None:
-    """Return the ends of intervals in whole SHOWN_DIGITS-ths, (n, 2, C)."""
-    return noise.ends(probabilities)
-
-
-def _scale(noise: AnyNoise, _: Floats) -> Floats | None:
-    return noise.largest
-
-
-def _reach(noise: AnyNoise, probabilities: Floats) -> Floats | None:
-    return noise.reach(probabilities)
-
-
-def _undecided(noise: AnyNoise, probabilities: Floats) -> NDArray[np.bool_]:
-    return noise.undecided(probabilities)
+        undecided: NDArray[np.bool_] = self.of_all("undecided", self.noise.undecided)
+        return undecided
 
 
 DRAWN = (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty, ends_of
+from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
 from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
@@ -114,7 +114,8 @@ class Answers:
 
 def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
-    noise, scale, ends = uncertainty.noise, uncertainty.scale, uncertainty.of_all(_texts_of_ends)
+    noise, scale = uncertainty.noise, uncertainty.scale
+    ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
     lower, upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return AnswerNoiseOut(
         law=noise.law,
@@ -148,9 +149,8 @@ def _array_of(rows: Sequence[bytes]) -> Any:
     return msgspec.Raw(b"[%b]" % b",".join(rows))
 
 
-def _texts_of_ends(noise: AnyNoise, probabilities: Floats) -> list[tuple[bytes, bytes]] | None:
-    """Return both ends of each row's intervals as JSON: eight characters for each number."""
-    ends = ends_of(noise, probabilities)
+def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
+    """Return both ends of each row's intervals, (n, 2, C), as JSON: eight characters for each number."""
     if ends is None:
         return None
     before, behind = np.divmod(ends.astype(np.int32), 1000)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, UnknownNoise
+from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, Uncertainty, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -107,7 +107,7 @@ def test_of_noise_in_training_intervals_hold_the_median(steepness):
 
 
 def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
-    found = UnknownNoise("nobody knows").uncertainty(np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
+    found = Uncertainty(UnknownNoise("nobody knows"), np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
     assert (found.noise.law, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")
     assert found.undecided.tolist() == [True]
 
@@ -136,7 +136,7 @@ def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
     lower, upper = noise.intervals(answers)
     assert 0.68 < lower[0, 0] < 0.7 < upper[0, 0] < 0.72
     assert noise.undecided(answers).tolist() == [False, True]
-    part = noise.uncertainty(answers).part(slice(1, 2))
+    part = Uncertainty(noise, answers).part(slice(1, 2))
     assert (part.scale.tolist(), part.undecided.tolist()) == ([3.0], [True])
     assert part.intervals[0].tolist() == lower[1:].tolist()
 
