@@ -354,7 +354,7 @@ def _public(
 ) -> tuple[Floats, NDArray[np.int64]]:
     records = file.read_for(certificate, source, "--public", class_names)
     known = KnownRecords(state_folder())
-    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
+    shared, _ = known.among(known.digests(records)).get(certificate.lineage, (0, 0))
     if shared:
         raise TrainingError(
             f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, extra
 from training.feature_maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm, own_fields
-from training.lineage import DIGITS, Digests, KnownRecords, check_lineage_name, overlap
+from training.lineage import DIGITS, KnownRecords, check_lineage_name, overlap
 from training.planning import rules
 from training.published.bundle import save_published
 from training.releases.certificate import ReleaseCertificate
@@ -109,22 +110,42 @@ class NewBundle(FileOptions):
         )
 
     def records(self) -> Records:
-        """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists."""
+        """Read the records. Raises TrainingError for rows that break the declaration, and for a bundle that exists.
+
+        Before they are read, all that is wrong with what is declared is said at once.
+        """
+        problems = []
+        declared: dict[str, Any] = {}
+        parts: tuple[Callable[[], object], ...] = (
+            lambda: self.lineage_name,
+            lambda: declared.update(self._declared()),
+            self._check_new,
+        )
+        for part in parts:
+            try:
+                part()
+            except TrainingError as error:
+                problems.append(str(error))
+        if problems:
+            raise TrainingError("\n".join(problems))
+        return self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
+
+    def _declared(self) -> dict[str, Any]:
+        """Return what is declared of the records. Raises TrainingError for too little, and for what it cannot be."""
         names, values = self.declared_classes()
         schema = self.declared_schema()
         if self.data != "digits" and not names and schema is None:
             raise TrainingError(
                 "declare the class names with --classes a,b,..., or the table with --schema FILE: a list read off the "
-                "private records would say which "
-                "classes occur in them"
+                "private records would say which classes occur in them"
             )
-        declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
-        found = self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
+        return {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
+
+    def _check_new(self) -> None:
         if self.out.exists():
             raise TrainingError(
                 f"{self.out} exists already; a bundle is never overwritten, so name a new one with --out"
             )
-        return found
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
@@ -347,7 +368,6 @@ def trained(
             "takes local, ray or ray://HOST:PORT; on Ray neither --release teachers, --budget nor --encoder",
             param_hint="--engine",
         )
-    lineage, records = new.lineage_name, new.records()
     if new.unit is not None and (kind == "objective" or budget is not None):
         raise typer.BadParameter(
             NO_UNITS
@@ -356,6 +376,7 @@ def trained(
             "records. Name a --release and its --price",
             param_hint="--unit",
         )
+    records = new.records()
     content = network.content()
     if content is not None:
         if kind or budget or map_.image_shape or map_.cross or map_.features not in ("auto", "identity"):
@@ -365,27 +386,23 @@ def trained(
         feature_map: FeatureMap = network.feature_map(content, map_.shared(records.declaration))
     else:
         feature_map = map_.feature_map(records.declaration)
-    known, digests, warning = _known(new, records)
-    training = Training(records, new.model_name, lineage, feature_map, new.out, release.given())
-    if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
-        raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
-    training = with_choice(training, choice, kind)
-    if budget is not None:
-        # A simulation needs what training needs and more, which other commands should not wait for.
-        from dpserve.commands.planning import followed
+    with _noted(new, records) as warning:
+        training = Training(records, new.model_name, new.lineage_name, feature_map, new.out, release.given())
+        if choice.choose is not None and (budget is not None or new.unit is not None or new.engine != LOCAL):
+            raise typer.BadParameter("goes with none of --budget, --unit and --engine", param_hint="--choose")
+        training = with_choice(training, choice, kind)
+        if budget is not None:
+            # A simulation needs what training needs and more, which other commands should not wait for.
+            from dpserve.commands.planning import followed
 
-        _check_features_are_free(map_, kind)
-        kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
-    elif queries is not None or choosing.public is not None:
-        raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
-    written: Certified
-    if kind is not None:
-        written = train_release(kind, training)
-    else:
+            _check_features_are_free(map_, kind)
+            kind, training = followed(training, kind, budget, queries, _public_rows(new, choosing, kind, records))
+        elif queries is not None or choosing.public is not None:
+            raise typer.BadParameter("goes with --budget", param_hint="--public" if queries is None else "--queries")
+        if kind is not None:
+            return train_release(kind, training), warning
         check_options(None, training.options)
-        written = _train_head(training, content)
-    known.remember(lineage, digests)
-    return written, warning
+        return _train_head(training, content), warning
 
 
 def _train_head(training: Training, encoder: bytes | None) -> Certificate:
@@ -436,7 +453,7 @@ def _public_rows(new: NewBundle, choosing: ChoosingOptions, kind: str | None, pr
         declared.columns,
     )
     known = KnownRecords(state_folder())
-    same = len(np.intersect1d(known.digests(found), known.digests(private)))
+    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
     if shared := max(rows_in_both(found, private), same):
         raise TrainingError(
             f"{choosing.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
@@ -462,7 +479,6 @@ class PublishedOptions(Options):
 
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
-    lineage = new.lineage_name
     for flag, given in (("--unit", new.unit is not None), ("--engine", new.engine != LOCAL)):
         if given:
             raise typer.BadParameter("does not go with a network as Lu et al. train it", param_hint=flag)
@@ -474,38 +490,43 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
         raise typer.BadParameter(
             "does not go with a network as Lu et al. train it: its input is numbers", param_hint="--schema"
         )
-    known, digests, _ = _known(new, records)
-    trained = train_network(
-        records,
-        new.model_name,
-        lineage,
-        hidden=tuple(network.hidden or [128]),
-        alpha=network.alpha,
-        epochs=network.epochs,
-        seed=network.seed,
-    )
-    certificate = save_published(new.out, trained)
-    known.remember(lineage, digests)
+    with _noted(new, records):
+        trained = train_network(
+            records,
+            new.model_name,
+            new.lineage_name,
+            hidden=tuple(network.hidden or [128]),
+            alpha=network.alpha,
+            epochs=network.epochs,
+            seed=network.seed,
+        )
+        certificate = save_published(new.out, trained)
     lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *certificate.objections)
     stdout_console().print("\n - ".join(lines), highlight=False)
 
 
-def _known(new: NewBundle, records: Records) -> tuple[KnownRecords, Digests, str | None]:
-    """Return where trained records are noted, the digests of these, and the warning of a second budget, printed.
+@contextmanager
+def _noted(new: NewBundle, records: Records) -> Iterator[str | None]:
+    """Note in the block, and for good if it ends well, that records are in a lineage.
 
-    Raises TrainingError for records that are in another lineage, unless the owner accepts that.
+    Yields the warning of a second budget, which is printed, if there is one. Raises TrainingError for records, or
+    units, that are in another lineage, unless the owner accepts that.
     """
     known, lineage = KnownRecords(state_folder()), new.lineage_name
     digests = known.digests(records)
-    if not new.overlapping_lineage_is_accepted:
-        known.check(lineage, digests)
-        return known, digests, None
-    elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
-    if not elsewhere:
-        return known, digests, None
-    warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
-    typer.echo(warning, err=True)
-    return known, digests, warning
+    with known.noted(lineage, digests) as elsewhere:
+        if not elsewhere:
+            yield None
+            return
+        said = overlap(lineage, digests, elsewhere)
+        if not new.overlapping_lineage_is_accepted:
+            raise TrainingError(
+                f"{said} To keep one budget, train with --lineage {next(iter(elsewhere))}. To open a second one all "
+                "the same, add --overlapping-lineage-is-accepted"
+            )
+        warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+        typer.echo(warning, err=True)
+        yield warning
 
 
 def next_step(
