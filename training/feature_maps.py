@@ -461,11 +461,6 @@ FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
 """Those that need no file, by name."""
 
 
-def own_fields(kind: type[FeatureMap]) -> list[str]:
-    """Return the fields of a map that not every map has. A norm that it fixes itself is no field of its own."""
-    return [name for name in kind.model_fields if name not in FeatureMap.model_fields and name != "kind"]
-
-
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer.
 

@@ -10,7 +10,7 @@ the very row that was asked, so that the distance costs no power.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -153,7 +153,12 @@ class TooMuchNoise(ValueError):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Counts:
+    """What a service's own audit counted. errors: of all looks. refuted: whether one of them refuted the claim.
+
+    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
+    """
+
     looks: Annotated[int, Field(ge=0)]
     answers: int
     errors: Errors | None
@@ -161,7 +166,7 @@ class _Kept:
     stopped_by_noise: bool
 
 
-_KEPT = TypeAdapter(_Kept)
+_COUNTS = TypeAdapter(Counts)
 
 
 @dataclass(eq=False)
@@ -178,29 +183,22 @@ class LiveAudit:
     the service takes for smaller than its certificate says, a broken sampler), on the very path that clients use. What
     it cannot: a certificate whose sensitivity is wrong, a model trained on other records than said, noise that is right
     but given twice, or a ledger that does not charge. Those need two models (`observe_services`), or the ledger.
-
-    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
     """
 
     mechanism: Gaussian | Laplace
     classes: int
     delta: float
-    looks: int = 0
-    errors: Errors | None = None
-    answers: int = 0
-    stopped_by_noise: bool = False
-    _latest: dict[str, Any] = field(init=False)
+    counts: Counts = Counts(0, 0, None, False, False)
 
     def __post_init__(self) -> None:
         """Publish that nothing was seen yet."""
         self._claim = claimed_tradeoff(self.mechanism.cost, self.delta)
         self._direction = worst_case(self.mechanism, self.classes)
-        self._latest = self._published(0.0, 0, 0, refuted=False)
+        self._take(self.counts)
 
     def kept(self) -> dict[str, Any]:
         """Return what another process needs to go on, in JSON's types: counts, and no answer."""
-        counts = _Kept(self.looks, self.answers, self.errors, bool(self._latest["refuted"]), self.stopped_by_noise)
-        return asdict(counts)
+        return asdict(self.counts)
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
@@ -208,27 +206,24 @@ class LiveAudit:
         The looks go on being counted, so that the confidence holds for those before and after together.
         """
         try:
-            found = _KEPT.validate_python(kept)
+            found = _COUNTS.validate_python(kept)
         except ValidationError as error:
             raise ValueError("no looks are counted there") from error
-        if found.looks and found.errors is None:
+        if (found.errors is None) != (found.looks == 0):
             raise ValueError("no errors are counted there")
-        if found.looks and found.errors is not None:
-            self._take(found.errors, found.looks, found.answers, refuted=found.refuted)
-        self.stopped_by_noise = found.stopped_by_noise
+        self._take(found)
 
-    def _take(self, errors: Errors, looks: int, answers: int, *, refuted: bool) -> None:
+    def _take(self, counts: Counts) -> None:
         """Make these counts the audit's, all at once: an error on the way leaves those before."""
-        # A doubt, and no confidence: 1 less it would soon be 1.
-        share = 1 / (looks * (looks + 1))
-        bound = largest_refuted(self._claim.family, *errors.limits_beyond(_DOUBT * share))
-        refuted = refuted or refuted_by_limits(
-            self._claim.family,
-            min(self._claim.parameter, self._claim.family.largest),
-            *errors.limits_beyond(_CONVICTION_DOUBT * share),
-        )
-        latest = self._published(bound, looks, answers, refuted=refuted)
-        self.errors, self.looks, self.answers, self._latest = errors, looks, answers, latest
+        bound, family = 0.0, self._claim.family
+        if counts.errors is not None:
+            # A doubt, and no confidence: 1 less it would soon be 1.
+            share = 1 / (counts.looks * (counts.looks + 1))
+            bound = largest_refuted(family, *counts.errors.limits_beyond(_DOUBT * share))
+            limits = counts.errors.limits_beyond(_CONVICTION_DOUBT * share)
+            claimed = min(self._claim.parameter, family.largest)
+            counts = replace(counts, refuted=counts.refuted or refuted_by_limits(family, claimed, *limits))
+        self._latest, self.counts = self._published(bound, counts), counts
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -261,8 +256,8 @@ class LiveAudit:
         """
         if len(answers) < _FEWEST_ROWS:
             raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
-        self.stopped_by_noise = self.stopped_by_noise or not bool((answers >= _LEAST_PROBABILITY).all())
-        if self.stopped_by_noise:
+        if self.counts.stopped_by_noise or not (answers >= _LEAST_PROBABILITY).all():
+            self.counts = replace(self.counts, stopped_by_noise=True)
             raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
         noisy = np.log(answers)
         noisy = noisy - noisy.mean(axis=1, keepdims=True)
@@ -282,16 +277,18 @@ class LiveAudit:
             np.exp(moved - moved.max(axis=1, keepdims=True)),
             Worlds(base + shift, base, sensitivity[tested]),
         )
-        errors = errors_at(found[inside], found[~inside], 0.0)
+        errors, before = errors_at(found[inside], found[~inside], 0.0), self.counts
         self._take(
-            errors if self.errors is None else self.errors + errors,
-            self.looks + 1,
-            self.answers + len(answers),
-            refuted=bool(self._latest["refuted"]),
+            replace(
+                before,
+                looks=before.looks + 1,
+                answers=before.answers + len(answers),
+                errors=errors if before.errors is None else before.errors + errors,
+            )
         )
         return self.latest
 
-    def _published(self, bound: float, looks: int, answers: int, *, refuted: bool) -> dict[str, Any]:
+    def _published(self, bound: float, counts: Counts) -> dict[str, Any]:
         claim = self._claim
         # That a bound of the family's parameter implies, at the claim's delta.
         epsilon = epsilon_of_mu(bound, claim.delta) if claim.family is GAUSSIAN else bound * (claim.delta == 0)
@@ -305,9 +302,9 @@ class LiveAudit:
             },
             "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": epsilon},
             "confidence": CONFIDENCE,
-            "refuted": refuted,
-            "answers": answers,
-            "looks": looks,
+            "refuted": counts.refuted,
+            "answers": counts.answers,
+            "looks": counts.looks,
             "convicts": CONVICTS,
             "cannot_convict": CANNOT_CONVICT,
         }

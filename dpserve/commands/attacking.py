@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -108,20 +108,15 @@ class BundleOptions(Options):
 def attack(
     *,
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
-    key_file: Annotated[
-        list[Path] | None,
-        typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
-    ] = None,
+    target: str = option(..., "The service's URL, http://host:port, or a bundle's folder.", argument=True),
+    key_file: list[Path] | None = option(
+        None, "URL: a file with an API key. Repeat it, and the keys pool their answers."
+    ),
     of: CandidateOptions,
-    copies: Annotated[
-        int, typer.Option(min=1, help="Rows asked about for each record: its own and near-copies, to average noise.")
-    ] = 1,
-    confidence: Annotated[float, typer.Option(help="Of intervals and of the lower bound.")] = 0.95,
-    journal: Annotated[
-        Path | None, typer.Option(help="Where answers are kept, so that an interrupted attack goes on.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
+    copies: int = option(1, "Rows asked about for each record: its own and near-copies, to average noise.", ge=1),
+    confidence: float = option(0.95, "Of intervals and of the lower bound."),
+    journal: Path | None = option(None, "Where answers are kept, so that an interrupted attack goes on."),
+    seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0),
     shadows: ShadowOptions,
     bundle: BundleOptions,
     report: ReportOptions,

@@ -27,7 +27,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
+from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
@@ -242,6 +242,14 @@ class RowsCodec:
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
+
+
+class InvocationsCodec(RowsCodec):
+    """`POST /invocations`, as MLflow's clients and SageMaker ask."""
+
+    def instances(self, body: bytes) -> tuple[Rows, str | None]:
+        """Return the rows of a body in JSON, and the tier that it names."""
+        return parsed_json(rows_of_invocation, body)
 
 
 def _json(content: Any) -> Reply:

@@ -221,7 +221,13 @@ OPTIONS: dict[str, Option] = {
         version=3,
     ),
     "teachers": Option(
-        "250 teachers, noise on each answer", "each answer", _teachers, "teachers", "identity", version=2
+        "250 teachers, noise on each answer",
+        "each answer",
+        _teachers,
+        "teachers",
+        "identity",
+        MappingProxyType({"teachers": 250}),
+        version=2,
     ),
     "per-query": Option(
         "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=2
