@@ -217,7 +217,7 @@ def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Predicti
     return Prediction(
         probabilities=answers,
         noise=noise,
-        standing=charge.standing,
+        balance=charge.balance,
         receipt=charge.receipt,
         replayed=len(answers) - charge.new_to_client,
         charged_rows=charge.new_to_client,

@@ -166,7 +166,7 @@ class PayOncePredictor(Predictor):
         return Prediction(
             probabilities=probabilities,
             noise=noise,
-            standing=charge.standing,
+            balance=charge.balance,
             receipt=None if remembered else charge.receipt,
             charged=0 if remembered else charge.charged,
             earlier=None if remembered else charge.earlier,

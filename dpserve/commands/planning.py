@@ -229,7 +229,9 @@ def _worth(found: Plan) -> list[str]:
         best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
         if best > found.commonest_class:
             return []
-        return [f"{NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"]
+        return [
+            f"Such answers are {NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"
+        ]
     expected = found.expectation
     if expected is None:
         return []

@@ -73,14 +73,14 @@ class Answers:
 
     def budget(self, prediction: Prediction) -> BudgetOut:
         """Return the client's account."""
-        standing = prediction.standing
+        balance = prediction.balance
         return BudgetOut(
-            limit_rho=to_rho(standing.budget.picorho),
-            spent_rho=to_rho(standing.spent),
-            remaining_rho=to_rho(standing.remaining),
-            queries_left=standing.questions_left(self._price) if self._price else None,
+            limit_rho=to_rho(balance.budget.picorho),
+            spent_rho=to_rho(balance.spent),
+            remaining_rho=to_rho(balance.remaining),
+            queries_left=balance.questions_left(self._price) if self._price else None,
             unlimited=not self._price,
-            status="unproven" if standing.budget.accepts == "unproven" else "proven",
+            status="unproven" if balance.budget.accepts == "unproven" else "proven",
         )
 
     def headers(self, prediction: Prediction) -> dict[str, str]:

@@ -18,7 +18,16 @@ import pytest
 
 
 def test_help_is_there_for_everything(run):
-    for command in ((), ("train",), ("inspect",), ("serve",), ("clients", "add"), ("lineage", "set-budget"), ("demo",)):
+    for command in (
+        (),
+        ("train",),
+        ("inspect",),
+        ("serve",),
+        ("clients", "add"),
+        ("lineage", "set-budget"),
+        ("demo",),
+        ("audit",),
+    ):
         assert "Usage" in run(*command, "--help").stdout
 
 

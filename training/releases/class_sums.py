@@ -73,7 +73,7 @@ STEPS_ASSUMPTIONS = (
 def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
     """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
     before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
-    return Cost((*before, *continued.losses(steps_mu), *calibration.losses(calibration_mu)))
+    return Cost((*before, *calibration.losses(steps_mu), *calibration.losses(calibration_mu)))
 
 
 _OF_STEPS = UnknownNoise(
