@@ -46,8 +46,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption(
             "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
-    plain = budget is None and given.choose is None
-    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     if given.unit is not None and kind == "objective":
         raise WrongOption("unit", NO_UNITS)
     if given.unit is not None and budget is not None:
@@ -55,6 +53,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             "unit",
             "does not go with --budget: what it chooses by simulates single records. Name a --release and its --price",
         )
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     encoder = given.encoder_content()
     if encoder is not None and (
         kind or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
@@ -85,21 +85,25 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
 
 @contextmanager
 def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[str | None]:
-    """Note the records in the lineage when what is done meanwhile has succeeded.
+    """Note the records in the lineage while something is done, and for good when it has succeeded.
 
-    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records that are in another
-    lineage, unless the owner accepts that.
+    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records, or units, that are in
+    another lineage, unless the owner accepts that.
     """
-    known, warning = KnownRecords(state_folder()), None
+    known = KnownRecords(state_folder())
     digests = known.digests(records)
-    if not given.overlapping_lineage_is_accepted:
-        known.check(lineage, digests)
-    elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
-    if elsewhere:
-        warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
-        typer.echo(warning, err=True)
-    yield warning
-    known.remember(lineage, digests)
+    with known.noted(lineage, digests) as elsewhere:
+        warning = None
+        if elsewhere:
+            said = overlap(lineage, digests, elsewhere)
+            if not given.overlapping_lineage_is_accepted:
+                raise TrainingError(
+                    f"{said} To keep one budget, train with --lineage {next(iter(elsewhere))}. To open a second one "
+                    "all the same, add --overlapping-lineage-is-accepted"
+                )
+            warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+            typer.echo(warning, err=True)
+        yield warning
 
 
 def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Job]:
@@ -182,7 +186,7 @@ def _public_rows(given: TrainOptions, private: Records) -> Records | None:
         declared.columns,
     )
     known = KnownRecords(state_folder())
-    same = len(np.intersect1d(known.digests(found), known.digests(private)))
+    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
     if shared := max(rows_in_both(found, private), same):
         raise TrainingError(
             f"{given.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
