@@ -132,7 +132,7 @@ class MeteredPredictor(Predictor):
             stages.end("logits")
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
             stages.end("noise")
-        known = self._noise_of(sensitivity).uncertainty(answers)
+        known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
             _prediction(decided, answers[of], known.part(of))
             if isinstance(decided := decisions[place], Charge)

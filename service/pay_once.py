@@ -313,7 +313,7 @@ class PayOncePredictor(Predictor):
 def _computed(model: ReleasedModel, X: Floats) -> _Computed:
     """Return a model's answers to rows (n, d), and what is known of their noise."""
     probabilities, noise = model.answers(X)
-    return probabilities, noise.uncertainty(probabilities)
+    return probabilities, Uncertainty(noise, probabilities)
 
 
 def hold_request(

@@ -212,7 +212,7 @@ class Predictor(ABC):
 
     def _within_bounds(self, X: Floats) -> Floats:
         inside = (self._lower <= X) & (self._upper >= X)
-        if not inside.all():
+        if np.count_nonzero(inside) < inside.size:
             index, column = (int(place) for place in np.argwhere(~inside)[0])
             name = self.certificate.feature_names[column]
             raise InvalidRows(

@@ -66,7 +66,9 @@ Kind = TypeVar("Kind", bound=Account, covariant=True)
 class AccountKeys(Generic[Kind]):
     """The names of the keys of one account, of which there are three kinds: see `charge.lua`.
 
-    `contents` are those of every key but the account: none of them is there before it is opened.
+    `contents` are those of every key but the account: none of them is there before it is opened. questions: the set of
+    those that a client or group paid for after somebody else. receipts: the index of a client's. requests: a client's
+    younger idempotency keys, old_requests the older ones.
     """
 
     kind: type[Kind]
@@ -74,6 +76,10 @@ class AccountKeys(Generic[Kind]):
     name: str
     account: str
     contents: tuple[str, ...]
+    questions: str = ""
+    receipts: str = ""
+    requests: str = ""
+    old_requests: str = ""
 
     @property
     def id(self) -> str:
@@ -95,26 +101,6 @@ class AccountKeys(Generic[Kind]):
         """What to raise where there is no such account."""
         kinds = {"client": UnknownClient, "group": UnknownGroup, "lineage": UnknownLineage}
         return kinds[self.kind.scope](self.name or self.lineage)
-
-    @property
-    def questions(self) -> str:
-        """The set of the questions that a client or group paid for after somebody else."""
-        return f"{self.account}:questions"
-
-    @property
-    def receipts(self) -> str:
-        """The index of a client's receipts."""
-        return f"{self.account}:receipts"
-
-    @property
-    def requests(self) -> str:
-        """A client's younger idempotency keys."""
-        return f"{self.account}:requests"
-
-    @property
-    def old_requests(self) -> str:
-        """A client's older idempotency keys."""
-        return f"{self.account}:requests:old"
 
 
 class LineageKeys:
@@ -139,7 +125,7 @@ class LineageKeys:
 
     def client(self, client: str) -> AccountKeys[ClientAccount]:
         """Return a client's keys."""
-        return self._of(ClientAccount, client, "receipts", "questions", "requests", "requests:old")
+        return self._of(ClientAccount, client, "questions", "receipts", "requests", "requests:old")
 
     def group(self, group: str) -> AccountKeys[GroupAccount]:
         """Return a group's keys."""
@@ -147,7 +133,8 @@ class LineageKeys:
 
     def _of(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
-        return AccountKeys(kind, self._lineage, name, account, tuple(f"{account}:{part}" for part in parts))
+        contents = tuple(f"{account}:{part}" for part in parts)
+        return AccountKeys(kind, self._lineage, name, account, contents, *contents)
 
 
 @lru_cache(maxsize=256)

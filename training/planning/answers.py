@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import scipy.special
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from accounting import domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
@@ -96,13 +96,11 @@ class PublicSample:
         return cls(logits, labels, np.full(rows, sensitivity), "rows of which a head is halfway sure")
 
 
-class Expectation(BaseModel):
+class Expectation(BaseModel, frozen=True):
     """What answers are worth on rows of which a head is halfway between guessing and certain: a guess, and no bound.
 
     accuracy: of an answer; noiseless: of the head; guessing: 1/C.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     accuracy: float
     noiseless: float
@@ -129,20 +127,16 @@ class Expectation(BaseModel):
 NO_BETTER = "no better than always naming the commonest class"
 
 
-class PlannedBudget(BaseModel):
+class PlannedBudget(BaseModel, frozen=True):
     """The budget as one kind of account holds it."""
-
-    model_config = ConfigDict(frozen=True)
 
     accepts: Accepts
     rho: float
     epsilon: Annotated[float, Field(description="at the plan's delta, rounded up")]
 
 
-class Option(BaseModel):
+class Option(BaseModel, frozen=True):
     """One mechanism at one price."""
-
-    model_config = ConfigDict(frozen=True)
 
     mechanism: str
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
@@ -159,10 +153,8 @@ class Option(BaseModel):
     accuracy: Annotated[float | None, Field(description="expected on the public sample; null without one")]
 
 
-class Plan(BaseModel):
+class Plan(BaseModel, frozen=True):
     """What was asked for, and every option that the budget allows, the best first."""
-
-    model_config = ConfigDict(frozen=True)
 
     delta: float
     budgets: tuple[PlannedBudget, ...]

@@ -167,7 +167,7 @@ def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise()
     )
     assert model.stepped is not None
     _, noise = model.answers(records.X[:3])
-    said = noise.uncertainty(model.probabilities(records.X[:3]))
-    assert said.lower is None
-    assert said.undecided.all()
-    assert "gradient steps" in said.no_interval
+    shown = model.probabilities(records.X[:3])
+    assert noise.ends(shown) is None
+    assert noise.undecided(shown).all()
+    assert "gradient steps" in noise.no_interval
