@@ -64,6 +64,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     feature_map = given.feature_map(records.declaration, encoder)
     with trained_once(given, lineage, records) as warning:
         job = Job(
