@@ -178,21 +178,19 @@ def test_steps_learn_what_the_sums_do_not_say():
     assert ((rows @ same.T).argmax(axis=1) == y).mean() < 0.7
 
 
-def test_more_budget_makes_steps_no_worse_where_one_class_is_much_larger():
-    """Rows of five levels, and a class of a fifth: steps that grow with the budget alone swing from side to side."""
+def test_more_budget_makes_steps_no_worse_where_many_records_disagree():
+    """Rows of three levels, and a class of a tenth: steps that grow with the budget alone lose 0.06 here."""
     generator = np.random.default_rng(1)
-    levels = generator.integers(8, size=(6000, 5))
-    rows = np.eye(8)[levels].reshape(len(levels), -1)
+    rows = np.eye(3)[generator.integers(3, size=(20_000, 5))].reshape(-1, 15)
     rows = unit(rows - rows.mean(axis=0))
-    score = rows @ generator.standard_normal(40)
-    y = (score > np.quantile(score, 0.8)).astype(np.int64)
-    around = np.stack([rows[y == each].sum(axis=0) for each in (0, 1)])
-    directions = around / np.linalg.norm(around, axis=1, keepdims=True)
+    score = rows @ generator.standard_normal(15)
+    y = (score + 0.6 * generator.standard_normal(len(rows)) > np.quantile(score, 0.9) + 0.3).astype(np.int64)
+    directions = unit(np.stack([rows[y == each].sum(axis=0) for each in (0, 1)]))
     right = []
-    for mu in (0.1, 0.3, 1.0, 2.8):
-        weights, constants = descended(directions, of_rows(rows, y), ROWS, mu, 6000, Seeded(5))
+    for mu in (0.1, 1.0, 2.8):
+        weights, constants = descended(directions, of_rows(rows, y), ROWS, mu, len(y), Seeded(5))
         right.append(((rows @ weights.T + constants).argmax(axis=1) == y).mean())
-    assert min(right) > 0.88
+    assert min(right) > 0.91
     assert all(after > before - 0.01 for before, after in pairwise(right))
 
 
