@@ -193,7 +193,7 @@ def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
 _HIDDEN = 128
 
 OPTIONS: dict[str, Option] = {
-    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=3),
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=4),
     "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity", version=2),
     "weights-fourier": Option(
         "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=3
