@@ -81,15 +81,11 @@ class ConfiguredService:
 
     @property
     def server(self) -> ServiceSettings:
-        """How it listens and what it takes."""
+        """How it answers at its port, and what it takes."""
         settings = self.settings
         return ServiceSettings(
-            host=settings.host,
-            port=settings.port,
             workers=settings.workers,
             largest_batch=settings.largest_batch,
-            max_batch_size=settings.max_batch_size,
-            max_batch_time=settings.max_batch_time,
             trusted_proxies=settings.proxies,
             tls=settings.tls(),
         )

@@ -84,27 +84,26 @@ class NewBundle(FileOptions):
         """The model's public name."""
         return self.name or self.out.resolve().name
 
-    def read_all(self) -> tuple[str, Records]:
-        """Return the lineage's name, and the records.
+    def read_all(self, *checks: Callable[[], object]) -> tuple[str, Records]:
+        """Return the lineage's name, and the records. checks: what else may raise TrainingError.
 
         Raises TrainingError for all that is missing or wrong at once: in the options, in the schema, in the records.
         """
-        wrong: list[str] = []
+        wrong: list[TrainingError] = []
 
         def told(part: Callable[[], _Part]) -> _Part | None:
             try:
                 return part()
-            except WrongOption:
-                raise
             except TrainingError as error:
-                wrong.append(str(error))
+                wrong.append(error)
             return None
 
         lineage, declared = told(self.lineage_name), told(self._declared)
-        told(self._check_out)
+        for check in (self._check_out, *checks):
+            told(check)
         records = None if declared is None else told(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
-            raise TrainingError("\n".join(wrong))
+            raise wrong[0] if len(wrong) == 1 else TrainingError("\n".join(map(str, wrong)))
         return lineage, records
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

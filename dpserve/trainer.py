@@ -48,7 +48,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption(
             "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
-    lineage, records = given.read_all()
     if given.unit is not None and kind == "objective":
         raise WrongOption("unit", NO_UNITS)
     if given.unit is not None and budget is not None:
@@ -56,6 +55,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             "unit",
             "does not go with --budget: what it chooses by simulates single records. Name a --release and its --price",
         )
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     encoder = given.encoder_content()
     if encoder is not None and (
         kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
@@ -65,6 +66,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     feature_map = given.feature_map(records.declaration, encoder)
     if encoder is not None:
         # It takes its time, and keeps what it has computed.
@@ -91,21 +94,25 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
 
 @contextmanager
 def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[str | None]:
-    """Note the records in the lineage when what is done meanwhile has succeeded.
+    """Note the records in the lineage while something is done, and for good when it has succeeded.
 
-    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records that are in another
-    lineage, unless the owner accepts that.
+    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records, or units, that are in
+    another lineage, unless the owner accepts that.
     """
-    known, warning = KnownRecords(state_folder()), None
+    known = KnownRecords(state_folder())
     digests = known.digests(records)
-    if not given.overlapping_lineage_is_accepted:
-        known.check(lineage, digests)
-    elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
-    if elsewhere:
-        warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
-        typer.echo(warning, err=True)
-    yield warning
-    known.remember(lineage, digests)
+    with known.noted(lineage, digests) as elsewhere:
+        warning = None
+        if elsewhere:
+            said = overlap(lineage, digests, elsewhere)
+            if not given.overlapping_lineage_is_accepted:
+                raise TrainingError(
+                    f"{said} To keep one budget, train with --lineage {next(iter(elsewhere))}. To open a second one "
+                    "all the same, add --overlapping-lineage-is-accepted"
+                )
+            warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+            typer.echo(warning, err=True)
+        yield warning
 
 
 def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Job]:
@@ -120,7 +127,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
 
     release, queries, options = given.kind, given.queries, job.options
     _check_nothing_is_chosen_twice(given, options)
-    n = job.needed("records_declared", "about how many records there are, as a number that may be public")
+    n = job.records_declared()
     whole, declared = whole_picorho(budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
     kind = rules.kind_of(declared, shape)
@@ -188,7 +195,7 @@ def _public_rows(given: TrainOptions, private: Records) -> Records | None:
         declared.columns,
     )
     known = KnownRecords(state_folder())
-    same = len(np.intersect1d(known.digests(found), known.digests(private)))
+    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
     if shared := max(rows_in_both(found, private), same):
         raise TrainingError(
             f"{given.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
@@ -220,7 +227,7 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     lams, price = _lams(given.choose), given.choose_price
     if price is None:
         raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
-    declared = job.needed("records_declared", "a public number; of a sixth of it noise is an average")
+    declared = job.records_declared()
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
     choice = choice_for(lams, declared, whole_picorho(price), recipe, len(job.records.declaration.classes))

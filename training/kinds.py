@@ -1,8 +1,8 @@
 """Every kind of model that an owner may train: how it is trained and saved, and which options say how."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,22 +33,6 @@ class Progress(Protocol):
         """Give a function that takes how many of the steps are done."""
 
 
-class Quiet:
-    """Shows nothing."""
-
-    @contextmanager
-    def minimising(self, goal: float, /) -> Iterator[Callable[[float], None]]:
-        """Take the gradient norm."""
-        del goal
-        yield lambda _: None
-
-    @contextmanager
-    def steps_with_progress(self, steps: int, /) -> Iterator[Callable[[int], None]]:
-        """Take how many steps are done."""
-        del steps
-        yield lambda _: None
-
-
 @dataclass(frozen=True)
 class Job:
     """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets."""
@@ -60,45 +44,56 @@ class Job:
     out: Path
     options: Mapping[str, Any]
     state: Path
-    progress: Progress = field(default_factory=Quiet)
+    progress: Progress
 
-    def needed(self, name: str, why: str) -> Any:
-        """Return an option, or raise WrongOption if it was not given."""
-        if name not in self.options:
-            raise WrongOption(name, f"is needed: {why}")
-        return self.options[name]
+    def records_declared(self) -> int:
+        """Return about how many records there are. Raises WrongOption where that is not said."""
+        if "records_declared" not in self.options:
+            raise WrongOption("records_declared", f"is needed: {_NEEDED['records_declared']}")
+        declared: int = self.options["records_declared"]
+        return declared
 
     def price(self) -> int:
         """Return the price of all answers together, in picorho."""
-        return whole_picorho(self.needed("price", f"what all answers together cost: {_PRICES}"))
+        return whole_picorho(self.options["price"])
 
     def recipe(self) -> Recipe:
         """Return how a head is trained."""
-        lam = self.needed("lam", "a larger Lambda means less noise and a simpler model")
-        return Recipe(self.name, self.feature_map, lam, self.options.get("tolerance", DEFAULT_TOLERANCE))
+        return Recipe(
+            self.name, self.feature_map, self.options["lam"], self.options.get("tolerance", DEFAULT_TOLERANCE)
+        )
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of model is trained and saved, and which options say how."""
+    """How a kind of model is trained and saved, and which options say how. needed: those without which it cannot be."""
 
     train: Callable[[Job], Certified]
     options: tuple[str, ...]
+    needed: tuple[str, ...] = ()
 
 
 def train(kind: str | None, job: Job) -> Certified:
     """Train and save a model; return its certificate. kind: of `KINDS`; None for a head.
 
-    Raises WrongOption for options that it does not take; TrainingError.
+    Raises WrongOption, as `check` does, and TrainingError.
     """
+    check(kind, job.options)
+    return (HEAD if kind is None else KINDS[kind]).train(job)
+
+
+def check(kind: str | None, options: Mapping[str, Any]) -> None:
+    """Raise WrongOption for options that a kind of model does not take, and for those that it needs and has not."""
     made = HEAD if kind is None else KINDS[kind]
-    for name in job.options:
+    for name in options:
         if name not in made.options:
             releases = [each for each in PAY_ONCE if name in KINDS[each].options]
             others = [f"--release {' or '.join(releases)}"] if releases else []
             others += ["--teachers"] if name in KINDS["teachers"].options else []
             raise WrongOption(name, f"goes with {' or '.join(others)}")
-    return made.train(job)
+    for name in made.needed:
+        if name not in options:
+            raise WrongOption(name, f"is needed: {_NEEDED[name]}")
 
 
 def _train_head(job: Job) -> Certificate:
@@ -128,17 +123,13 @@ def _train_dpsgd(job: Job) -> ReleaseCertificate:
     from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
 
     whole, given = job.price(), job.options
-    declared = job.needed(
-        "records_declared",
-        "about how many records there are, as a public number; counting them would say whether one is there",
-    )
     made = rules.steps(job.feature_map)
     made |= {name: given[name] for name in ("sampling_rate", "steps", "activation", "learning_rate") if name in given}
     if "gradient_clip" in given:
         made["clip_norm"] = given["gradient_clip"]
     hidden = _widths(given)
     network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
-    choices = by_rule(declared, mu_for(whole), network.size, hidden=hidden, **made)
+    choices = by_rule(given["records_declared"], mu_for(whole), network.size, hidden=hidden, **made)
     recipe = DpSgdRecipe(
         job.name,
         job.feature_map,
@@ -220,19 +211,26 @@ def tier_prices(words: Sequence[str]) -> dict[str, int]:
     return prices
 
 
+_NEEDED = {
+    "lam": "a larger Lambda means less noise and a simpler model",
+    "price": f"what all answers together cost: {_PRICES}",
+    "records_declared": "about how many records there are, as a number that may be public; counting them would say "
+    "whether one is there",
+}
 _OF_NETWORKS = ("hidden", "activation", "steps", "learning_rate")
 
-HEAD = Kind(_train_head, ("lam", "tolerance"))
+HEAD = Kind(_train_head, ("lam", "tolerance"), ("lam",))
 """Each of whose answers is paid for."""
 
 KINDS: Mapping[str, Kind] = {
-    "class-sums": Kind(_train_class_sums, ("price", "records_declared")),
-    "objective": Kind(_train_objective, ("lam", "tolerance", "price")),
-    "weights": Kind(_train_weights, ("lam", "tolerance", "price", "tier")),
+    "class-sums": Kind(_train_class_sums, ("price", "records_declared"), ("price",)),
+    "objective": Kind(_train_objective, ("lam", "tolerance", "price"), ("price",)),
+    "weights": Kind(_train_weights, ("lam", "tolerance", "price", "tier"), ("lam",)),
     "teachers": Kind(_train_teachers, ("teachers", "rule", *_OF_NETWORKS)),
     "dpsgd": Kind(
         _train_dpsgd,
         ("price", "records_declared", *_OF_NETWORKS, "sampling_rate", "sampling", "step_noise", "gradient_clip"),
+        ("price", "records_declared"),
     ),
 }
 """By name: models that are private themselves, and teachers, each of whose answers is paid for."""

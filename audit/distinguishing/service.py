@@ -23,13 +23,13 @@ from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
 from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from audit.families import GAUSSIAN
+from audit.pieces import ResultStore, kept_scores
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 
 Floats = NDArray[np.float64]
 _DRAWS = 4
-Kept = Callable[[Mapping[str, Any], Callable[[], tuple[Floats, Floats]]], tuple[Floats, Floats]]
 
 JITTER = 2.0**-10
 """How far, of a feature's range, a trial's row may lie from the strongest one: 2^14 steps of its features or so."""
@@ -86,15 +86,16 @@ def observe_services(
     row: Floats,
     trials: int,
     rng: np.random.Generator,
+    store: ResultStore,
     *,
-    kept: Kept = lambda _, ask: ask(),
+    seed: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Mechanism, Floats, Floats]:
     """Ask both services about `trials` rows near `row` (1, d); return the mechanism and the scores of either world.
 
     Raises ValueError unless the services serve the pair's two models by the same mechanism at the same price, and
-    whatever the client raises. Every row is charged at either service. kept: from what the scores of some rows depend
-    on besides the seed, and how to ask, to those scores: asked, or as they were kept before.
+    whatever the client raises. Every row is charged at either service, unless the store has its scores: of both models,
+    the price, the rows and the seed that `rng` came from.
     """
     mechanism = _agreed(service_in, service_out, pair)
     feature_map = pair.head_in.certificate.feature_map
@@ -113,12 +114,14 @@ def observe_services(
             return inside, outside
 
         piece = {
+            "name": "audit-service",
+            "seed": seed,
             "models": [head.certificate.model_id for head in (pair.head_in, pair.head_out)],
             "mechanism": mechanism.name,
             "losses": str(mechanism.cost),
             "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
         }
-        for scored, all_scored in zip(kept(piece, ask), found, strict=True):
+        for scored, all_scored in zip(kept_scores(store, piece, ask), found, strict=True):
             all_scored.append(scored)
         progress(len(asked))
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])

@@ -141,7 +141,7 @@ def set_lineage_budget(
                 ) from None
             await opened.open_lineage(name, given.paced("gaussian"), time=time.time())
             return f"opened the lineage {name}"
-        change = partial(opened.set_lineage_budget, name)
+        change = partial(opened.set_budget, name)
         return await _changed(f"the lineage {name}", account.budget, given, [], change, yes=yes)
 
     typer.echo(ledger.run(apply))
@@ -232,7 +232,7 @@ def set_group_budget(*, name: str = GROUP_NAME, given: PacedBudget, lineage: Act
 
     async def apply(opened: Ledger, chosen: str) -> str:
         before, above = (await opened.group(chosen, name)).budget, await opened.above(chosen)
-        change = partial(opened.set_group_budget, chosen, name)
+        change = partial(opened.set_budget, chosen, group=name)
         return await _changed(f"the group {name}", before, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
@@ -314,7 +314,7 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
     table = whole("receipt", "time", "model", "mechanism", "rows", "rho")
     for receipt in receipts:
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
-        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.rows))
+        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.releases))
         table.add_row(*row, f"{to_rho(receipt.total):.6g}")
     out.print(table, highlight=False)
 
@@ -326,7 +326,7 @@ def set_budget(*, name: str = NAME, given: PacedBudget, lineage: ActOnLineage, y
     async def apply(opened: Ledger, chosen: str) -> str:
         account = await opened.client(chosen, name)
         above = await opened.above(chosen, account.group)
-        change = partial(opened.set_client_budget, chosen, name)
+        change = partial(opened.set_budget, chosen, client=name)
         return await _changed(name, account.budget, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))

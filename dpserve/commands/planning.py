@@ -167,7 +167,7 @@ def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
         return planned
     X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
     known, lineage = KnownRecords(options.state_folder()), head.certificate.lineage
-    if records is not None and (shared := known.among(known.digests(records)).get(lineage, 0)):
+    if records is not None and (shared := known.among(known.digests(records)).get(lineage, (0,))[0]):
         raise TrainingError(
             f"{given.public} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
             "them is not covered by any budget. Put rows that are public into a file of their own"
@@ -229,7 +229,9 @@ def _worth(found: Plan) -> list[str]:
         best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
         if best > found.commonest_class:
             return []
-        return [f"{NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"]
+        return [
+            f"Such answers are {NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"
+        ]
     expected = found.expectation
     if expected is None:
         return []

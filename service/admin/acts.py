@@ -225,18 +225,14 @@ class SetBudget(_Budgeted):
             raise ValueError("name a client, or a group, or neither for the lineage")
         account: Account
         above: Sequence[Account] = ()
-        change: Callable[[Budget], Awaitable[object]]
         name = self.client or self.group or f"the lineage {self.lineage}"
         if self.client:
             account = await ledger.client(self.lineage, self.client)
             above = await ledger.above(self.lineage, account.group)
-            change = partial(ledger.set_client_budget, self.lineage, self.client)
         elif self.group:
             account, above = await ledger.group(self.lineage, self.group), await ledger.above(self.lineage)
-            change = partial(ledger.set_group_budget, self.lineage, self.group)
         else:
             account = await ledger.lineage(self.lineage)
-            change = partial(ledger.set_lineage_budget, self.lineage)
         before, budget = account.budget, self.budget(account.budget, account.budget)
         check_within(name, budget, above)
         raises = budget.lets_more(before)
@@ -253,7 +249,8 @@ class SetBudget(_Budgeted):
         # A refill that it had not begins with the next charge.
         begun = budget.refill is not None and before.refill == budget.refill
         changed = replace(account, budget=budget, before=account.before if begun else account.spent)
-        return _Plan(words, partial(change, budget), raises, account.state, changed.state)
+        change = partial(ledger.set_budget, self.lineage, budget, client=self.client, group=self.group)
+        return _Plan(words, change, raises, account.state, changed.state)
 
 
 class _OfClient(Act):

@@ -289,7 +289,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         found = await ledger.receipts(lineage, after=after, count=count + 1)
         page, next_after = paged(found, count, lambda receipt: receipt.sequence)
         listed = [
-            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_rows, each.lineage_total))
+            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, each.lineage_total))
             | {"client": each.client}
             for each in page
         ]

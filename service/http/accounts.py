@@ -55,7 +55,7 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         found = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(found, count, lambda receipt: receipt.number)
-        listed = [receipt_out(each, each.number, each.rows, each.total) for each in page]
+        listed = [receipt_out(each, each.number, each.releases, each.total) for each in page]
         return Json(ReceiptsOut(listed, next_after))
 
 

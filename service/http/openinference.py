@@ -153,13 +153,14 @@ class OpenInferenceCodec:
 
     def _parameters(self, prediction: Prediction) -> dict[str, Any]:
         """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
-        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise
+        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise.noise
         receipt["receipt_id"] = receipt.pop("id")
         del receipt["model"]
         named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
         named["rehearsal"] = True if self._predictor.rehearsal else None
         named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
-        named["noise_scale"] = None if noise.scale is None else float(noise.scale.max())
+        scale = prediction.noise.scale
+        named["noise_scale"] = None if scale is None else float(scale.max())
         named["no_interval"] = noise.no_interval or None
         return {name: value for name, value in named.items() if value is not None}
 
@@ -379,8 +380,7 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
 
 def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     """Return an answer's tensors by name: `Predictor.outputs`."""
-    noise = prediction.noise
     found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
-    if noise.lower is not None and noise.upper is not None:
-        found |= {"lower": noise.lower, "upper": noise.upper}
-    return found | {"undecided": noise.undecided}
+    if (intervals := prediction.noise.intervals) is not None:
+        found["lower"], found["upper"] = intervals
+    return found | {"undecided": prediction.noise.undecided}

@@ -18,7 +18,16 @@ import pytest
 
 
 def test_help_is_there_for_everything(run):
-    for command in ((), ("train",), ("inspect",), ("serve",), ("clients", "add"), ("lineage", "set-budget"), ("demo",)):
+    for command in (
+        (),
+        ("train",),
+        ("inspect",),
+        ("serve",),
+        ("clients", "add"),
+        ("lineage", "set-budget"),
+        ("demo",),
+        ("audit",),
+    ):
         assert "Usage" in run(*command, "--help").stdout
 
 
@@ -132,7 +141,7 @@ def test_a_second_budget_for_one_record_less_is_refused_unless_it_is_accepted(ru
     (run.folder / "fewer.csv").write_text("\n".join([*lines[:7], *lines[8:]]))
     again = [*run.train, "--data", "fewer.csv", "--out", "again", "--lineage", "others"]
     refused = run.fails(*again)
-    warning = "Of the 199 records of the lineage 'others', 199 are in the lineage 'people' as well"
+    warning = "Of the 199 records of the lineage 'others', 199 records are in the lineage 'people' as well"
     assert warning in refused
     assert "train with --lineage people" in refused
     assert not (run.folder / "again").exists()

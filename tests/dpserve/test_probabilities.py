@@ -7,6 +7,7 @@ on probabilities, however many classes it gets right.
 import numpy as np
 import pytest
 
+from dpserve.commands import console
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
 from training.data.digits import load_digits
@@ -82,7 +83,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     n, answers = len(records), 1000 if kind == "teachers" else None
     chosen = of_kind(kind, "identity", answers).training_options(n, whole_picorho("epsilon:3@1e-5"), answers)
     chosen_map, home = feature_map("identity", records.declaration), tmp_path / "home"
-    train(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home))
+    train(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
 
     found = of_model(load_model(tmp_path / "m"), X)
 
