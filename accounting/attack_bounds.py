@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from accounting import compositions, conversions, domains, identifiability, tradeoff
 from accounting.budgets import Budget
@@ -25,10 +25,8 @@ _LARGEST_CURVE_EPSILON = 500.0
 """Beyond it a curve says nothing about the rates shown, and its exponentials overflow."""
 
 
-class Identifiability(BaseModel):
+class Identifiability(BaseModel, frozen=True):
     """What the releases mean for one record. Bounds are rounded up; see `accounting.identifiability`."""
-
-    model_config = ConfigDict(frozen=True)
 
     posterior_belief_bound: Annotated[
         float, Field(description="even odds become a firmer belief than this with probability at most delta")
@@ -42,19 +40,15 @@ class Identifiability(BaseModel):
     ]
 
 
-class AttackPower(BaseModel):
+class AttackPower(BaseModel, frozen=True):
     """What no attack with this false positive rate exceeds."""
-
-    model_config = ConfigDict(frozen=True)
 
     false_positive_rate: float
     true_positive_rate_bound: Annotated[float, Field(description="1 - f(false positive rate), rounded up")]
 
 
-class AttackReading(BaseModel):
+class AttackReading(BaseModel, frozen=True):
     """What the exact rates of an attack say; for rates that were estimated, give the ends of their intervals."""
-
-    model_config = ConfigDict(frozen=True)
 
     true_positive_rate: float
     false_positive_rate: float

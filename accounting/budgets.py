@@ -110,7 +110,7 @@ class Refill:
 
 def accepts_for(cost: Cost) -> Accepts:
     """Return what the strictest account that pays for `cost` accepts."""
-    return _PAYERS[cost.standing][0]
+    return _PAYERS[cost.kind][0]
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Budget:
 
     def pays_for(self, cost: Cost) -> bool:
         """Return whether an account with this budget accepts charges of this cost."""
-        return self.accepts in _PAYERS[cost.standing] and cost.coins <= self.coins_allowed
+        return self.accepts in _PAYERS[cost.kind] and cost.coins <= self.coins_allowed
 
     def lets_more(self, before: Self) -> bool:
         """Return whether an account may spend more under this budget than under one before it, or sooner."""

@@ -299,7 +299,7 @@ class Cost:
         return not any(isinstance(loss, ClaimedLoss) for loss in self.losses)
 
     @property
-    def standing(self) -> Literal["gaussian", "proven", "unproven"]:
+    def kind(self) -> Literal["gaussian", "proven", "unproven"]:
         """What an account must accept to pay for it."""
         if not self.is_proven:
             return "unproven"

@@ -10,26 +10,22 @@ from datetime import date
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from accounting import identifiability, picorho
 from accounting.budgets import Accepts, Budget, Period, Scope
 from accounting.losses import Cost
 
 
-class Amount(BaseModel):
+class Amount(BaseModel, frozen=True):
     """An amount of privacy loss, as rho and as epsilon at the report's delta."""
-
-    model_config = ConfigDict(frozen=True)
 
     rho: Annotated[float, Field(ge=0, description="zCDP rho; adds up exactly")]
     epsilon: Annotated[float, Field(ge=0, description="epsilon at the report's delta, rounded up; does not add up")]
 
 
-class Remaining(BaseModel):
+class Remaining(BaseModel, frozen=True):
     """What may still be spent."""
-
-    model_config = ConfigDict(frozen=True)
 
     rho: Annotated[float, Field(ge=0, description="limit less spent")]
     epsilon: Annotated[
@@ -42,19 +38,15 @@ class Remaining(BaseModel):
     ]
 
 
-class Price(BaseModel):
+class Price(BaseModel, frozen=True):
     """What the answer to one row costs."""
-
-    model_config = ConfigDict(frozen=True)
 
     rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
     losses: Annotated[str, Field(description="the privacy losses of one answer, as kind:parameter, comma-separated")]
 
 
-class Bound(BaseModel):
+class Bound(BaseModel, frozen=True):
     """An upper bound as things stand, and once the whole budget is spent."""
-
-    model_config = ConfigDict(frozen=True)
 
     now: Annotated[
         float,
@@ -65,10 +57,8 @@ class Bound(BaseModel):
     ]
 
 
-class RefillReport(BaseModel):
+class RefillReport(BaseModel, frozen=True):
     """How much of the limit may be spent in each calendar period (UTC), and how that stands now."""
-
-    model_config = ConfigDict(frozen=True)
 
     period: Period
     each: Annotated[
@@ -79,7 +69,7 @@ class RefillReport(BaseModel):
     next: Annotated[date | None, Field(description="the day of the next refill; null where the limit leaves none")]
 
 
-class AccountReport(BaseModel):
+class AccountReport(BaseModel, frozen=True):
     """One account: limit, spent, remaining, price, queries left, and what it means for one record.
 
     `posterior_belief_bound`: someone who holds it for even odds that a given record is in the data, and knows
@@ -92,8 +82,6 @@ class AccountReport(BaseModel):
     `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by more than this;
     delta plays no part in it.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     accepts: Annotated[Accepts, Field(description="which charges the account accepts")]
     status: Annotated[

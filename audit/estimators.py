@@ -117,15 +117,6 @@ def confidence_of_each(confidence: float, parts: int) -> float:
     return 1 - (1 - confidence) / parts
 
 
-def clopper_pearson(successes: float, trials: float, confidence: float) -> float:
-    """Return an upper limit of a probability that holds with `confidence` (Clopper and Pearson 1934), rounded up.
-
-    A confidence is rounded to 1 where the doubt is below 1e-16: `upper_limit` takes any doubt.
-    """
-    domains.require_between("the confidence", confidence, 0, 1)
-    return upper_limit(successes, trials, 1 - confidence)
-
-
 def upper_limit(successes: float, trials: float, doubt: float) -> float:
     """Return an upper limit of a probability that fails with at most `doubt` (Clopper and Pearson 1934), rounded up.
 
@@ -340,7 +331,7 @@ def gdp_of_pooled_errors(errors: Errors, confidence: float) -> float:
             f"not be {confidence}"
         )
     m, n = errors.negatives, errors.positives
-    limit = clopper_pearson(errors.false_positives + errors.false_negatives, m + n, confidence)
+    limit = upper_limit(errors.false_positives + errors.false_negatives, m + n, 1 - confidence)
 
     def excess(mu: float) -> float:
         return (limit - _least_pooled_rate(mu, m, n)) or math.ulp(0.0)

@@ -103,14 +103,14 @@ class BundleEndpoint:
         sensitivity = self.head.logit_sensitivity(phi)
         context = noise_context(self.head.certificate.model_id, self.mechanism)
         noise = KeyedRandomness(self.noise_key, context, question_bytes(phi, sensitivity))
-        self._charge(set(noise.digests))
+        self.charge(set(noise.digests))
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)
 
     @property
     def _account(self) -> Budget:
         return self.budget_of_key or _largest(self.mechanism.cost)
 
-    def _charge(self, questions: set[bytes]) -> None:
+    def charge(self, questions: set[bytes]) -> None:
         """Charge the key for questions that are new to it, and the lineage for those new to all: both or neither.
 
         The lineage refuses by what is new to the key, as the ledger does: a key learns nothing of what others asked.

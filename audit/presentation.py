@@ -1,8 +1,6 @@
 """What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +8,8 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
-from audit.membership.claims import STEPS, ClaimedReleases
-from audit.membership.verdict import LOW_RATES, AttackResult
+from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
+from audit.membership.verdict import LOW_RATES, AttackResult, Verdict
 from audit.reports import Picture, Report, Table, interval, number
 from audit.sampler import ChiSquare, SamplerFinding
 from mechanisms.noise import DISTANCE
@@ -27,113 +25,29 @@ Floats = NDArray[np.float64]
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
+"""Of an ROC, on either scale."""
 
 
 def of_attack(outcome: "Outcome") -> Report:
     """Return the report of an attack: every attack in one table, and the ROC under the claim's curve."""
-    judged, plan, accounts = outcome.verdict, outcome.plan, outcome.accounts
-    replays, charges, pairs, best = outcome.replays, outcome.charges, judged.pairs, judged.best
-    stated = [account["membership_advantage_bound"]["now"] for account in accounts]
-    model, price = outcome.model, outcome.model.get("price_per_row") or {}
+    judged, model, unit = outcome.verdict, outcome.model, outcome.model.get("unit")
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
-    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members"
-    drawn = sorted(judged.found, key=lambda one: (one is best, one.selection_advantage), reverse=True)[:_DRAWN_ATTACKS]
+    price = (model.get("price_per_row") or {}).get("losses") or "nothing a row"
+    of_units = "" if unit is None else f", units of all records of one {unit!r}"
+    decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members{of_units}"
+    roc = _roc(judged)
     return Report(
-        title=f"membership-inference attack on {model['name']} ({served}, at {price.get('losses') or 'nothing a row'})",
+        title=f"membership-inference attack on {model['name']} ({served}, at {price})",
         finding=_attack_finding(outcome),
         convicted=outcome.convicted,
         inconclusive=outcome.inconclusive,
-        content={
-            "model": {
-                name: model.get(name)
-                for name in ("name", "model_id", "status", "mechanism", "mechanism_status", "price_per_row")
-            },
-            "confidence": judged.confidence,
-            "seed": outcome.choices.seed,
-            "plan": {
-                **{
-                    name: getattr(plan, name)
-                    for name in ("of_each", "offered", "keys", "half_width", "largest_epsilon")
-                },
-                "rows_for_each_candidate": plan.copies,
-                "rows_affordable": plan.left,
-                "rows_affordable_together": plan.shared,
-            },
-            "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
-            "answers_seen_by_a_decision": outcome.releases,
-            "exhausted": outcome.exhausted,
-            "replays": asdict(replays) | {"charged": to_rho(replays.charged), "price": to_rho(replays.price)},
-            "charges": {
-                "price": to_rho(charges.price),
-                "rows": charges.rows,
-                "spent": [to_rho(spent) for spent in charges.spent],
-                "shared_by_all_keys": charges.shared,
-                "keys_overdrawn": charges.overdrawn,
-                "keys_refused_at_the_end": charges.refused,
-                "faults": charges.faults,
-            },
-            "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
-            "same_distribution": outcome.difference,
-            "attacks": [_result_content(one) for one in judged.found],
-            "best": best.attack,
-            "roc": _curves(drawn, judged.decision),
-            "epsilon_lower_bound": best.epsilon,
-            "corner": best.corner,
-            "pairs": pairs,
-            "claim": {
-                "delta": judged.decision.delta,
-                "of_one_decision": _claim_content(judged.decision),
-                "of_everything_spent": _claim_content(judged.total),
-                "advantage_bound_stated_by_the_service": stated,
-            },
-            "spent": [account["spent"] for account in accounts],
-        },
-        tables=(
-            Table.of(
-                f"attacks on {decided}",
-                ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
-                [
-                    (
-                        ("* " if one is best else "") + one.attack,
-                        f"{one.advantage:+.3f}",
-                        f"{one.low:+.2f} {one.high:+.2f}",
-                        f"{one.auc:.3f}",
-                        *(number(rate, 3) for rate in (*reversed(one.true_positive_rates), one.precision)),
-                        f"{one.epsilon:.3f}",
-                    )
-                    for one in judged.found
-                ],
-                "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
-                "non-members are too few to see it. eps >=: lower bound of epsilon for replacing one record.",
-            ),
-            Table.of(
-                "what is proven" if judged.decision.proven else "what is claimed",
-                ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
-                [
-                    (what, claim.rho, *(figure for steps in (1, STEPS) for figure in _claimed(claim, steps)))
-                    for what, claim in (
-                        (f"one decision, {outcome.releases} seen", judged.decision),
-                        ("all that was answered", judged.total),
-                    )
-                ],
-                f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
-                f"{', '.join(map(number, stated))} for what was spent. It is about adding or removing a record; the "
-                "experiment replaces one, which is two steps.",
-            ),
-            Table.of(
-                "what the keys spent",
-                ("key", "rho", "epsilon", "rows left"),
-                [
-                    (place, account["spent"]["rho"], account["spent"]["epsilon"], account["queries_left"])
-                    for place, account in enumerate(accounts, start=1)
-                ],
-            ),
-        ),
+        content=_attack_content(outcome) | {"roc": roc},
+        tables=_attack_tables(outcome, decided),
         pictures=(
             Picture(
                 f"ROC of attacks on {model['name']}",
                 f"{decided}. The shaded side of the black curve is out of reach if the claim holds, except by chance.",
-                lambda figure: _draw_roc(figure, drawn, judged.decision),
+                lambda figure: _draw_roc(figure, roc, proven=judged.decision.proven),
                 (11, 5),
             ),
         ),
@@ -142,18 +56,113 @@ def of_attack(outcome: "Outcome") -> Report:
             *(f"ran out of budget, and used what was answered ({one})" for one in outcome.exhausted),
             *outcome.cautions,
         ),
-        notes=(
-            f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} records; "
-            f"seed {outcome.choices.seed}",
-            f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
-            f"charged rho = {number(to_rho(replays.charged))}",
-            _charged(outcome),
-            f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
-            f"{pairs.epsilon:.3f} of all answers together, for replacing one record; exact confidence",
-            "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
-            "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
-            "the confidence",
+        notes=_attack_notes(outcome),
+    )
+
+
+def _attack_content(outcome: "Outcome") -> dict[str, Any]:
+    """Return everything but the ROC, for JSON."""
+    judged, plan, replays, charges = outcome.verdict, outcome.plan, outcome.replays, outcome.charges
+    shown = ("name", "model_id", "status", "unit", "mechanism", "mechanism_status", "price_per_row")
+    planned = ("of_each", "offered", "keys", "half_width", "largest_epsilon")
+    return {
+        "model": {name: outcome.model.get(name) for name in shown},
+        "confidence": judged.confidence,
+        "seed": outcome.choices.seed,
+        "plan": {
+            **{name: getattr(plan, name) for name in planned},
+            "rows_for_each_candidate": plan.copies,
+            "rows_affordable": plan.left,
+            "rows_affordable_together": plan.shared,
+        },
+        "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
+        "answers_seen_by_a_decision": outcome.releases,
+        "exhausted": outcome.exhausted,
+        "replays": vars(replays) | {"charged": to_rho(replays.charged), "price": to_rho(replays.price)},
+        "charges": {
+            "price": to_rho(charges.price),
+            "rows": charges.rows,
+            "spent": [to_rho(spent) for spent in charges.spent],
+            "shared_by_all_keys": charges.shared,
+            "keys_overdrawn": charges.overdrawn,
+            "keys_refused_at_the_end": charges.refused,
+            "faults": charges.faults,
+        },
+        "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
+        "same_distribution": outcome.difference,
+        "attacks": [_result_content(one) for one in judged.found],
+        "best": judged.best.attack,
+        "epsilon_lower_bound": judged.best.epsilon,
+        "corner": judged.best.corner,
+        "pairs": judged.pairs,
+        "claim": {
+            "delta": judged.decision.delta,
+            "of_one_decision": _claim_content(judged.decision),
+            "of_everything_spent": _claim_content(judged.total),
+            "advantage_bound_stated_by_the_service": _stated(outcome),
+        },
+        "spent": [account["spent"] for account in outcome.accounts],
+    }
+
+
+def _stated(outcome: "Outcome") -> list[float]:
+    """Return the bound of the advantage that the service states for each key."""
+    return [account["membership_advantage_bound"]["now"] for account in outcome.accounts]
+
+
+def _attack_tables(outcome: "Outcome", decided: str) -> tuple[Table, ...]:
+    judged, protected = outcome.verdict, what_is_protected(outcome.model)
+    claims = (f"one decision, {outcome.releases} seen", judged.decision), ("all that was answered", judged.total)
+    return (
+        Table.of(
+            f"attacks on {decided}",
+            ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
+            [
+                (
+                    ("* " if one is judged.best else "") + one.attack,
+                    f"{one.advantage:+.3f}",
+                    f"{one.low:+.2f} {one.high:+.2f}",
+                    f"{one.auc:.3f}",
+                    *(number(rate, 3) for rate in (*reversed(one.true_positive_rates), one.precision)),
+                    f"{one.epsilon:.3f}",
+                )
+                for one in judged.found
+            ],
+            "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
+            f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
         ),
+        Table.of(
+            "what is proven" if judged.decision.proven else "what is claimed",
+            ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
+            [(what, claim.rho, *_claimed(claim, 1), *_claimed(claim, STEPS)) for what, claim in claims],
+            f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
+            f"{', '.join(map(number, _stated(outcome)))} for what was spent. It is about adding or removing a "
+            f"{protected}; the experiment replaces one, which is two steps.",
+        ),
+        Table.of(
+            "what the keys spent",
+            ("key", "rho", "epsilon", "rows left"),
+            [
+                (place, account["spent"]["rho"], account["spent"]["epsilon"], account["queries_left"])
+                for place, account in enumerate(outcome.accounts, start=1)
+            ],
+        ),
+    )
+
+
+def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
+    replays, pairs, protected = outcome.replays, outcome.verdict.pairs, what_is_protected(outcome.model)
+    return (
+        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s; "
+        f"seed {outcome.choices.seed}",
+        f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
+        f"charged rho = {number(to_rho(replays.charged))}",
+        _charged(outcome),
+        f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
+        f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
+        "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
+        "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
+        "the confidence",
     )
 
 
@@ -171,9 +180,11 @@ def _attack_finding(outcome: "Outcome") -> str:
         )
     if outcome.charges.faults:
         return f"{'; '.join(outcome.charges.faults)}; {spending}"
+    unit = outcome.model.get("unit")
+    whom = "" if unit is None else f" on units, each all records of one {unit!r},"
     found = (
-        f"the best attack ({best.attack}) has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} and "
-        f"shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
+        f"the best attack ({best.attack}){whom} has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} "
+        f"and shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
     if judged.convicted and best.epsilon <= judged.claimed_epsilon:
         corner = best.corner
@@ -206,16 +217,8 @@ def _charged(outcome: "Outcome") -> str:
 
 
 def _result_content(one: AttackResult) -> dict[str, Any]:
-    same = (
-        "attack",
-        "advantage",
-        "true_positive_rate",
-        "false_positive_rate",
-        "auc",
-        "precision",
-        "threshold",
-        "errors",
-    )
+    rates = ("advantage", "true_positive_rate", "false_positive_rate", "auc", "precision")
+    same = ("attack", *rates, "threshold", "errors")
     return {name: getattr(one, name) for name in same} | {
         "interval": [one.low, one.high],
         "tpr_at_low_fpr": {f"{rate:g}": value for rate, value in zip(LOW_RATES, one.true_positive_rates, strict=True)},
@@ -240,32 +243,28 @@ def _claim_content(claim: ClaimedReleases) -> dict[str, Any]:
     }
 
 
-def _curves(drawn: Sequence[AttackResult], claim: ClaimedReleases) -> dict[str, Any]:
-    """What `_draw_roc` draws: at each false positive rate the true positive rate within it."""
+def _roc(judged: Verdict) -> dict[str, Any]:
+    """Return what is drawn of the best attacks, the one that counts first: at each FPR the TPR within it."""
+    order = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
     rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(_LOWEST_DRAWN, 1, _CURVE_POINTS))
 
     def within(one: AttackResult) -> Floats:
         reached = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
         return one.true_positive_curve[np.maximum(reached, 0)]
 
-    return {
-        "false_positive_rates": rates,
-        "attacks": [{"attack": one.attack, "true_positive_rates": within(one)} for one in drawn],
-        "bound": claim.power(rates, STEPS),
-    }
+    drawn = [{"attack": one.attack, "true_positive_rates": within(one)} for one in order[:_DRAWN_ATTACKS]]
+    return {"false_positive_rates": rates, "attacks": drawn, "bound": judged.decision.power(rates, STEPS)}
 
 
-def _draw_roc(figure: "Figure", drawn: Sequence[AttackResult], claim: ClaimedReleases) -> None:
-    """Draw the ROC, linear and log-log, under the curve that the claim does not let it cross; the first one is best."""
+def _draw_roc(figure: "Figure", roc: dict[str, Any], *, proven: bool) -> None:
+    """Draw the ROC, linear and log-log, under the curve that the claim does not let it cross."""
+    rates, bound = roc["false_positive_rates"], roc["bound"]
     linear, logarithmic = figure.subplots(1, 2)
-    for axes, rates in ((linear, np.linspace(0, 1, 513)), (logarithmic, np.geomspace(_LOWEST_DRAWN, 1, 513))):
-        for one in drawn:
-            width = 2.0 if one is drawn[0] else 1.0
-            axes.plot(one.false_positive_curve, one.true_positive_curve, linewidth=width, label=one.attack)
-        bound = claim.power(rates, STEPS)
+    for axes in (linear, logarithmic):
+        for place, one in enumerate(roc["attacks"]):
+            axes.plot(rates, one["true_positive_rates"], linewidth=1.0 if place else 2.0, label=one["attack"])
         axes.plot(rates, rates, color="grey", linestyle=":", label="guessing")
-        label = f"bound ({'proven' if claim.proven else 'claimed'})"
-        axes.plot(rates, bound, color="black", linestyle="--", label=label)
+        axes.plot(rates, bound, color="black", linestyle="--", label=f"bound ({'proven' if proven else 'claimed'})")
         axes.fill_between(rates, bound, 1.05, color="black", alpha=0.06)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", ylim=(0, 1.05))
         axes.grid(visible=True, alpha=0.3)

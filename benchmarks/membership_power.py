@@ -23,7 +23,7 @@ import torch
 from scipy.stats import norm
 
 from accounting.losses import LaplaceLoss
-from audit.estimators import Errors, clopper_pearson
+from audit.estimators import Errors, upper_limit
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, Choices, Outcome
 from audit.membership.candidates import Candidates, Labelled
@@ -124,7 +124,7 @@ def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float
     if errors.positives != errors.negatives:
         raise ValueError("both errors make one count only where as many members as others are decided about")
     count = errors.false_positives + errors.false_negatives
-    return 1 - 2 * clopper_pearson(count, errors.positives + errors.negatives, confidence)
+    return 1 - 2 * upper_limit(count, errors.positives + errors.negatives, 1 - confidence)
 
 
 def needed(bound: float, decisions: float) -> float:

@@ -1,4 +1,4 @@
-"""Training in Python: `dpserve train` as a scikit-learn classifier, through the command's own function.
+"""Training in Python: what `dpserve train` does, as a scikit-learn classifier, through the same function.
 
 from dpserve import PrivateClassifier
 
@@ -22,14 +22,14 @@ lineage's account holds, and choosing among fits by their scores on private reco
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Mapping, Sequence, Set
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import typer
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.metrics import accuracy_score
@@ -43,17 +43,15 @@ from accounting.ledger import Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
-from dpserve.commands.bundles import Certified
-from dpserve.commands.choosing import ChoiceOptions
-from dpserve.commands.command import Options
 from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
-from dpserve.commands.releases import ReleaseOptions
-from dpserve.commands.training import ChoosingOptions, EncoderOptions, FeatureOptions, NewBundle, trained
 from dpserve.frames import names_of, rows_for
+from dpserve.train_options import TrainOptions
+from dpserve.trainer import train
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import hold_for_owner, open_lineage
 from training.errors import TrainingError
+from training.kinds import Certified
 from training.loading import load_model
 from training.published.bundle import UnprovenCertificate
 from training.releases.certificate import ReleaseCertificate
@@ -63,12 +61,6 @@ from training.sealing import write_folder
 
 Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
-
-METERED = (None, "teachers")
-"""Releases whose answers are paid for one by one, when a service gives them."""
-
-_PRICED = frozenset({"release", "price", "tier"})
-"""What Python says of a release's price in its own words."""
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -126,8 +118,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         lineage: the name of the lineage of the records; all models of records that overlap share one, and its budget.
         release: "class-sums", "objective", "weights" or "dpsgd", a model that is private itself; "auto", the one that
-        the planner chooses, by `records_declared`; None, a head, or "teachers", each of whose answers is paid for when
-        a service gives it.
+        the planner chooses, by `records_declared`; None, a head, or with `teachers` so many teachers, each of whose
+        answers is paid for when a service gives it.
         epsilon, delta: what all answers together cost, for a model that is private itself.
         schema: a Table Schema, as a file's path or a dictionary, in place of the next two.
         bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
@@ -197,17 +189,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             schema = self._schema()
             out = Path(folder) / "bundle"
             price = self._price()
-            new = self._new_bundle(table, label, schema, out)
+            given = self._options(table, label, schema, out, price)
             if price is not None:
-                _run(self._check_account(new.lineage_name, price[0]))
-            written, _ = trained(
-                new,
-                FeatureOptions(**self._given(FeatureOptions)),
-                ReleaseOptions(**self._given(ReleaseOptions, but=_PRICED), **self._release(price)),
-                ChoosingOptions(budget=price[1] if price and self.release == "auto" else None),
-                ChoiceOptions(),
-                EncoderOptions(**self._given(EncoderOptions)),
-            )
+                _run(self._check_account(given.lineage_name(), price[0]))
+            written, _ = train(given)
             self._take(out, written, _run(self._charged(written)))
         self.n_features_in_ = len(columns or self.certificate_.feature_names)
         if columns is not None:
@@ -265,7 +250,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(certificate, UnprovenCertificate):
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             made = cls(lineage=certificate.lineage, name=certificate.name, ledger=ledger)
-            made.release = getattr(certificate, "release", None)
+            made.release = certificate.release if isinstance(certificate, ReleaseCertificate) else None
+            made.teachers = getattr(certificate, "teachers", None)
             made._take(Path(path), certificate, _run(made._charged(certificate)))
         columns = certificate.feature_map.columns
         names = [column.name for column in columns] or list(certificate.feature_names)
@@ -297,7 +283,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_is_allowed(self) -> None:
         again = hasattr(self, "certificate_") or getattr(self, "_is_clone", False)
-        if again and self.release not in METERED and not self.every_fit_is_charged:
+        if again and self.release is not None and not self.every_fit_is_charged:
             raise ValueError(
                 "this would train another model on the same records and charge the lineage again: "
                 + ("this one is fitted" if hasattr(self, "certificate_") else "it is a clone, as a search makes them")
@@ -362,12 +348,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_python():
             return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
 
-    def _new_bundle(self, table: Any, label: str, schema: Schema | None, out: Path) -> "_Declared":
-        if self.lineage is None:
-            raise ValueError(
-                "name the lineage of these records with lineage=: all models of records that overlap share one name, "
-                "and with it one budget"
-            )
+    def _options(
+        self, table: Any, label: str, schema: Schema | None, out: Path, price: tuple[int, str] | None
+    ) -> "_InPython":
+        """Return the parameters as what trains takes them. price: of all answers together, in picorho and in words."""
         if schema is None and (self.classes is None or self.bounds is None):
             raise ValueError(
                 "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
@@ -377,28 +361,33 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if schema is not None and not (self.classes is None and self.bounds is None):
             raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
         named = isinstance(self.classes, Mapping)
-        return _Declared.model_construct(
-            data=table,
-            schema_file=None,
-            out=out,
-            lineage=self.lineage,
-            classes=None,
-            bounds=_bounds(self.bounds),
-            unit=self.unit,
-            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
-            name=self.name,
-            clip=self.clip,
-            label=label,
-            ignore=list(self.ignore or ()),
-            where=None,
-            described=schema,
-            names=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
-            values=tuple(map(str, self.classes if schema is None else ())),
-        )
+        given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
+        for name, joint in (("image_shape", ","), ("encoder_range", ":")):
+            if name in given:
+                given[name] = joint.join(map(str, given[name]))
+        if self.tier is not None:
+            given["tier"] = [f"{name}=epsilon:{epsilon!r}@{self.delta!r}" for name, epsilon in self.tier.items()]
+        elif price is not None:
+            given["budget" if self.release == "auto" else "price"] = price[1]
+        given |= {
+            "data": table,
+            "label": label,
+            "out": out,
+            "release": None if self.release == "auto" else self.release,
+            "bounds": _bounds(self.bounds),
+            "classes": None,
+            "ignore": list(self.ignore or ()),
+            "described": schema,
+            "names": tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
+            "values": tuple(map(str, self.classes if schema is None else ())),
+        }
+        return _InPython(**{name: value for name, value in given.items() if name in _InPython.model_fields})
 
     def _price(self) -> tuple[int, str] | None:
         """Return what a fit costs at most, in picorho and in words; None where answers are paid for one by one."""
-        if self.release in METERED:
+        if self.teachers is not None and self.release is not None:
+            raise ValueError("teachers= takes the place of release=: say release=None")
+        if self.release is None:
             if self.epsilon is not None or self.tier is not None:
                 raise ValueError(
                     "each answer of this model is paid for when a service gives it, by the service's price: leave "
@@ -410,24 +399,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
         words = f"epsilon:{epsilon!r}@{self.delta!r}"
         return whole_picorho(words), words
-
-    def _release(self, price: tuple[int, str] | None) -> dict[str, Any]:
-        """Return which release, and its price."""
-        if self.release in ("auto", None):
-            return {"release": None}
-        if self.tier is not None:
-            tiers = [f"{name}=epsilon:{epsilon!r}@{self.delta!r}" for name, epsilon in self.tier.items()]
-            return {"release": self.release, "tier": tiers}
-        return {"release": self.release} | ({} if price is None else {"price": price[1]})
-
-    def _given(self, options: type[Options], but: Set[str] = frozenset()) -> dict[str, Any]:
-        """Return the parameters that have a value and are options of this class, as the command has them."""
-        names = options.model_fields.keys() - but
-        given = {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
-        for name, joint in (("image_shape", ","), ("encoder_range", ":")):
-            if name in given:
-                given[name] = joint.join(map(str, given[name]))
-        return given
 
     async def _check_account(self, lineage: str, price: int) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
@@ -481,11 +452,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class _Declared(NewBundle):
-    """What the command line is told, of a table that is in memory or not, declared in Python."""
+class _InPython(TrainOptions):
+    """What `dpserve train` is told, of a table that is in memory or not, declared in Python."""
 
     data: Any
-    described: Schema | None
+    described: Any = None
     names: tuple[str, ...]
     values: tuple[str, ...]
 
@@ -495,7 +466,8 @@ class _Declared(NewBundle):
 
     def declared_schema(self) -> Schema | None:
         """Return the schema."""
-        return self.described
+        found: Schema | None = self.described
+        return found
 
 
 def _arrow(X: Any, names: Sequence[str]) -> Any:
@@ -537,6 +509,7 @@ def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
 _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _IN_PYTHON = {
     "--epsilon E --delta D": "lineage_budget=(EPSILON, DELTA)",
+    "--lineage NAME:": "lineage=:",
     "--bounds LOW:HIGH for every feature, --bounds NAME=LOW:HIGH for one": (
         "bounds=(LOW, HIGH) for every column, bounds={NAME: (LOW, HIGH)} for one"
     ),
@@ -550,18 +523,13 @@ _IN_PYTHON = {
 """What the command line says, as whoever writes Python would have it."""
 
 
-class _in_python:  # noqa: N801 - it reads as a statement
+@contextmanager
+def _in_python() -> Iterator[None]:
     """Raise what the command line refuses as ValueError, with parameters in place of flags."""
-
-    def __enter__(self) -> None:
-        """Enter the block."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Translate the error."""
-        if not isinstance(error, typer.BadParameter | TrainingError | CannotServe):
-            return
-        hint = getattr(error, "param_hint", None)
-        text = f"{hint} {error.message}" if isinstance(error, typer.BadParameter) and hint else str(error)
+    try:
+        yield
+    except (TrainingError, CannotServe) as error:
+        text = str(error)
         for said, meant in _IN_PYTHON.items():
             text = text.replace(said, meant)
         raise ValueError(_FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)) from error

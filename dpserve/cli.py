@@ -37,7 +37,7 @@ _GROUPS = {
         "schema": _Command("tables", "app", "Declare a table's columns in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
-        "evaluate": _Command("evaluating", "evaluate_model", "How good a pay-once model is on held-out records."),
+        "evaluate": _Command("bundles", "evaluate", "How good a pay-once model is on held-out records."),
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {

@@ -51,14 +51,21 @@ class ServicePair:
 def running_services(
     urls: tuple[str, str], bundles: tuple[Path, Path], keys: tuple[str, str], rng: np.random.Generator
 ) -> ServicePair:
-    """Return two services that run already, first the one with the record."""
+    """Return two services that run already, first the one with the record, or unit.
+
+    Raises ValueError where one model protects units and the other does not, for neighbours are alike in that.
+    """
     heads = [load_published(path) if kind_of(path) == "published" else load_bundle(path) for path in bundles]
+    first, second = (getattr(head.certificate, "unit", None) for head in heads)
+    if first != second:
+        raise ValueError("the two models protect different privacy units, so they are no neighbours")
     public = heads[0].certificate
     lower, upper = public.feature_map.lower, public.feature_map.upper
     declaration = Declaration(public.feature_names, lower, upper, public.classes)
     pool = random_rows(declaration, _POOL, rng)
     pair = Neighbours("natural", heads[0], heads[1], pool[0], 0)
-    note = "The two bundles are taken for neighbours: that one record makes their difference is the auditor's word."
+    one = "record" if first is None else repr(first)
+    note = f"The two bundles are taken for neighbours: that one {one} makes their difference is the auditor's word."
     return ServicePair(pair, strongest_row(pair, declaration, pool, rng), urls, keys, note)
 
 

@@ -113,7 +113,7 @@ class SelfAudit:
                 self._audit.go_on(found)
             except ValueError as error:
                 raise ValueError(f"{self._kept.damaged()} ({error})") from error
-        self._set_state(_ENDED_BY_NOISE if self._audit.stopped_by_noise else self._state)
+        self._set_state(_ENDED_BY_NOISE if self._audit.counts.stopped_by_noise else self._state)
 
     def published(self) -> dict[str, Any]:
         """Return what `GET /audit` returns."""
@@ -138,7 +138,7 @@ class SelfAudit:
 
         tls: what the service speaks HTTPS with; the audit trusts this certificate, and no other.
         """
-        if self._audit.stopped_by_noise:
+        if self._audit.counts.stopped_by_noise:
             _log.warning("the service's own audit has %s", self._state)
             return
         threading.Thread(target=self._run, args=(address, tls and tls.pinned()), name="self-audit", daemon=True).start()

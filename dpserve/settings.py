@@ -40,7 +40,7 @@ _owner = partial(option, panel="The owner's port")
 _front = partial(option, panel="HTTPS, rates, origins and logs")
 _tokens = partial(option, panel="Tokens in addition to API keys")
 _audit = partial(option, panel="The service's own audit")
-_store = partial(option, panel="The ledger's store")
+_STORE = "The ledger's store"
 
 
 class _Environment(EnvSettingsSource):
@@ -156,10 +156,8 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     self_audit_seconds: float = _audit(60.0, "Seconds between two audits.", ge=0.1)
     self_audit_rows: int = _audit(64, "How many answers one audit pays for.", ge=8)
 
-    ledger_replicas: int = _store(
-        0, "How many of the store's replicas must have a charge on disk before it is answered.", ge=0
-    )
-    rehearsal: bool = _store(False, "Accept a store that may lose charges. Not for private records.")
+    ledger_replicas: int = options.REPLICAS(panel=_STORE)
+    rehearsal: bool = option(False, "Accept a store that may lose charges. Not for private records.", panel=_STORE)
 
     @field_validator("bundle", mode="before")
     @classmethod

@@ -29,10 +29,11 @@ most sqrt(2).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,17 +83,6 @@ class AnswerNoise:
         """What an interval holds."""
         return "median" if self.on == "training" else "without noise"
 
-    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
-        """Return what the noise says of answers, (n, C)."""
-        reached = self.reach(probabilities)
-        lower, upper = (None, None) if reached is None else _intervals(probabilities, *reached)
-        if lower is not None and upper is not None and self.on == "log-odds" and probabilities.shape[1] > 2:
-            lower, upper = _leaving_the_rest(lower, upper, probabilities)
-        undecided = self.undecided(probabilities)
-        return Uncertainty(
-            self.law, self.on, self.holds, self.largest, reached, lower, upper, undecided, self.no_interval
-        )
-
     @property
     def largest(self) -> Floats:
         """The scale of each row's answer, (n,): the largest of its classes', where they differ."""
@@ -106,37 +96,55 @@ class AnswerNoise:
         """Why there is no interval, in words; empty where there is one."""
         return DRAWN if self.on == "selection" else ""
 
-    def reach(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
+    def reach(self, probabilities: Floats) -> Floats | None:
         """Return how far log-odds shown may lie above, and below, those that intervals hold; None for a draw.
 
-        Of answers (n, C), for each row (n, 1) or for each of its classes (n, C). A probability p then stands for one
-        from p/(p + (1 - p) e^above) to p/(p + (1 - p) e^-below).
+        Of answers (n, C), for each row (n, 2, 1) or for each of its classes (n, 2, C). A probability p then stands for
+        one from p/(p + (1 - p) e^above) to p/(p + (1 - p) e^-below).
         """
+        reach = self._reach(probabilities.shape[1])
+        if reach is None:
+            return None
+        if self.logits is not None:
+            apart = _log_odds(probabilities) - _log_odds(softmax(self.logits))
+            reach = np.maximum(reach[0] + apart, 0.0), np.maximum(reach[1] - apart, 0.0)
+        return np.stack(reach, axis=1)
+
+    def _reach(self, classes: int) -> tuple[Floats, Floats] | None:
+        """Return above and below of what has the noise, (1 or n, 1 or C) each."""
         scale = self.scale if self.scale.ndim == 2 else self.scale[:, None]
         if self.on == "selection":
             return None
-        if self.on == "log-odds":
-            either = _QUANTILES[self.law] * scale
-            return either, either
-        if self.law == "laplace":
-            either = _laplace_reach(probabilities.shape[1]) * scale
+        if self.on == "log-odds" or self.law == "laplace":
+            either = (_QUANTILES[self.law] if self.on == "log-odds" else _laplace_reach(classes)) * scale
             return either, either
         largest = _largest_other(scale)
         above = _DEVIATIONS * np.sqrt(scale * scale + largest * largest)
-        exact = self.on == "training" or probabilities.shape[1] == 2
-        below = above if exact else above + largest * largest / 2
-        if self.logits is None:
-            return above, below
-        apart = _log_odds(probabilities) - _log_odds(softmax(self.logits))
-        return np.maximum(above + apart, 0.0), np.maximum(below - apart, 0.0)
+        return above, above if self.on == "training" or classes == 2 else above + largest * largest / 2
+
+    def ends(self, probabilities: Floats) -> Floats | None:
+        """Return the least and the largest probability of answers (n, C), (n, 2, C); None for a draw.
+
+        In whole SHOWN_DIGITS-ths, rounded outwards. Of log-odds noise only the drawn class has a lower end above 0.
+        """
+        reach = self._reach(probabilities.shape[1])
+        if reach is None:
+            return None
+        # Where something else has the noise, it has the interval, which then reaches to what is shown.
+        ends = _ends(probabilities if self.logits is None else softmax(self.logits), *reach)
+        if self.logits is not None:
+            np.minimum(ends[:, 0], probabilities, out=ends[:, 0])
+            np.maximum(ends[:, 1], probabilities, out=ends[:, 1])
+        ends *= SHOWN_DIGITS
+        np.floor(ends[:, 0], out=ends[:, 0])
+        np.ceil(ends[:, 1], out=ends[:, 1])
+        if self.on == "log-odds" and probabilities.shape[1] > 2:
+            return _leaving_the_rest(ends, probabilities)
+        return ends
 
     def intervals(self, probabilities: Floats) -> tuple[Floats, Floats] | None:
-        """Return the least and the largest probability, (n, C) each, for answers (n, C); None for a draw.
-
-        Rounded outwards to five digits. Of log-odds noise only the drawn class has a lower end above 0.
-        """
-        found = self.uncertainty(probabilities)
-        return None if found.lower is None or found.upper is None else (found.lower, found.upper)
+        """Return `ends` as probabilities, (n, C) each."""
+        return Uncertainty(self, probabilities).intervals
 
     def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
         """Return of each answer, (n, C), whether the noise could have made its likeliest class so: (n,).
@@ -179,53 +187,77 @@ class AnswerNoise:
 
 @dataclass(frozen=True)
 class UnknownNoise:
-    """Noise of which nothing is proved that would make an interval. why: a sentence that says so to whoever asks."""
+    """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why."""
 
-    why: str
+    no_interval: str
+    law: None = None
+    on: None = None
+    holds: None = None
+    largest: None = None
 
-    def uncertainty(self, probabilities: Floats) -> "Uncertainty":
-        """Return that nothing is known of answers, (n, C): each is undecided."""
-        undecided = np.ones(len(probabilities), dtype=np.bool_)
-        return Uncertainty(None, None, None, None, None, None, None, undecided, self.why)
+    def reach(self, probabilities: Floats) -> None:
+        """Return that nothing is known of answers, (n, C)."""
+        del probabilities
+
+    ends = reach
+
+    def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
+        """Return that no answer, (n, C), is decided: (n,)."""
+        return np.ones(len(probabilities), dtype=np.bool_)
 
 
 AnyNoise = AnswerNoise | UnknownNoise
 
 
-@dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """What noise says of n answers: see `AnswerNoise`, whose methods give each part. None: what is not known.
+    """What noise says of answers: see `AnswerNoise`, whose methods give each part. None: what is not known.
 
-    no_interval: why there is none, in words; empty where there is one.
+    A part is computed when it is first asked for, for all answers that were computed together.
     """
 
-    law: Law | None
-    on: Place | None
-    holds: Holds | None
-    scale: Floats | None
-    reach: tuple[Floats, Floats] | None
-    lower: Floats | None
-    upper: Floats | None
-    undecided: NDArray[np.bool_]
-    no_interval: str = ""
+    def __init__(
+        self, noise: AnyNoise, probabilities: Floats, rows: slice = slice(None), computed: dict[str, Any] | None = None
+    ) -> None:
+        """Of some rows of answers (n, C) with this noise. computed: what was for all of them, by its name."""
+        self.noise = noise
+        self._probabilities = probabilities
+        self._rows = rows
+        self._computed = {} if computed is None else computed
 
     def part(self, rows: slice) -> "Uncertainty":
-        """Return what it says of some of the answers."""
+        """Return what it says of some of all answers."""
+        return Uncertainty(self.noise, self._probabilities, rows, self._computed)
 
-        def some(values: Floats | None) -> Floats | None:
-            return None if values is None else values[rows]
+    def of_all(self, name: str, compute: Callable[[Floats], Any]) -> Any:
+        """Return what `compute` makes of all answers, (n, ...), for these; None for None. name: of what it makes."""
+        if name not in self._computed:
+            self._computed[name] = compute(self._probabilities)
+        found = self._computed[name]
+        return None if found is None else found[self._rows]
 
-        return Uncertainty(
-            self.law,
-            self.on,
-            self.holds,
-            some(self.scale),
-            None if self.reach is None else (self.reach[0][rows], self.reach[1][rows]),
-            some(self.lower),
-            some(self.upper),
-            self.undecided[rows],
-            self.no_interval,
-        )
+    @property
+    def scale(self) -> Floats | None:
+        """The scale of each answer, (n,)."""
+        scale: Floats | None = self.of_all("scale", lambda _: self.noise.largest)
+        return scale
+
+    @property
+    def reach(self) -> Floats | None:
+        """How far log-odds may lie above, and below: (n, 2, 1) or (n, 2, C)."""
+        reach: Floats | None = self.of_all("reach", self.noise.reach)
+        return reach
+
+    @property
+    def intervals(self) -> tuple[Floats, Floats] | None:
+        """The least and the largest probability, (n, C) each."""
+        ends = self.of_all("ends", self.noise.ends)
+        return None if ends is None else (ends[:, 0] / SHOWN_DIGITS, ends[:, 1] / SHOWN_DIGITS)
+
+    @property
+    def undecided(self) -> NDArray[np.bool_]:
+        """Whether the noise could have made the likeliest class so, (n,)."""
+        undecided: NDArray[np.bool_] = self.of_all("undecided", self.noise.undecided)
+        return undecided
 
 
 DRAWN = (
@@ -234,18 +266,21 @@ DRAWN = (
 """Why a draw has no interval."""
 
 
-def _intervals(probabilities: Floats, above: Floats, below: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of the intervals, (n, C) each, rounded outwards."""
+def _ends(probabilities: Floats, above: Floats, below: Floats) -> Floats:
+    """Return the ends of the intervals, (n, 2, C)."""
     shown = np.maximum(probabilities, _LEAST)
     rest = np.maximum(1 - probabilities, _LEAST_REST)
-    with np.errstate(over="ignore"):
-        lower = shown / (shown + rest * np.exp(above))
-        upper = shown / (shown + rest * np.exp(-below))
-    return np.floor(lower * SHOWN_DIGITS) / SHOWN_DIGITS, np.ceil(upper * SHOWN_DIGITS) / SHOWN_DIGITS
+    ends = np.empty((len(shown), 2, shown.shape[1]))
+    # e^700 leaves an end of 0, as anything larger does.
+    np.multiply(rest, np.exp(np.minimum(above, 700.0)), out=ends[:, 0])
+    np.multiply(rest, np.exp(-below), out=ends[:, 1])
+    ends += shown[:, None]
+    np.divide(shown[:, None], ends, out=ends)
+    return ends
 
 
 def _log_odds(probabilities: Floats) -> Floats:
-    odds: Floats = np.log(np.maximum(probabilities, _LEAST)) - np.log(np.maximum(1 - probabilities, _LEAST_REST))
+    odds: Floats = np.log(np.maximum(probabilities, _LEAST) / np.maximum(1 - probabilities, _LEAST_REST))
     return odds
 
 
@@ -258,16 +293,17 @@ def _largest_other(scale: Floats) -> Floats:
     return np.asarray(np.where(scale == first[:, None], second[:, None], first[:, None]))
 
 
-def _leaving_the_rest(lower: Floats, upper: Floats, probabilities: Floats) -> tuple[Floats, Floats]:
+def _leaving_the_rest(ends: Floats, probabilities: Floats) -> Floats:
     """Return the interval of the drawn class, which differs from the others, and for these what that one leaves.
 
     Where all are alike nothing says which was drawn, and nothing is known of any.
     """
     common = np.sort(probabilities, axis=1)[:, 1:2]  # of three or more values of which all but one are the same
     is_drawn = probabilities != common
-    one = is_drawn.sum(axis=1, keepdims=True) == 1
-    left = np.where(one, 1 - np.where(is_drawn, lower, 0.0).sum(axis=1, keepdims=True), 1.0)
-    return np.where(one & is_drawn, lower, 0.0), np.where(one & is_drawn, upper, left)
+    is_drawn &= is_drawn.sum(axis=1, keepdims=True) == 1
+    lower = np.where(is_drawn, ends[:, 0], 0.0)
+    left = SHOWN_DIGITS - lower.sum(axis=1, keepdims=True)
+    return np.stack([lower, np.where(is_drawn, ends[:, 1], left)], axis=1)
 
 
 @lru_cache

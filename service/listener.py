@@ -37,18 +37,11 @@ _SECONDS_FOR_HEALTH_CHECK = 30
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """How the service listens and what it takes."""
+    """How the service answers at its port, and what it takes."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 picks a free port."""
     workers: int = 1
     largest_batch: int = 1000
     """Rows of one request."""
-    max_batch_size: int | None = None
-    """Rows that are computed and charged together at most; None for what suits the model."""
-    max_batch_time: float = 0.0
-    """Seconds that a batch waits for more requests."""
     max_connections: int = 4096
     """By each worker; what comes on more is answered 503. A connection on which nothing is asked counts."""
     drain_seconds: int = 20

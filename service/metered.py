@@ -132,7 +132,7 @@ class MeteredPredictor(Predictor):
             stages.end("logits")
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
             stages.end("noise")
-        known = self._noise_of(sensitivity).uncertainty(answers)
+        known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
             _prediction(decided, answers[of], known.part(of))
             if isinstance(decided := decisions[place], Charge)
@@ -217,7 +217,7 @@ def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Predicti
     return Prediction(
         probabilities=answers,
         noise=noise,
-        standing=charge.standing,
+        balance=charge.balance,
         receipt=charge.receipt,
         replayed=len(answers) - charge.new_to_client,
         charged_rows=charge.new_to_client,

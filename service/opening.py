@@ -61,6 +61,14 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     return (await ledger.charge(hold_request(certificate, "", tier, time.time()))).charged
 
 
+def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
+    """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
+    return CannotServe(
+        f"{what} costs rho = {to_rho(refused.cost):.6g}, and {to_rho(refused.remaining):.6g} is left of the budget of "
+        f"the lineage {lineage}: {outcome}"
+    )
+
+
 async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None:
     """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now."""
     account = await ledger.lineage(certificate.lineage)

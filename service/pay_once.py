@@ -166,7 +166,7 @@ class PayOncePredictor(Predictor):
         return Prediction(
             probabilities=probabilities,
             noise=noise,
-            standing=charge.standing,
+            balance=charge.balance,
             receipt=None if remembered else charge.receipt,
             charged=0 if remembered else charge.charged,
             earlier=None if remembered else charge.earlier,
@@ -313,7 +313,7 @@ class PayOncePredictor(Predictor):
 def _computed(model: ReleasedModel, X: Floats) -> _Computed:
     """Return a model's answers to rows (n, d), and what is known of their noise."""
     probabilities, noise = model.answers(X)
-    return probabilities, noise.uncertainty(probabilities)
+    return probabilities, Uncertainty(noise, probabilities)
 
 
 def hold_request(

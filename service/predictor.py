@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
+    Balance,
     Charge,
     ChargeRequest,
     ClientAccount,
@@ -33,7 +34,6 @@ from accounting.ledger import (
     LedgerRefusal,
     LedgerUnavailable,
     Receipt,
-    Standing,
     UnknownKey,
 )
 from accounting.losses import Cost
@@ -80,7 +80,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     probabilities: Floats
     noise: Uncertainty
     """How far noise may have moved them."""
-    standing: Standing
+    balance: Balance
     """The client's account once this request was charged; half a second before, where nothing had to be."""
     receipt: Receipt | None = None
     """None if nothing was charged."""
@@ -212,7 +212,7 @@ class Predictor(ABC):
 
     def _within_bounds(self, X: Floats) -> Floats:
         inside = (self._lower <= X) & (self._upper >= X)
-        if not inside.all():
+        if np.count_nonzero(inside) < inside.size:
             index, column = (int(place) for place in np.argwhere(~inside)[0])
             name = self.certificate.feature_names[column]
             raise InvalidRows(

@@ -8,6 +8,16 @@ class TrainingError(Exception):
     """Base of everything that training and bundles refuse."""
 
 
+class WrongOption(TrainingError):
+    """An option does not go with the others, or its value is none that it takes."""
+
+    def __init__(self, option: str, why: str) -> None:
+        """option: its name in Python, `records_declared`; the command line writes `--records-declared`."""
+        super().__init__(f"--{option.replace('_', '-')} {why}")
+        self.option = option
+        self.why = why
+
+
 class DataError(TrainingError):
     """The records do not fit what their owner declared; names the row and the column."""
 

@@ -126,23 +126,27 @@ class FeatureMap(BaseModel):
         """
         phi = np.empty((len(X), self.dimension))
         length = LENGTH * math.sqrt(1 - self.bias**2)
-        # A block at a time, so that what is computed on the way takes no more memory for more rows.
         step = self._rows_at_once or len(X) or 1
         for start in range(0, len(X), step):
             rows = slice(start, start + step)
-            phi[rows, :-1] = self._hidden(self._scaled(X[rows]), tensors, length)
-        phi[:, -1] = math.trunc(LENGTH * self.bias)
-        phi *= STEP
+            np.multiply(self._hidden(self._scaled(X[rows]), tensors, length), STEP, out=phi[rows, :-1])
+        phi[:, -1] = math.trunc(LENGTH * self.bias) * STEP
         return phi
 
     @property
     def _rows_at_once(self) -> int | None:
-        """How many rows are mapped at once, of about 2 MiB; None for all."""
-        return 2**18 // (len(self.lower) + self.dimension) + 1
+        """How many rows are mapped at once; None for all.
+
+        A block's arrays have about 256 KiB: a processor's cache holds them, and memory for them is not mapped anew.
+        """
+        return 2**15 // max(len(self.lower), self.dimension) + 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
-        scaled: Floats = (np.clip(X, lower, upper) - lower) / width
+        scaled = np.maximum(X, lower)
+        np.minimum(scaled, upper, out=scaled)
+        scaled -= lower
+        scaled /= width
         return scaled
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
@@ -461,11 +465,6 @@ FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
 """Those that need no file, by name."""
 
 
-def own_fields(kind: type[FeatureMap]) -> list[str]:
-    """Return the fields of a map that not every map has. A norm that it fixes itself is no field of its own."""
-    return [name for name in kind.model_fields if name not in FeatureMap.model_fields and name != "kind"]
-
-
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer.
 
@@ -508,13 +507,14 @@ def _into_ball(vectors: Floats, radius: float, length: float, width: int | None 
     width: k, where coordinates that are 0 were left out.
     """
     bits = exact_bits(vectors.shape[1] if width is None else width)
-    exponents = np.frexp(np.abs(vectors).max(axis=1))[1]
+    exponents = np.frexp(np.maximum(vectors.max(axis=1), -vectors.min(axis=1)))[1]
     exponents = np.maximum(exponents, LEAST_EXPONENT) - bits
-    whole = np.rint(vectors * np.ldexp(1.0, -exponents)[:, None])
+    whole = vectors * np.ldexp(1.0, -exponents)[:, None]
+    np.rint(whole, out=whole)
     units = np.ldexp(1.0, exponents)
-    norms = np.sqrt(np.einsum("ij,ij->i", whole, whole)) * units
+    norms = np.sqrt(np.vecdot(whole, whole)) * units
     whole *= (length * units / np.maximum(radius, norms))[:, None]
-    drawn: Floats = np.trunc(whole)
+    drawn: Floats = np.trunc(whole, out=whole)
     return drawn
 
 

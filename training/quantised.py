@@ -51,9 +51,6 @@ def summands(weights: Floats) -> Floats:
 def products(phi: Floats, parts: Floats) -> Floats:
     """Return the logits (n, C) of questions phi (n, D): A phi + B phi, for `summands` of W.
 
-    Of a released matrix, which may be of any size, `training.releases.model.exact_parts` makes the parts, and proves
-    the same of them.
-
     ||W||_F <= LARGEST_WEIGHT_NORM; phi is from a feature map: multiples of its step, ||phi|| <= 1.
 
     Exact except for the last addition, which is rounded once; so the same bits in every order of summation, beside
@@ -81,7 +78,7 @@ def norms(phi: Floats) -> Floats:
     In units of 2^-48 the squares are whole numbers that add up to at most 2^48: exact in any order. Their square root
     is rounded once, by at most 2^-53 of itself, and so is the product that makes up for it.
     """
-    squares = np.einsum("ij,ij->i", phi, phi)
+    squares = np.vecdot(phi, phi)
     longest: Floats = np.sqrt(squares) * (1 + 2.0**-51)
     return longest
 

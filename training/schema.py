@@ -32,6 +32,8 @@ from training.columns import (
 from training.data.records import Declaration
 from training.errors import DataError
 
+_NAMED = 12
+"""Columns that are named before the others are counted."""
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
 _TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
@@ -306,10 +308,11 @@ class _Field:
 def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Return a template of a schema, and what is to be filled in, from names and storage types alone.
 
-    columns: each column's name and its type, None where the file does not say. label: the column of classes, if known.
+    What is to be filled in is said once, after the names of the columns that lack it. columns: each column's name and
+    its type, None where the file does not say. label: the column of classes, if known.
     """
     fields: list[dict[str, Any]] = []
-    missing: list[str] = []
+    missing: dict[str, list[str]] = {}
     for name, type_ in columns:
         field: dict[str, Any] = {"name": name, "type": type_}
         if name == label:
@@ -323,8 +326,13 @@ def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -
             field["constraints"] = dict(field["constraints"])
         fields.append(field)
         if what:
-            missing.append(f"{name}: {what}")
-    return {"fields": fields, "missingValues": [""]}, missing
+            missing.setdefault(what, []).append(name)
+    return {"fields": fields, "missingValues": [""]}, [f"{_listed(names)}: {what}" for what, names in missing.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 _BOUNDS = ({"minimum": None, "maximum": None}, "constraints.minimum and maximum, known without the records")

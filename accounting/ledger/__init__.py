@@ -1,5 +1,8 @@
 """The ledger: budgets that cannot be overspent, and receipts for every question that was paid for."""
 
+# ruff: noqa: F401
+# mypy: implicit-reexport
+
 from accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry, is_key_id
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import (
@@ -32,6 +35,7 @@ from accounting.ledger.receipts import Receipt
 from accounting.ledger.values import (
     LARGEST_REQUEST,
     Account,
+    Balance,
     Charge,
     ChargeRequest,
     ClientAccount,
@@ -39,56 +43,7 @@ from accounting.ledger.values import (
     Idempotency,
     LineageAccount,
     Quote,
-    Standing,
     check_within,
     key_digest,
     new_api_key,
 )
-
-__all__ = [
-    "LARGEST_REQUEST",
-    "SCOPES",
-    "Account",
-    "ActRefused",
-    "ApiKey",
-    "BudgetExhausted",
-    "Charge",
-    "ChargeRequest",
-    "ClientAccount",
-    "ClientRevoked",
-    "CoinsExhausted",
-    "EmbeddedStore",
-    "EmbeddedStoreFailed",
-    "GroupAccount",
-    "HoldRequest",
-    "Idempotency",
-    "IdempotencyConflict",
-    "KeyExpired",
-    "KeyScope",
-    "Ledger",
-    "LedgerBusy",
-    "LedgerDamaged",
-    "LedgerError",
-    "LedgerRefusal",
-    "LedgerUnavailable",
-    "LineageAccount",
-    "MechanismNotAccepted",
-    "Quote",
-    "Receipt",
-    "Scope",
-    "ScopeMissing",
-    "Standing",
-    "StoreBehind",
-    "UnknownClient",
-    "UnknownGroup",
-    "UnknownKey",
-    "UnknownLineage",
-    "UnsafeStore",
-    "WrongFormat",
-    "check_within",
-    "checked_scopes",
-    "expiry",
-    "is_key_id",
-    "key_digest",
-    "new_api_key",
-]

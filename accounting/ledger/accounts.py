@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -41,11 +41,10 @@ from accounting.ledger.receipts import (
     checked_text,
     read_act,
     read_receipt,
-    subject_of,
 )
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount, checked_display
-from accounting.ledger.wire import Fields, LineageKeys
+from accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
 
 _MOST_NAMED = 10_000
 """Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
@@ -215,7 +214,7 @@ class Accounts:
     async def note(self, lineage: str, kind: str, said: Mapping[str, Any]) -> None:
         """Write an act that changes nothing in the store, as an export. Raises UnknownLineage."""
         (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", said=said)
-        _check_done(status, UnknownLineage(lineage))
+        _check_done(status, LineageKeys(lineage).own)
 
     async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
@@ -231,41 +230,52 @@ class Accounts:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
         return [found.decode() for found in await self.call(lineage, "types", keys, {}, durably=False)]
 
-    async def _lineage_of(self, lineage: str, fields: Fields) -> LineageAccount:
-        """Read the lineage's account. Raises UnknownLineage."""
-        with reading(lineage):
-            account = wire.read_lineage(lineage, fields)
+    async def _account(self, keys: AccountKeys[Kind], fields: Fields, *, listed: bool = False) -> Kind:
+        """Read an account; one that is `listed` somewhere is lost if there is none.
+
+        Raises UnknownLineage, UnknownGroup or UnknownClient.
+        """
+        with reading(keys.lineage):
+            account = wire.read_account(keys, fields)
         if account is None:
-            await self._check_unused(lineage, "the lineage's account", LineageKeys(lineage).contents)
-            raise UnknownLineage(lineage)
+            if not listed:
+                await self._check_unused(keys)
+            raise LedgerDamaged(keys.lineage, f"{keys.title} is lost") if listed else keys.unknown
         return account
 
-    async def _client_of(self, lineage: str, client: str, fields: Fields, *, listed: bool = False) -> ClientAccount:
-        """Read a client's account; one that is `listed` somewhere is lost if there is none. Raises UnknownClient."""
-        with reading(lineage):
-            account = wire.read_client(lineage, client, fields)
-        if account is None:
-            if listed:
-                raise LedgerDamaged(lineage, f"the account of {client} is lost")
-            await self._check_unused(lineage, f"the account of {client}", LineageKeys(lineage).client(client).contents)
-            raise UnknownClient(client)
-        return account
+    async def _read_account(self, keys: AccountKeys[Kind]) -> Kind:
+        (fields,) = await self._read(keys.lineage, keys.account)
+        return await self._account(keys, fields)
 
-    async def _group_of(self, lineage: str, group: str, fields: Fields, *, listed: bool = False) -> GroupAccount:
-        """Read a group's account; one that is `listed` somewhere is lost if there is none. Raises UnknownGroup."""
-        with reading(lineage):
-            account = wire.read_group(lineage, group, fields)
-        if account is None:
-            if listed:
-                raise LedgerDamaged(lineage, f"the account of {group} is lost")
-            await self._check_unused(lineage, f"the account of {group}", LineageKeys(lineage).group(group).contents)
-            raise UnknownGroup(group)
-        return account
-
-    async def _check_unused(self, lineage: str, account: str, others: Sequence[str]) -> None:
+    async def _check_unused(self, keys: AccountKeys[Account]) -> None:
         """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
-        if any(found != "none" for found in await self.key_types(lineage, others)):
-            raise LedgerDamaged(lineage, f"{account} is lost")
+        if any(found != "none" for found in await self.key_types(keys.lineage, keys.contents)):
+            raise LedgerDamaged(keys.lineage, f"{keys.title} is lost")
+
+    async def _change(
+        self,
+        account: AccountKeys[Account],
+        function: str,
+        kind: str,
+        said: Mapping[str, Any],
+        arguments: Arguments,
+        keys: Sequence[str] = (),
+    ) -> None:
+        """Do an act about one account by a function that takes these keys, or that of the account alone."""
+        (status,) = await self.act(
+            account.lineage,
+            function,
+            keys or [account.account],
+            {"id": account.id, **arguments},
+            kind=kind,
+            subject=account.subject,
+            said=said,
+        )
+        if status == b"unknown-lineage":
+            whole = LineageKeys(account.lineage).own
+            await self._check_unused(whole)
+            raise whole.unknown
+        _check_done(status, account, said.get("group", ""))
 
     # Lineages
 
@@ -294,8 +304,7 @@ class Accounts:
 
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
-        (fields,) = await self._read(lineage, LineageKeys(lineage).account)
-        return await self._lineage_of(lineage, fields)
+        return await self._read_account(LineageKeys(lineage).own)
 
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name."""
@@ -313,17 +322,19 @@ class Accounts:
         with reading(wire.LINEAGES):
             return sorted(name.decode() for name in listed)
 
-    async def set_lineage_budget(self, lineage: str, budget: Budget) -> LineageAccount:
-        """Replace the lineage's budget; what is spent stays spent.
+    async def set_budget(self, lineage: str, budget: Budget, *, client: str = "", group: str = "") -> None:
+        """Replace the budget of a client, of a group, or else of the lineage; what is spent stays spent.
 
-        A budget below what is spent refuses further releases and nothing else. Raises UnknownLineage; ActRefused if an
-        account that accepted any charge would, after its first release, accept only Gaussian ones, which would choose
-        the conversion by looking at what was charged, or if the new delta provides for fewer coins, or for less of the
-        noise sampler's error, than it paid for.
+        A budget below what is spent refuses further releases and nothing else. Raises UnknownClient, UnknownGroup or
+        UnknownLineage; ActRefused if an account that accepted any charge would, after its first release, accept only
+        Gaussian ones, which would choose the conversion by looking at what was charged, or if the new delta provides
+        for fewer coins, or for less of the noise sampler's error, than it paid for.
         """
-        _check_delta(await self.lineage(lineage), budget)
-        await self._set_budget(lineage, "lineage", LineageKeys(lineage).account, budget, UnknownLineage(lineage))
-        return await self.lineage(lineage)
+        keys = LineageKeys(lineage)
+        own: AccountKeys[Account] = keys.client(client) if client else keys.group(group) if group else keys.own
+        _check_delta(await self._read_account(own), budget)
+        said = wire.budget_arguments(budget)
+        await self._change(own, "set_budget", "budget", said, {"budget": said})
 
     async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
         """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
@@ -331,9 +342,11 @@ class Accounts:
         Raises UnknownLineage.
         """
         found = await self.read_accounts(lineage)
-        account = await self._lineage_of(lineage, found.lineage)
-        clients = [await self._client_of(lineage, *each, listed=True) for each in found.clients.items()]
-        return account, clients, [await self._group_of(lineage, *each, listed=True) for each in found.groups.items()]
+        keys = LineageKeys(lineage)
+        account = await self._account(keys.own, found.lineage)
+        clients = [await self._account(keys.client(name), each, listed=True) for name, each in found.clients.items()]
+        groups = [await self._account(keys.group(name), each, listed=True) for name, each in found.groups.items()]
+        return account, clients, groups
 
     async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
         """Return the fields of every account of a lineage, and of further keys of it, of one instant."""
@@ -404,66 +417,40 @@ class Accounts:
         client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
-        key_said = {"key": first.id, "expires": first.terms[0], "scopes": first.terms[1]}
+        said = {"group": group, **_said_of(first)}
         more = {"group": group, "key": wire.key_arguments(first)}
-        said = {"group": group, **key_said}
-        await self._add(lineage, "client", client, budget, display, more, said, time)
+        await self._add(LineageKeys(lineage).client(client), budget, time, display, said, more)
         return await self.client(lineage, client)
 
     async def add_group(
         self, lineage: str, group: str, budget: Budget, *, time: float, display: str = ""
     ) -> GroupAccount:
         """Open a group's account: what its members together may learn. Raises as `add_client` does."""
-        await self._add(lineage, "group", group, budget, display, {"group": ""}, {}, time)
+        await self._add(LineageKeys(lineage).group(group), budget, time, display, {}, {"group": ""})
         return await self.group(lineage, group)
 
     async def _add(
         self,
-        lineage: str,
-        scope: Literal["client", "group"],
-        name: str,
+        own: AccountKeys[Account],
         budget: Budget,
-        display: str,
-        more: Arguments,
-        said: Mapping[str, Any],
         time: float,
+        display: str,
+        said: Mapping[str, Any],
+        more: Arguments,
     ) -> None:
-        keys = LineageKeys(lineage)
-        own = keys.client(name) if scope == "client" else keys.group(name)
-        stated = wire.budget_arguments(budget)
-        (status,) = await self.act(
-            lineage,
-            "add_account",
-            [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents],
-            {
-                "id": own.id,
-                "scope": scope,
-                "name": name,
-                "budget": stated,
-                "created": repr(time),
-                "display": checked_display(display),
-                **more,
-            },
-            kind=f"add-{scope}",
-            subject=subject_of(scope, name),
-            said={**stated, "display": display, **said},
-        )
-        if status == b"unknown-lineage":
-            await self._check_unused(lineage, "the lineage's account", keys.contents)
-            raise UnknownLineage(lineage)
-        if status == b"unknown-group":
-            raise UnknownGroup(more["group"])
-        _check_done(status, UnknownClient(name))
+        keys, scope = LineageKeys(own.lineage), own.kind.scope
+        stated, named = wire.budget_arguments(budget), {"display": checked_display(display)}
+        opened = {"scope": scope, "name": own.name, "budget": stated, "created": repr(time), **named, **more}
+        known = [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents]
+        await self._change(own, "add_account", f"add-{scope}", {**stated, **named, **said}, opened, known)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
-        (fields,) = await self._read(lineage, LineageKeys(lineage).client(client).account)
-        return await self._client_of(lineage, client, fields)
+        return await self._read_account(LineageKeys(lineage).client(client))
 
     async def group(self, lineage: str, group: str) -> GroupAccount:
         """Return a group's account. Raises UnknownGroup."""
-        (fields,) = await self._read(lineage, LineageKeys(lineage).group(group).account)
-        return await self._group_of(lineage, group, fields)
+        return await self._read_account(LineageKeys(lineage).group(group))
 
     async def groups(self, lineage: str) -> list[GroupAccount]:
         """Return the lineage's groups, by name."""
@@ -478,12 +465,12 @@ class Accounts:
         while True:
             named = [keys.group(group).account] if group else []
             own, whole, *its = await self._read(lineage, keys.client(client).account, keys.account, *named)
-            account = await self._client_of(lineage, client, own)
+            account = await self._account(keys.client(client), own)
             if account.group == group:
                 break
             group = self._groups[lineage, client] = account.group
-        groups = [await self._group_of(lineage, group, fields) for fields in its]
-        return account, [*groups, await self._lineage_of(lineage, whole)]
+        groups = [await self._account(keys.group(group), fields) for fields in its]
+        return account, [*groups, await self._account(keys.own, whole)]
 
     async def above(self, lineage: str, group: str = "") -> list[Account]:
         """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
@@ -496,20 +483,6 @@ class Accounts:
     async def clients(self, lineage: str) -> list[ClientAccount]:
         """Return the lineage's clients, by name, the revoked ones included."""
         return (await self.snapshot(lineage))[1]
-
-    async def set_client_budget(self, lineage: str, client: str, budget: Budget) -> ClientAccount:
-        """Replace a client's budget, as `set_lineage_budget` does a lineage's. Raises UnknownClient."""
-        own = LineageKeys(lineage).client(client).account
-        _check_delta(await self.client(lineage, client), budget)
-        await self._set_budget(lineage, subject_of("client", client), own, budget, UnknownClient(client))
-        return await self.client(lineage, client)
-
-    async def set_group_budget(self, lineage: str, group: str, budget: Budget) -> GroupAccount:
-        """Replace a group's budget, as `set_lineage_budget` does a lineage's. Raises UnknownGroup."""
-        own = LineageKeys(lineage).group(group).account
-        _check_delta(await self.group(lineage, group), budget)
-        await self._set_budget(lineage, subject_of("group", group), own, budget, UnknownGroup(group))
-        return await self.group(lineage, group)
 
     async def rename(self, lineage: str, client: str, display: str) -> None:
         """Change how the owner calls a client; its id stays. Raises UnknownClient."""
@@ -527,14 +500,7 @@ class Accounts:
     async def _describe(self, lineage: str, client: str, kind: str, said: Mapping[str, str]) -> None:
         keys = LineageKeys(lineage)
         own = keys.client(client)
-        named = {"id": own.id, **said}
-        subject = subject_of("client", client)
-        (status,) = await self.act(
-            lineage, "describe", [keys.groups, own.account], named, kind=kind, subject=subject, said=said
-        )
-        if status == b"unknown-group":
-            raise UnknownGroup(said["group"])
-        _check_done(status, UnknownClient(client))
+        await self._change(own, "describe", kind, said, said, [keys.groups, own.account])
 
     async def revoke(self, lineage: str, client: str) -> None:
         """Refuse this client from now on, the questions that it paid for included.
@@ -542,8 +508,8 @@ class Accounts:
         Raises UnknownClient; LedgerDamaged, having revoked the client, if the act cannot be written.
         """
         keys = LineageKeys(lineage)
-        own, subject = keys.client(client), subject_of("client", client)
-        named = {"id": own.id}
+        own = keys.client(client)
+        subject, named = own.subject, {"id": own.id}
         try:
             status, *failure = await self.act(
                 lineage, "revoke", [own.account], named, kind="revoke", subject=subject, said={}
@@ -581,7 +547,7 @@ class Accounts:
             if name == expected:
                 break
         refused, fields = told
-        account = await self._client_of(lineage, name, wire.fields_of(fields), listed=True)
+        account = await self._account(keys.client(name), wire.fields_of(fields), listed=True)
         error = ClientRevoked(name) if account.revoked else _refused_key(refused, scope)
         if error is None:
             if len(self._named) >= _MOST_NAMED:
@@ -632,7 +598,6 @@ class Accounts:
         own = keys.client(client)
         which = ending if isinstance(ending, str) else ending[:6].hex()
         named: dict[str, Any] = {
-            "id": own.id,
             "name": client,
             "ending": ending if isinstance(ending, str) else binary(ending),
             "seconds": seconds,
@@ -640,21 +605,8 @@ class Accounts:
         said: dict[str, Any] = {"ends": which, "after_seconds": seconds}
         if new is not None:
             named["key"] = wire.key_arguments(new)
-            said |= {"key": new.id, "expires": new.terms[0], "scopes": new.terms[1]}
-        (status,) = await self.act(
-            lineage,
-            "change_keys",
-            [keys.api_keys, own.account],
-            named,
-            kind=kind,
-            subject=subject_of("client", client),
-            said=said,
-        )
-        if status == b"revoked":
-            raise ClientRevoked(client)
-        if status == b"unknown-key":
-            raise UnknownKey
-        _check_done(status, UnknownClient(client))
+            said |= _said_of(new)
+        await self._change(own, "change_keys", kind, said, named, [keys.api_keys, own.account])
 
     # Receipts
 
@@ -692,14 +644,6 @@ class Accounts:
         with reading(lineage):
             return [read_receipt(lineage, entry, numbers) for entry in entries]
 
-    async def _set_budget(
-        self, lineage: str, subject: str, account: str, budget: Budget, unknown: LedgerRefusal
-    ) -> None:
-        said = wire.budget_arguments(budget)
-        named = {"id": account.partition("}:")[2], "budget": said}
-        (status,) = await self.act(lineage, "set_budget", [account], named, kind="budget", subject=subject, said=said)
-        _check_done(status, unknown)
-
 
 _REFUSED = {
     b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
@@ -715,6 +659,12 @@ _REFUSED = {
 }
 
 
+def _said_of(key: ApiKey) -> dict[str, str]:
+    """Return what an act says of a key that it gives."""
+    expires, scopes = key.terms
+    return {"key": key.id, "expires": expires, "scopes": scopes}
+
+
 def _check_delta(account: Account, budget: Budget) -> None:
     """Raise ActRefused if no bound could be stated at the budget's delta of what the account was charged."""
     charged = max(account.spent, account.highest_limit if account.newest_receipt else 0)
@@ -724,12 +674,19 @@ def _check_delta(account: Account, budget: Budget) -> None:
         raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
 
 
-def _check_done(status: bytes, unknown: LedgerRefusal) -> None:
-    """Raise for an act that was not done: `unknown` where there is no such account."""
+def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
+    """Raise for an act about an account that was not done. group: which it was to belong to."""
+    match status:
+        case b"unknown":
+            raise keys.unknown
+        case b"unknown-group":
+            raise UnknownGroup(group)
+        case b"unknown-key":
+            raise UnknownKey
+        case b"revoked":
+            raise ClientRevoked(keys.name)
     if status in _REFUSED:
         raise ActRefused(_REFUSED[status])
-    if status == b"unknown":
-        raise unknown
 
 
 def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:

@@ -45,9 +45,8 @@ class Books:
         """Walk the acts."""
         self.lineage = lineage
         self.findings: list[str] = []
-        self.whole = Payer()
-        self.clients: defaultdict[str, Payer] = defaultdict(Payer)
-        self.groups: defaultdict[str, Payer] = defaultdict(Payer)
+        self.payers: defaultdict[str, Payer] = defaultdict(Payer)
+        """By `subject_of` their accounts."""
         self.group_of: dict[str, str] = {}
         self.first_payers: dict[bytes, tuple[str, str]] = {}
         """Of each question the client who paid for it first, and its group."""
@@ -131,14 +130,14 @@ class Books:
 
     def _enter_questions(self, receipt: Receipt) -> None:
         new = [question for question in receipt.questions if question not in self.first_payers]
-        chain = [(self.whole, receipt.lineage_questions, receipt.lineage_rows)]
+        chain = [(self.payers["lineage"], receipt.lineage_questions, receipt.lineage_releases)]
         if receipt.client:
             if receipt.group:
-                its = self.groups[receipt.group]
-                chain.append((its, receipt.group_questions, receipt.group_rows))
+                its = self.payers[subject_of("group", receipt.group)]
+                chain.append((its, receipt.group_questions, receipt.group_releases))
                 its.numbers.append((len(its.numbers) + 1, receipt.sequence))
-            own = self.clients[receipt.client]
-            chain.append((own, len(receipt.questions), receipt.rows))
+            own = self.payers[subject_of("client", receipt.client)]
+            chain.append((own, len(receipt.questions), receipt.releases))
             own.numbers.append((receipt.number, receipt.sequence))
             if receipt.number != len(own.numbers):
                 self.findings.append(f"receipt {receipt.sequence} has not its client's next number")
@@ -158,49 +157,43 @@ class Books:
             self.findings.append(f"receipt {receipt.sequence} charges a question to the wrong accounts")
         self.first_payers |= dict.fromkeys(new, (receipt.client, receipt.group))
 
-    def compare(
-        self, account: LineageAccount, clients: Sequence[ClientAccount], groups: Sequence[GroupAccount] = ()
-    ) -> None:
-        """Compare the accounts with what was entered; call it after the last receipt."""
+    def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount]) -> None:
+        """Compare the accounts of the lineage, and of its clients and groups; call it after the last receipt."""
         self._close_call()
-        if account.newest_receipt != len(self.hashes):
-            self.findings.append(f"the account counts {account.newest_receipt} receipts, of {len(self.hashes)}")
-        if (account.newest_act, account.acts_head) != (len(self._acts), self._acts_head):
+        if whole.newest_receipt != len(self.hashes):
+            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {len(self.hashes)}")
+        if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
-        self._compare("the lineage", "lineage", account, self.whole)
-        if account.asked != len(self.first_payers):
+        self._compare(whole)
+        if whole.questions != len(self.first_payers):
             self.findings.append("the lineage counts another number of questions than its receipts")
-        for client in clients:
-            name, paid = client.client, self.clients[client.client]
-            self._compare_inner(f"client {name}", subject_of("client", name), client, paid, len(self.of_client(name)))
-            revoked = ("revoke", subject_of("client", name)) in self._last
-            if client.revoked != (revoked or ("add-client", subject_of("client", name)) not in self._last):
-                self.findings.append(f"client {name} is revoked without an act, or not revoked in spite of one")
-            if not {key.id for key in client.api_keys} <= self._keys[subject_of("client", name)]:
-                self.findings.append(f"client {name} has an API key that no act gave it, or that one ended")
-            stated = self._last.get(("group", subject_of("client", name)), {}).get("group", "")
-            if client.group != self.group_of.get(name, client.group if self.reconciled else stated):
-                self.findings.append(f"client {name} belongs to another group than its receipts or the acts say")
-        for group in groups:
-            name, paid = group.group, self.groups[group.group]
-            self._compare_inner(f"group {name}", subject_of("group", name), group, paid, len(self.of_group(name)))
-        known = {subject_of("client", client.client) for client in clients}
-        known |= {subject_of("group", group.group) for group in groups}
+        for account in inner:
+            self._compare(account)
+            counted = len(self.payers[account.subject].numbers), len(self.paid_later(account.subject))
+            if (account.newest_receipt, account.questions) != counted:
+                self.findings.append(f"{account.title} counts other receipts or questions than name it")
+            # The name that the owner gives is no right, and may have been given by an act that a loss took.
+            if account.display != self._last.get(("display", account.subject), {}).get("display", account.display):
+                self.findings.append(f"{account.title} has another display name than it was given last")
+            if isinstance(account, ClientAccount):
+                self._compare_client(account)
         named = {subject for kind, subject in self._last if kind in ("add-client", "add-group")}
-        named |= {subject_of("client", name) for name in self.clients} | {subject_of("group", n) for n in self.groups}
-        self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(named - known)]
+        lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
+        self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
 
-    def _compare_inner(
-        self, who: str, subject: str, account: ClientAccount | GroupAccount, paid: Payer, asked: int
-    ) -> None:
-        self._compare(who, subject, account, paid)
-        if (account.newest_receipt, account.asked) != (len(paid.numbers), asked):
-            self.findings.append(f"{who} counts other receipts or questions than name it")
-        # The name that the owner gives is no right, and may have been given by an act that a loss took.
-        if account.display != self._last.get(("display", subject), {}).get("display", account.display):
-            self.findings.append(f"{who} has another display name than it was given last")
+    def _compare_client(self, client: ClientAccount) -> None:
+        subject = client.subject
+        revoked = ("revoke", subject) in self._last or ("add-client", subject) not in self._last
+        if client.revoked != revoked:
+            self.findings.append(f"{client.title} is revoked without an act, or not revoked in spite of one")
+        if not {key.id for key in client.api_keys} <= self._keys[subject]:
+            self.findings.append(f"{client.title} has an API key that no act gave it, or that one ended")
+        stated = client.group if self.reconciled else self._last.get(("group", subject), {}).get("group", "")
+        if client.group != self.group_of.get(client.client, stated):
+            self.findings.append(f"{client.title} belongs to another group than its receipts or the acts say")
 
-    def _compare(self, who: str, subject: str, account: Account, paid: Payer) -> None:
+    def _compare(self, account: Account) -> None:
+        who, subject, paid = account.title, account.subject, self.payers[account.subject]
         if account.spent != paid.spent or account.coined != paid.coined:
             self.findings.append(f"{who} has spent {account.spent} picorho, and its receipts say {paid.spent}")
         if dict(account.tally) != dict(paid.tally):
@@ -220,13 +213,11 @@ class Books:
         """Whether receipts may have been put back."""
         return any(act.kind == "reconcile" for act in self._acts)
 
-    def of_client(self, name: str) -> set[bytes]:
-        """Return the questions that a client paid for after somebody else: what its own set holds."""
-        return {question for question in self.clients[name].questions if self.first_payers[question][0] != name}
-
-    def of_group(self, name: str) -> set[bytes]:
-        """Return the questions that a group paid for after others."""
-        return {question for question in self.groups[name].questions if self.first_payers[question][1] != name}
+    def paid_later(self, subject: str) -> set[bytes]:
+        """Return the questions that a client or group paid for after somebody else: what its own set holds."""
+        scope, _, name = subject.partition(":")
+        place = ("client", "group").index(scope)
+        return {question for question in self.payers[subject].questions if self.first_payers[question][place] != name}
 
 
 def resumed(said: dict[str, Any]) -> set[tuple[str, bytes]]:

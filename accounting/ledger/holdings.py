@@ -23,7 +23,7 @@ from functools import cached_property
 
 from accounting import sampling_error
 from accounting.ledger.receipts import checked_time, release_question, step_question, terms_of
-from accounting.ledger.values import Asked, Idempotency, Line, checked_client, checked_lineage
+from accounting.ledger.values import Idempotency, LedgerRequest, Line, checked_client, checked_lineage
 from accounting.losses import Cost
 
 MOST_STEPS = 64
@@ -78,8 +78,8 @@ class HoldRequest:
         return tuple(lines)
 
     @property
-    def asked(self) -> Asked:
+    def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it: the key stands for the model, as another tier that is held is free."""
         named = self.idempotency
         key, fingerprint = (named.key_digest, named.fingerprint(self.model)) if named is not None else (b"", b"")
-        return Asked(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)
+        return LedgerRequest(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)

@@ -40,17 +40,22 @@ _SUFFIX = ".jsonl"
 _CLOSED = -1
 
 
-class Acknowledged(Struct, frozen=True, kw_only=True):
-    """Whose a journal is, and what was acknowledged to that service; as a line, a journal's title.
+class _Entry(Struct, frozen=True, kw_only=True):
+    """What every line says was acknowledged to a service.
 
     `writes` is how many writes, `link` the end of its chain and `newest` the lineage's number of its newest receipt.
     """
 
-    service: str
-    lineage: str
     writes: int
     link: bytes
     newest: int
+
+
+class Acknowledged(_Entry, frozen=True, kw_only=True):
+    """Whose a journal is, and what was acknowledged to that service; as a line, a journal's title."""
+
+    service: str
+    lineage: str
 
     @property
     def asker(self) -> Asker:
@@ -77,15 +82,9 @@ class _Title(Acknowledged, frozen=True, kw_only=True):
     format: int
 
 
-class _Entry(Struct, frozen=True, kw_only=True):
+class _Call(_Entry, frozen=True, kw_only=True):
     """What was acknowledged by the call of these receipts."""
 
-    writes: int
-    link: bytes
-    newest: int
-
-
-class _Call(_Entry, frozen=True, kw_only=True):
     receipts: tuple[Receipt, ...]
 
 

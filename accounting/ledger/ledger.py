@@ -24,6 +24,7 @@ says so, the service reads the receipts of that call, takes them into its journa
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import dropwhile, zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,7 @@ from accounting.ledger.holdings import HoldRequest
 from accounting.ledger.journal import Acknowledged, Witness
 from accounting.ledger.receipts import Receipt, pairs
 from accounting.ledger.store import DEADLINE, Store
-from accounting.ledger.values import Asked, Charge, ChargeRequest, Quote
+from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 from accounting.ledger.wire import LineageKeys
 
 _TRIES = 4
@@ -97,10 +98,9 @@ class Ledger(Accounts):
         journals: Path | None = None,
     ) -> AsyncIterator[Self]:
         """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
+        connect = partial(cls.connect, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals)
         if isinstance(store, str) and "://" in store:
-            async with await cls.connect(
-                store, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals
-            ) as ledger:
+            async with await connect(store) as ledger:
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))
@@ -115,14 +115,7 @@ class Ledger(Accounts):
             raise
         keeping = asyncio.create_task(embedded.keep_running())
         try:
-            async with await cls.connect(
-                embedded.url,
-                rehearsal=rehearsal,
-                deadline=deadline,
-                replicas=replicas,
-                journals=journals,
-                check=embedded.check_in_place,
-            ) as ledger:
+            async with await connect(embedded.url, check=embedded.check_in_place) as ledger:
                 yield ledger
         except LedgerUnavailable as error:
             # A server that cannot write ends, and a connection that closes does not say why.
@@ -172,7 +165,7 @@ class Ledger(Accounts):
             places.setdefault(request.lineage, []).append(place)
         decisions: dict[int, Charge | LedgerError] = {}
         for lineage, own in places.items():
-            asked = [requests[place].asked for place in own]
+            asked = [requests[place].ledger_request for place in own]
             try:
                 decided = await self._decide(lineage, "charge", asked)
             except LedgerUnavailable as error:
@@ -180,7 +173,7 @@ class Ledger(Accounts):
             decisions.update(zip(own, decided, strict=True))
         return [decisions[place] for place in range(len(requests))]
 
-    async def apply(self, lineage: str, requests: Sequence[Asked]) -> list[Charge]:
+    async def apply(self, lineage: str, requests: Sequence[LedgerRequest]) -> list[Charge]:
         """Charge what was released before and may be lost from the store; it looks at no limit and no right.
 
         What was paid for is not charged again. Raises UnknownLineage, LedgerUnavailable.
@@ -197,7 +190,7 @@ class Ledger(Accounts):
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        asked = request.asked
+        asked = request.ledger_request
         for _ in range(_TRIES):
             keys, arguments = wire.charge_call([asked], self._groups)
             reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
@@ -209,7 +202,9 @@ class Ledger(Accounts):
             raise quote
         return quote
 
-    async def _decide(self, lineage: str, function: str, requests: Sequence[Asked]) -> list[Charge | LedgerError]:
+    async def _decide(
+        self, lineage: str, function: str, requests: Sequence[LedgerRequest]
+    ) -> list[Charge | LedgerError]:
         """Let the store decide on requests of one lineage, when it is this call's turn."""
         turn = self._turns.setdefault(lineage, asyncio.Lock())
         try:
@@ -223,7 +218,7 @@ class Ledger(Accounts):
             turn.release()
 
     async def _decide_in_turn(
-        self, lineage: str, function: str, requests: Sequence[Asked]
+        self, lineage: str, function: str, requests: Sequence[LedgerRequest]
     ) -> list[Charge | LedgerError]:
         witness = self._witness(lineage)
         services = LineageKeys(lineage).services
@@ -272,7 +267,7 @@ class Ledger(Accounts):
 
 
 def _read_each(
-    lineage: str, known: Acknowledged, requests: Sequence[tuple[Asked, str]], replies: Sequence[Any]
+    lineage: str, known: Acknowledged, requests: Sequence[tuple[LedgerRequest, str]], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone.
 

@@ -91,7 +91,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
         named = {
             "packed": self.packed.decode(),
             "cost": self.cost_text,
-            "kind": self.cost.standing,
+            "kind": self.cost.kind,
             "price": self.price,
             "times": self.times,
             "coins": self.cost.coins,
@@ -174,34 +174,34 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.microseconds / _MICROSECONDS
 
     @property
-    def rows(self) -> int:
+    def releases(self) -> int:
         """How many releases the client's account was charged, or the lineage's where it alone pays."""
         return self.terms.times * len(self.questions)
 
     @property
-    def group_rows(self) -> int:
+    def group_releases(self) -> int:
         """How many releases the account of the client's group was charged."""
         return self.terms.times * self.group_questions
 
     @property
-    def lineage_rows(self) -> int:
+    def lineage_releases(self) -> int:
         """How many releases the lineage's account was charged."""
         return self.terms.times * self.lineage_questions
 
     @property
     def total(self) -> int:
         """What the client's account was charged, in picorho."""
-        return self.price * self.rows
+        return self.price * self.releases
 
     @property
     def group_total(self) -> int:
         """What the account of the client's group was charged, in picorho."""
-        return self.price * self.group_rows
+        return self.price * self.group_releases
 
     @property
     def lineage_total(self) -> int:
         """What the lineage's account was charged, in picorho."""
-        return self.price * self.lineage_rows
+        return self.price * self.lineage_releases
 
     @property
     def flaw(self) -> str:

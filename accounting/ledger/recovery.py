@@ -34,9 +34,9 @@ from accounting.ledger.receipts import (
     terms_of,
 )
 from accounting.ledger.store import binary
-from accounting.ledger.values import Asked, Line
+from accounting.ledger.values import ClientAccount, GroupAccount, LedgerRequest, Line
 from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import LineageKeys, read_client, read_group, read_lineage
+from accounting.ledger.wire import LineageKeys, read_account
 from accounting.losses import Cost
 
 _FORMAT = "dpserve ledger backup 6"
@@ -167,12 +167,15 @@ async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_
 
 def _compare(section: _Section, books: Books) -> None:
     """Compare the accounts of a section with its receipts. Raises KeyError or ValueError for what cannot be read."""
-    whole = read_lineage(section.lineage, section.account)
-    clients = [read_client(section.lineage, name, fields) for name, fields in section.clients.items()]
-    groups = [read_group(section.lineage, name, fields) for name, fields in section.groups.items()]
-    if whole is None or None in clients or None in groups:
+    keys = LineageKeys(section.lineage)
+    whole = read_account(keys.own, section.account)
+    inner: list[ClientAccount | GroupAccount | None] = [
+        *(read_account(keys.client(name), fields) for name, fields in section.clients.items()),
+        *(read_account(keys.group(name), fields) for name, fields in section.groups.items()),
+    ]
+    if whole is None or None in inner:
         raise ValueError("an account has no fields")
-    books.compare(whole, [one for one in clients if one is not None], [one for one in groups if one is not None])
+    books.compare(whole, [account for account in inner if account is not None])
 
 
 async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
@@ -236,17 +239,18 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     await writing.stream(keys.acts, map(entry_of_act, section.acts))
     owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
-        own, paid = keys.client(name), books.clients[name]
-        account = read_client(lineage, name, fields)
+        own, paid = keys.client(name), books.payers[keys.client(name).subject]
+        account = read_account(own, fields)
         owners |= {
             key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
         }
         await writing.hash(own.account, fields)
-        await writing.set(own.questions, books.of_client(name))
+        await writing.set(own.questions, books.paid_later(own.subject))
         await writing.stream(own.receipts, ((f"{number}-{sequence}", ["", ""]) for number, sequence in paid.numbers))
     for name, fields in section.groups.items():
-        await writing.hash(keys.group(name).account, fields)
-        await writing.set(keys.group(name).questions, books.of_group(name))
+        its = keys.group(name)
+        await writing.hash(its.account, fields)
+        await writing.set(its.questions, books.paid_later(its.subject))
     await writing.hash(keys.api_keys, owners)
     await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in receipts))
     first = {
@@ -348,7 +352,8 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
         asked = [
-            Asked(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group) for one in part
+            LedgerRequest(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group)
+            for one in part
         ]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
             done += [(old, new) for new in charge.receipts]
@@ -379,7 +384,7 @@ def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newes
     return last - first + 1 - len(known.intersection(range(first, last + 1)))
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> Asked:
+async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
@@ -395,7 +400,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
         )
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
-    return Asked(lineage, declared.client, declared.time, (line,))
+    return LedgerRequest(lineage, declared.client, declared.time, (line,))
 
 
 async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:

@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
+from typing import ClassVar
 from unicodedata import is_normalized, normalize
 
 import msgspec
 from msgspec import Struct
 
-from accounting.budgets import Budget
+from accounting.budgets import Budget, Scope
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
-from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, terms_of
+from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, subject_of, terms_of
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import AccountState
@@ -118,7 +119,7 @@ class Idempotency:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LedgerRequest:
     """What the ledger charges: a `ChargeRequest`, a `HoldRequest`, or what is put back. All of its lines or none.
 
     `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
@@ -179,14 +180,14 @@ class ChargeRequest(Struct, frozen=True):
         return self.terms.price
 
     @property
-    def asked(self) -> Asked:
+    def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it. The same body at other terms would be another charge."""
         key, fingerprint = b"", b""
         if self.idempotency is not None:
             key = self.idempotency.key_digest
             fingerprint = self.idempotency.fingerprint(self.model, self.mechanism, str(self.cost))
         lines = (Line(self.terms, self.questions),)
-        return Asked(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
+        return LedgerRequest(self.lineage, self.client, self.time, lines, self.key_digest, key, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Balance:
     """How a client's account stood at one instant. Amounts are picorho; `highest_limit` is as in `Account`.
 
     `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
@@ -227,14 +228,14 @@ class Charge:
 
     `receipts` has one for each line of which a question was new to the client, in order: at most one for rows. `free`
     says of each question, by position, whether it cost the client nothing. `earlier` is the number of the client's
-    receipt that the same request got when it came before, by its idempotency key, or None. `standing` is how both
+    receipt that the same request got when it came before, by its idempotency key, or None. `balance` is how both
     accounts stood then.
     """
 
     receipts: tuple[Receipt, ...]
     free: tuple[bool, ...]
     earlier: int | None
-    standing: Standing = field(compare=False)
+    balance: Balance = field(compare=False)
 
     @property
     def receipt(self) -> Receipt | None:
@@ -271,8 +272,7 @@ class Account:
     clock, after `before` picorho were spent.
 
     `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
-    its budget allows; `asked` how many questions the lineage has paid for, or how many the client after somebody else
-    had.
+    its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
     """
 
     lineage: str
@@ -284,9 +284,27 @@ class Account:
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
-    asked: int
+    questions: int
     began: int | None = None
     before: int = 0
+    group: str = ""
+
+    scope: ClassVar[Scope]
+
+    @property
+    def name(self) -> str:
+        """Whose it is within the lineage: a client, or a group; empty for the lineage's own."""
+        return str(getattr(self, self.scope)) if self.scope != "lineage" else ""
+
+    @property
+    def subject(self) -> str:
+        """What acts call it."""
+        return subject_of(self.scope, self.name)
+
+    @property
+    def title(self) -> str:
+        """Whose it is, in words."""
+        return "the lineage" if self.scope == "lineage" else f"{self.scope} {self.name}"
 
     @property
     def ceiling(self) -> int:
@@ -310,15 +328,14 @@ class Account:
     @property
     def state(self) -> AccountState:
         """What reports and explanations are made of."""
-        client, group = isinstance(self, ClientAccount), isinstance(self, ClientAccount | GroupAccount)
         return AccountState.of(
             self.tally,
             self.budget,
             highest_limit=self.highest_limit,
             left=self.remaining,
             refilled=self.refilled,
-            scope="client" if client else "group" if group else "lineage",
-            group=getattr(self, "group", ""),
+            scope=self.scope,
+            group=self.group,
         )
 
     @property
@@ -338,6 +355,8 @@ class LineageAccount(Account):
     newest_act: int
     acts_head: bytes
 
+    scope = "lineage"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAccount(Account):
@@ -350,6 +369,8 @@ class GroupAccount(Account):
     group: str
     number: int
     display: str = ""
+
+    scope = "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,13 +386,14 @@ class ClientAccount(Account):
     revoked: bool
     api_keys: tuple[ApiKey, ...] = ()
     display: str = ""
-    group: str = ""
+
+    scope = "client"
 
 
 def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
     """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all."""
     for account in above:
-        of = f"the group {account.group}" if isinstance(account, GroupAccount) else "the lineage"
+        of = f"the group {account.group}" if account.scope == "group" else "the lineage"
         if budget.picorho > account.budget.picorho:
             raise ActRefused(
                 f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "

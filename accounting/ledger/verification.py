@@ -14,7 +14,7 @@ from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
-from accounting.ledger.receipts import Act, Receipt
+from accounting.ledger.receipts import Act, Receipt, subject_of
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
@@ -70,18 +70,20 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     account, clients, groups = await ledger.snapshot(lineage)
     with reading(lineage):
         paid_first = await ledger.scan(lineage, keys.questions)
-        paid_later = {one.client: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients}
-        paid_as_group = {one.group: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups}
+        later = {
+            **{one.subject: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients},
+            **{one.subject: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups},
+        }
         found = await ledger.read_accounts(lineage, keys.api_keys)
-        holders = [wire.read_client(lineage, *each) for each in found.clients.items()]
+        holders = [wire.read_account(keys.client(name), fields) for name, fields in found.clients.items()]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
-    books.compare(account, clients, groups)
+    books.compare(account, [*clients, *groups])
     # What was charged since the accounts were read may have been seen among the questions.
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
-    findings = [*books.findings, *_of_questions(books, clients, groups, paid_first, paid_later, paid_as_group, since)]
+    findings = [*books.findings, *_of_questions(books, clients, groups, paid_first, later, since)]
     findings += _of_api_keys(found.others[0], [holder for holder in holders if holder is not None])
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
@@ -116,28 +118,32 @@ def _of_questions(
     clients: Sequence[ClientAccount],
     groups: Sequence[GroupAccount],
     paid_first: dict[bytes, bytes],
-    paid_later: dict[str, dict[bytes, bytes]],
-    paid_as_group: dict[str, dict[bytes, bytes]],
+    later: dict[str, dict[bytes, bytes]],
     since: Sequence[Receipt],
 ) -> list[str]:
-    """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more."""
+    """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more.
+
+    paid_first: the lineage's questions, and to whom they belong; later: the sets of clients and groups by subject.
+    """
     numbers = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
     names = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
     findings, found = [], dict[bytes, tuple[str, str]]()
     for question, owners in paid_first.items():
         client, _, group = owners.partition(b" ")
         found[question] = (names.get(client, f"number {client!r}"), numbers.get(group, f"number {group!r}"))
-    by_client = {(receipt.client, question) for receipt in since for question in receipt.questions}
-    by_group = {(receipt.group, question) for receipt in since for question in receipt.questions}
-    known = {question: who for question, who in found.items() if (who[0], question) not in by_client}
+    meanwhile = {
+        (subject, question)
+        for receipt in since
+        for subject in (subject_of("client", receipt.client), subject_of("group", receipt.group))
+        for question in receipt.questions
+    }
+    known = {one: who for one, who in found.items() if (subject_of("client", who[0]), one) not in meanwhile}
     if known != books.first_payers:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
-    for name, own in paid_later.items():
-        if {one for one in own if (name, one) not in by_client} != books.of_client(name):
-            findings.append(f"the questions that client {name} has paid for are not those of its receipts")
-    for name, own in paid_as_group.items():
-        if {one for one in own if (name, one) not in by_group} != books.of_group(name):
-            findings.append(f"the questions that group {name} has paid for are not those of its receipts")
+    for account in (*clients, *groups):
+        own = {one for one in later[account.subject] if (account.subject, one) not in meanwhile}
+        if own != books.paid_later(account.subject):
+            findings.append(f"the questions that {account.title} has paid for are not those of its receipts")
     return findings
 
 
@@ -158,7 +164,10 @@ def _of_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -
 async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:
     """Return a line for each client who is shown other receipts than those that name it."""
     findings = []
-    for name, paid in sorted(books.clients.items()):
+    for subject, paid in sorted(books.payers.items()):
+        scope, _, name = subject.partition(":")
+        if scope != "client":
+            continue
         shown, after = list[tuple[int, int]](), 0
         with suppress(LedgerDamaged):
             while page := await ledger.client_receipts(account.lineage, name, after=after, count=_PAGE):
@@ -174,7 +183,7 @@ def _of_witness(books: Books, journal: JournalContents) -> list[str]:
     for receipt in journal.receipts:
         # What was put back has another number, and may have been paid for anew by another receipt.
         ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
-        paid = books.clients[receipt.client] if receipt.client else books.whole
+        paid = books.payers[subject_of("client", receipt.client) if receipt.client else "lineage"]
         if ours != receipt.hash and not (books.reconciled and paid.questions.issuperset(receipt.questions)):
             findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
     return findings

@@ -8,7 +8,7 @@ another's keys.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from accounting.budgets import Accepts, Budget, Period, Refill
@@ -26,20 +26,22 @@ from accounting.ledger.errors import (
     Scope,
     ScopeMissing,
     UnknownClient,
+    UnknownGroup,
     UnknownKey,
     UnknownLineage,
     WrongFormat,
 )
-from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms
+from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms, subject_of
 from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
-    Asked,
+    Account,
+    Balance,
     Charge,
     ClientAccount,
     GroupAccount,
+    LedgerRequest,
     LineageAccount,
     Quote,
-    Standing,
     checked_client,
     checked_lineage,
 )
@@ -57,12 +59,27 @@ TALLY = b"n:"
 Fields = dict[bytes, bytes]
 
 
-@dataclass(frozen=True)
-class AccountKeys:
-    """The names of one client's keys, or one group's: see `charge.lua`."""
+Kind = TypeVar("Kind", bound=Account, covariant=True)
 
+
+@dataclass(frozen=True)
+class AccountKeys(Generic[Kind]):
+    """The names of the keys of one account, of which there are three kinds: see `charge.lua`.
+
+    `contents` are those of every key but the account: none of them is there before it is opened. questions: the set of
+    those that a client or group paid for after somebody else. receipts: the index of a client's. requests: a client's
+    younger idempotency keys, old_requests the older ones.
+    """
+
+    kind: type[Kind]
+    lineage: str
+    name: str
     account: str
-    parts: tuple[str, ...]
+    contents: tuple[str, ...]
+    questions: str = ""
+    receipts: str = ""
+    requests: str = ""
+    old_requests: str = ""
 
     @property
     def id(self) -> str:
@@ -70,29 +87,20 @@ class AccountKeys:
         return self.account.partition("}:")[2]
 
     @property
-    def questions(self) -> str:
-        """The set of the questions that it paid for after somebody else."""
-        return f"{self.account}:questions"
+    def subject(self) -> str:
+        """What acts call the account."""
+        return subject_of(self.kind.scope, self.name)
 
     @property
-    def receipts(self) -> str:
-        """The index of a client's receipts."""
-        return f"{self.account}:receipts"
+    def title(self) -> str:
+        """The account, in words."""
+        return f"the account of {self.name}" if self.name else "the lineage's account"
 
     @property
-    def requests(self) -> str:
-        """A client's younger idempotency keys."""
-        return f"{self.account}:requests"
-
-    @property
-    def old_requests(self) -> str:
-        """A client's older idempotency keys."""
-        return f"{self.account}:requests:old"
-
-    @property
-    def contents(self) -> list[str]:
-        """Every key but the account: none of them is there before it is opened."""
-        return [f"{self.account}:{part}" for part in self.parts]
+    def unknown(self) -> LedgerRefusal:
+        """What to raise where there is no such account."""
+        kinds = {"client": UnknownClient, "group": UnknownGroup, "lineage": UnknownLineage}
+        return kinds[self.kind.scope](self.name or self.lineage)
 
 
 class LineageKeys:
@@ -101,33 +109,32 @@ class LineageKeys:
     services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
     receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
     to the numbers of the client who paid for it first and its group. terms: hash, what receipts were charged at to its
-    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client.
+    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client. own: those of the
+    lineage's own account.
     """
 
     def __init__(self, lineage: str) -> None:
         """Refuse a name that would reach outside of the lineage's keys."""
         checked_lineage(lineage)
-        self._prefix = f"dpserve:{{{lineage}}}:"
+        self._lineage, self._prefix = lineage, f"dpserve:{{{lineage}}}:"
         names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "groups", "keys")
         self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
         self.questions, self.terms, self.clients, self.groups, self.api_keys = others
+        self.contents = (self.acts, self.receipts, *others, self.services)
+        self.own = AccountKeys(LineageAccount, lineage, "", self.account, self.contents)
 
-    @property
-    def contents(self) -> list[str]:
-        """Every key of the lineage itself but the account: none of them is there before it is opened."""
-        hashes = [self.questions, self.terms, self.clients, self.groups, self.api_keys, self.services]
-        return [self.acts, self.receipts, *hashes]
-
-    def client(self, client: str) -> AccountKeys:
+    def client(self, client: str) -> AccountKeys[ClientAccount]:
         """Return a client's keys."""
-        return self._of("client", client, ("receipts", "questions", "requests", "requests:old"))
+        return self._of(ClientAccount, client, "questions", "receipts", "requests", "requests:old")
 
-    def group(self, group: str) -> AccountKeys:
+    def group(self, group: str) -> AccountKeys[GroupAccount]:
         """Return a group's keys."""
-        return self._of("group", group, ("questions",))
+        return self._of(GroupAccount, group, "questions")
 
-    def _of(self, scope: str, name: str, parts: tuple[str, ...]) -> AccountKeys:
-        return AccountKeys(f"{self._prefix}{scope}:{quote(checked_client(name), safe='')}", parts)
+    def _of(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
+        account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
+        contents = tuple(f"{account}:{part}" for part in parts)
+        return AccountKeys(kind, self._lineage, name, account, contents, *contents)
 
 
 @lru_cache(maxsize=256)
@@ -139,7 +146,7 @@ def _keys_of_charges(lineage: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    accounts = [keys.client(client), *([keys.group(group)] if group else [])]
+    accounts: list[AccountKeys[Account]] = [keys.client(client), *([keys.group(group)] if group else [])]
     return tuple(key for account in accounts for key in (account.account, *account.contents))
 
 
@@ -148,7 +155,7 @@ Groups = Mapping[tuple[str, str], str]
 
 
 def charge_call(
-    requests: Sequence[Asked], groups: Groups, *, writes: int = 0, link: bytes = b""
+    requests: Sequence[LedgerRequest], groups: Groups, *, writes: int = 0, link: bytes = b""
 ) -> tuple[list[str], dict[str, Any]]:
     """Return the keys, without the services, and arguments of `charge`, `apply` and `quote`, for requests of one
     lineage.
@@ -191,19 +198,21 @@ def _payer(client: str, group: str, digest: bytes) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value}
 
 
-def group_of(request: Asked, groups: Groups) -> str:
+def group_of(request: LedgerRequest, groups: Groups) -> str:
     """Return the group that pays for a request, or nothing."""
     return request.group if request.group is not None else groups.get((request.lineage, request.client), "")
 
 
-def read_charge(request: Asked, group: str, reply: Sequence[Any], service: str, link: bytes) -> Charge | LedgerError:
+def read_charge(
+    request: LedgerRequest, group: str, reply: Sequence[Any], service: str, link: bytes
+) -> Charge | LedgerError:
     """Read what the function `charge` replied to one request of a client in `group`.
 
     `link`: of the call, if no receipt before has it.
     """
     if reply[0] != b"charged":
         return _undecided(request, reply)
-    _, earlier, standing, first, own, *digits = reply
+    _, earlier, balance, first, own, *digits = reply
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
     for line, said in zip(request.lines, digits, strict=True):
@@ -227,10 +236,10 @@ def read_charge(request: Asked, group: str, reply: Sequence[Any], service: str, 
             )
         )
         sequence, number, link = sequence + 1, number + bool(request.client), b""
-    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _standing(standing))
+    return Charge(tuple(receipts), _free(digits), int(earlier) if earlier else None, _balance(balance))
 
 
-def read_quote(request: Asked, reply: Sequence[Any]) -> Quote | LedgerError:
+def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided(request, reply)
@@ -249,13 +258,13 @@ def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
     return tuple(digit == _FREE for said in digits for digit in said)
 
 
-def _undecided(request: Asked, reply: Sequence[Any]) -> LedgerError:
+def _undecided(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:
     if reply[0].isupper():
         return said_by_library(request.lineage, reply[0].decode(), reply[1].decode(errors="replace"))
     return _refusal(request, reply)
 
 
-def _refusal(request: Asked, reply: Sequence[Any]) -> LedgerRefusal:
+def _refusal(request: LedgerRequest, reply: Sequence[Any]) -> LedgerRefusal:
     """Read a refusal of a request. Raises LedgerUnavailable for anything else."""
     word, *words = (part.decode() for part in reply)
     if word not in _REFUSALS:
@@ -294,10 +303,10 @@ def _refill_of(text: str) -> Refill:
     return Refill(int(most), cast(Period, period))
 
 
-def _standing(said: bytes) -> Standing:
+def _balance(said: bytes) -> Balance:
     spent, limit, accepts, delta, highest, left, shared, refill = said.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta, refill)
-    return Standing(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
+    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
 
 
 def budget_arguments(budget: Budget) -> dict[str, Any]:
@@ -323,49 +332,28 @@ def key_arguments(key: ApiKey) -> dict[str, Any]:
     return {"digest": binary(key.digest), "expires": expires, "scopes": scopes}
 
 
-def read_lineage(lineage: str, fields: Fields) -> LineageAccount | None:
-    """Read the fields of a lineage's account, None if there is none. Raises WrongFormat."""
+def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
+    """Read the fields of an account, None if there is none. Raises WrongFormat."""
     if not fields:
         return None
-    if fields.get(b"format") != b"%d" % FORMAT:
-        raise WrongFormat(lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
-    return LineageAccount(
-        lineage=lineage,
-        **_account(fields),
-        newest_act=int(fields[b"acts"]),
-        acts_head=fields.get(b"acts_head", GENESIS),
-    )
-
-
-def read_client(lineage: str, client: str, fields: Fields) -> ClientAccount | None:
-    """Read the fields of a client's account, None if there is none."""
-    if not fields:
-        return None
-    return ClientAccount(
-        lineage=lineage,
-        client=client,
-        number=int(fields[b"number"]),
-        **_account(fields),
-        revoked={b"0": False, b"1": True}[fields[b"revoked"]],
-        api_keys=tuple(
-            read_key(name.removeprefix(KEY), terms) for name, terms in sorted(fields.items()) if name.startswith(KEY)
-        ),
-        display=fields.get(b"display", b"").decode(),
-        group=fields.get(b"group", b"").decode(),
-    )
-
-
-def read_group(lineage: str, group: str, fields: Fields) -> GroupAccount | None:
-    """Read the fields of a group's account, None if there is none."""
-    if not fields:
-        return None
-    return GroupAccount(
-        lineage=lineage,
-        group=group,
-        number=int(fields[b"number"]),
-        **_account(fields),
-        display=fields.get(b"display", b"").decode(),
-    )
+    if keys.kind is LineageAccount:
+        if fields.get(b"format") != b"%d" % FORMAT:
+            raise WrongFormat(keys.lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
+        own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
+    else:
+        own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
+    if keys.kind is ClientAccount:
+        own |= {
+            "revoked": {b"0": False, b"1": True}[fields[b"revoked"]],
+            "api_keys": tuple(
+                read_key(name.removeprefix(KEY), terms)
+                for name, terms in sorted(fields.items())
+                if name.startswith(KEY)
+            ),
+            "group": fields.get(b"group", b"").decode(),
+        }
+    own |= {"lineage": keys.lineage, str(keys.kind.scope): keys.name or keys.lineage}
+    return keys.kind(**_account(fields), **own)
 
 
 def _account(fields: Fields) -> dict[str, Any]:
@@ -386,7 +374,7 @@ def _account(fields: Fields) -> dict[str, Any]:
         },
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
-        "asked": int(fields[b"asked"]),
+        "questions": int(fields[b"asked"]),
     }
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from audit.distinguishing.likelihood import Worlds
 from mechanisms.elementary import softmax
-from training.data.records import Declaration, Records
+from training.data.records import Declaration, Records, Units
 from training.questions import MeteredModel
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ Train = Callable[[Records], AnyHead]
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Two heads that one record makes the difference between. row: (d,); label: its class."""
+    """Two heads that one record, or unit, makes the difference between. row: (d,), of it; label: its class."""
 
     kind: Kind
     head_in: MeteredModel
@@ -68,7 +68,8 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
 
     mislabelled: a row with its least likely class is added. Of all records' rows and as many random ones within the
     declared bounds, the few with the largest gradient at the minimum are each trained with, and the one that moves the
-    logits of some row most, for its sensitivity, is taken. Raises what training raises.
+    logits of some row most, for its sensitivity, is taken. Where records have privacy units, all records of that
+    record's unit are left out, and what is added is a unit of its own. Raises what training raises.
     """
     if kind == "mislabelled":
         return _mislabelled(records, train, rng)
@@ -99,16 +100,19 @@ def _mislabelled(records: Records, train: Train[AnyHead], rng: np.random.Generat
 
 
 def without(records: Records, index: int) -> Records:
-    """Return the records but one."""
-    kept = np.arange(len(records)) != index
-    return Records(records.X[kept], records.y[kept], records.declaration, records.source)
+    """Return the records but one, or but all of its unit."""
+    of = np.arange(len(records)) if records.units is None else records.units.of
+    kept = of != of[index]
+    units = None if records.units is None else Units(records.units.column, np.unique(of[kept], return_inverse=True)[1])
+    return Records(records.X[kept], records.y[kept], records.declaration, records.source, units)
 
 
 def with_record(records: Records, row: Floats, label: int) -> Records:
-    """Return the records and one more."""
-    return Records(
-        np.concatenate([records.X, row[None]]), np.append(records.y, label), records.declaration, records.source
-    )
+    """Return the records and one more, which is a unit of its own."""
+    of = None if records.units is None else np.append(records.units.of, records.units.of.max() + 1)
+    units = None if records.units is None or of is None else Units(records.units.column, of)
+    X = np.concatenate([records.X, row[None]])
+    return Records(X, np.append(records.y, label), records.declaration, records.source, units)
 
 
 def random_rows(declaration: Declaration, count: int, rng: np.random.Generator) -> Floats:

@@ -10,7 +10,7 @@ the very row that was asked, so that the distance costs no power.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -23,13 +23,13 @@ from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
 from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from audit.families import GAUSSIAN
+from audit.pieces import ResultStore, kept_scores
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 
 Floats = NDArray[np.float64]
 _DRAWS = 4
-Kept = Callable[[Mapping[str, Any], Callable[[], tuple[Floats, Floats]]], tuple[Floats, Floats]]
 
 JITTER = 2.0**-10
 """How far, of a feature's range, a trial's row may lie from the strongest one: 2^14 steps of its features or so."""
@@ -86,15 +86,16 @@ def observe_services(
     row: Floats,
     trials: int,
     rng: np.random.Generator,
+    store: ResultStore,
     *,
-    kept: Kept = lambda _, ask: ask(),
+    seed: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Mechanism, Floats, Floats]:
     """Ask both services about `trials` rows near `row` (1, d); return the mechanism and the scores of either world.
 
     Raises ValueError unless the services serve the pair's two models by the same mechanism at the same price, and
-    whatever the client raises. Every row is charged at either service. kept: from what the scores of some rows depend
-    on besides the seed, and how to ask, to those scores: asked, or as they were kept before.
+    whatever the client raises. Every row is charged at either service, unless the store has its scores: of both models,
+    the price, the rows and the seed that `rng` came from.
     """
     mechanism = _agreed(service_in, service_out, pair)
     feature_map = pair.head_in.certificate.feature_map
@@ -113,12 +114,14 @@ def observe_services(
             return inside, outside
 
         piece = {
+            "name": "audit-service",
+            "seed": seed,
             "models": [head.certificate.model_id for head in (pair.head_in, pair.head_out)],
             "mechanism": mechanism.name,
             "losses": str(mechanism.cost),
             "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
         }
-        for scored, all_scored in zip(kept(piece, ask), found, strict=True):
+        for scored, all_scored in zip(kept_scores(store, piece, ask), found, strict=True):
             all_scored.append(scored)
         progress(len(asked))
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
@@ -153,7 +156,12 @@ class TooMuchNoise(ValueError):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Counts:
+    """What a service's own audit counted. errors: of all looks. refuted: whether one of them refuted the claim.
+
+    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
+    """
+
     looks: Annotated[int, Field(ge=0)]
     answers: int
     errors: Errors | None
@@ -161,7 +169,7 @@ class _Kept:
     stopped_by_noise: bool
 
 
-_KEPT = TypeAdapter(_Kept)
+_COUNTS = TypeAdapter(Counts)
 
 
 @dataclass(eq=False)
@@ -178,29 +186,22 @@ class LiveAudit:
     the service takes for smaller than its certificate says, a broken sampler), on the very path that clients use. What
     it cannot: a certificate whose sensitivity is wrong, a model trained on other records than said, noise that is right
     but given twice, or a ledger that does not charge. Those need two models (`observe_services`), or the ledger.
-
-    stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
     """
 
     mechanism: Gaussian | Laplace
     classes: int
     delta: float
-    looks: int = 0
-    errors: Errors | None = None
-    answers: int = 0
-    stopped_by_noise: bool = False
-    _latest: dict[str, Any] = field(init=False)
+    counts: Counts = Counts(0, 0, None, False, False)
 
     def __post_init__(self) -> None:
         """Publish that nothing was seen yet."""
         self._claim = claimed_tradeoff(self.mechanism.cost, self.delta)
         self._direction = worst_case(self.mechanism, self.classes)
-        self._latest = self._published(0.0, 0, 0, refuted=False)
+        self._take(self.counts)
 
     def kept(self) -> dict[str, Any]:
         """Return what another process needs to go on, in JSON's types: counts, and no answer."""
-        counts = _Kept(self.looks, self.answers, self.errors, bool(self._latest["refuted"]), self.stopped_by_noise)
-        return asdict(counts)
+        return asdict(self.counts)
 
     def go_on(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` returned of an audit of the same mechanism. Raises ValueError for what it cannot be.
@@ -208,27 +209,24 @@ class LiveAudit:
         The looks go on being counted, so that the confidence holds for those before and after together.
         """
         try:
-            found = _KEPT.validate_python(kept)
+            found = _COUNTS.validate_python(kept)
         except ValidationError as error:
             raise ValueError("no looks are counted there") from error
-        if found.looks and found.errors is None:
+        if (found.errors is None) != (found.looks == 0):
             raise ValueError("no errors are counted there")
-        if found.looks and found.errors is not None:
-            self._take(found.errors, found.looks, found.answers, refuted=found.refuted)
-        self.stopped_by_noise = found.stopped_by_noise
+        self._take(found)
 
-    def _take(self, errors: Errors, looks: int, answers: int, *, refuted: bool) -> None:
+    def _take(self, counts: Counts) -> None:
         """Make these counts the audit's, all at once: an error on the way leaves those before."""
-        # A doubt, and no confidence: 1 less it would soon be 1.
-        share = 1 / (looks * (looks + 1))
-        bound = largest_refuted(self._claim.family, *errors.limits_beyond(_DOUBT * share))
-        refuted = refuted or refuted_by_limits(
-            self._claim.family,
-            min(self._claim.parameter, self._claim.family.largest),
-            *errors.limits_beyond(_CONVICTION_DOUBT * share),
-        )
-        latest = self._published(bound, looks, answers, refuted=refuted)
-        self.errors, self.looks, self.answers, self._latest = errors, looks, answers, latest
+        bound, family = 0.0, self._claim.family
+        if counts.errors is not None:
+            # A doubt, and no confidence: 1 less it would soon be 1.
+            share = 1 / (counts.looks * (counts.looks + 1))
+            bound = largest_refuted(family, *counts.errors.limits_beyond(_DOUBT * share))
+            limits = counts.errors.limits_beyond(_CONVICTION_DOUBT * share)
+            claimed = min(self._claim.parameter, family.largest)
+            counts = replace(counts, refuted=counts.refuted or refuted_by_limits(family, claimed, *limits))
+        self._latest, self.counts = self._published(bound, counts), counts
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -261,8 +259,8 @@ class LiveAudit:
         """
         if len(answers) < _FEWEST_ROWS:
             raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
-        self.stopped_by_noise = self.stopped_by_noise or not bool((answers >= _LEAST_PROBABILITY).all())
-        if self.stopped_by_noise:
+        if self.counts.stopped_by_noise or not (answers >= _LEAST_PROBABILITY).all():
+            self.counts = replace(self.counts, stopped_by_noise=True)
             raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
         noisy = np.log(answers)
         noisy = noisy - noisy.mean(axis=1, keepdims=True)
@@ -282,16 +280,18 @@ class LiveAudit:
             np.exp(moved - moved.max(axis=1, keepdims=True)),
             Worlds(base + shift, base, sensitivity[tested]),
         )
-        errors = errors_at(found[inside], found[~inside], 0.0)
+        errors, before = errors_at(found[inside], found[~inside], 0.0), self.counts
         self._take(
-            errors if self.errors is None else self.errors + errors,
-            self.looks + 1,
-            self.answers + len(answers),
-            refuted=bool(self._latest["refuted"]),
+            replace(
+                before,
+                looks=before.looks + 1,
+                answers=before.answers + len(answers),
+                errors=errors if before.errors is None else before.errors + errors,
+            )
         )
         return self.latest
 
-    def _published(self, bound: float, looks: int, answers: int, *, refuted: bool) -> dict[str, Any]:
+    def _published(self, bound: float, counts: Counts) -> dict[str, Any]:
         claim = self._claim
         # That a bound of the family's parameter implies, at the claim's delta.
         epsilon = epsilon_of_mu(bound, claim.delta) if claim.family is GAUSSIAN else bound * (claim.delta == 0)
@@ -305,9 +305,9 @@ class LiveAudit:
             },
             "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": epsilon},
             "confidence": CONFIDENCE,
-            "refuted": refuted,
-            "answers": answers,
-            "looks": looks,
+            "refuted": counts.refuted,
+            "answers": counts.answers,
+            "looks": counts.looks,
             "convicts": CONVICTS,
             "cannot_convict": CANNOT_CONVICT,
         }

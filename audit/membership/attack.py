@@ -2,7 +2,8 @@
 
 Every score of a candidate uses the endpoint's answers to that candidate's row (and its near-copies) and nothing else
 of the endpoint's: shadow models know nothing of it, and neither do thresholds that come from them. So one score has
-seen as many releases as the candidate was asked about, and a decision is compared with what those cost.
+seen as many releases as the candidate was asked about, and a decision is compared with what those cost. Where the model
+protects privacy units, candidates are units, asked about with all of their rows.
 
 Some thresholds do know of it: those of `loss, best`, of LiRA and of the lower bound of epsilon are chosen on the
 scores of the first quarter of the candidates, and so is the attack that counts. Decisions are counted on the others,
@@ -24,7 +25,13 @@ from audit.endpoint import Endpoint, EndpointError
 from audit.membership.asking import Answered, Journal, ask
 from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
-from audit.membership.claims import ClaimedReleases, claim_of_accounts, claim_of_releases, failure_of
+from audit.membership.claims import (
+    ClaimedReleases,
+    claim_of_accounts,
+    claim_of_releases,
+    failure_of,
+    what_is_protected,
+)
 from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
 from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, averaged, scores_of
 from audit.membership.shadow_models import (
@@ -49,9 +56,9 @@ Progress = Callable[[str, float], None]
 class Choices:
     """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
 
-    copies: rows asked about for each candidate, the first one its own, the others next to it. most: at most so many
-    candidates of each kind. shadow_epochs: of shadow models that are networks, if not the published ones.
-    attack_epochs: of the attack networks.
+    copies: rows asked about for each of a candidate's rows, the first one itself, the others next to it. most: at
+    most so many candidates of each kind. rows_of_each: at most so many rows of a unit. shadow_epochs: of shadow
+    models that are networks, if not the published ones. attack_epochs: of the attack networks.
     """
 
     shadow_models: int = 20
@@ -59,6 +66,7 @@ class Choices:
     confidence: float = 0.95
     copies: int = 1
     most: int | None = None
+    rows_of_each: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
     attack_epochs: int = ATTACK_EPOCHS
@@ -140,6 +148,7 @@ class Attack:
             confidence=choices.confidence,
             seed=choices.seed,
             most=choices.most,
+            rows_of_each=choices.rows_of_each,
             answered=known,
             settled=journal.planned,
         )
@@ -149,13 +158,15 @@ class Attack:
         rows = rows_of_keys(records.X, plan.copies, model, choices.seed, names)
         rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = self._ask(rows, journal)
-        # All answers about each candidate: (keys * copies, n, C), NaN where one is missing.
+        # All answers about each row: (keys * copies, n, C), NaN where one is missing.
         keys, asked, classes = answered.answers.shape
         by_copy = answered.answers.reshape(keys, asked // choices.copies, choices.copies, classes)
-        by_candidate = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
-        seen = (~np.isnan(by_candidate[:, :, 0])).sum(axis=0)
+        by_row = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
+        seen = (~np.isnan(by_row[:, :, 0])).sum(axis=0)
         usable = seen > 0
-        _check_enough(member[usable], choices.confidence, answered.exhausted)
+        answered_about = records[usable]
+        decided = answered_about[member[usable]].count, answered_about[~member[usable]].count
+        _check_enough(decided, choices.confidence, answered.exhausted)
         # Repeat the first row that was answered, with the key that it was answered to.
         key, row = (int(place) for place in np.argwhere(~np.isnan(answered.answers[:, :, 0]))[0])
         replays = ask_again(endpoints[key], rows[key, row], answered.answers[key, row])
@@ -164,21 +175,25 @@ class Attack:
         pool = records[usable]
         for more in (records[~usable], *_left_out(candidates, plan), candidates.population):
             pool = pool if more is None or len(more) == 0 else pool + more
-        records, member, seen = records[usable], member[usable], seen[usable]
-        releases, decided = int(seen.max()), (int(member.sum()), int((~member).sum()))
+        records, member, seen = answered_about, member[usable], seen[usable]
+        # No row of a unit is another's or comes twice, so that its answers are as many releases.
+        seen_of_each = np.bincount(records.of, seen).astype(np.int64)
+        releases = int(seen_of_each.max())
         inputs = setup.inputs(pool.X)
-        what = f"training {draws.count} shadow models of {draws.records} records"
-        trained = self.train(Pool(inputs, pool.y), setup.recipe, draws, lambda share: self.progress(what, share))
-        shadow_answers = setup.answers(trained.logits, inputs, draws.seed, releases)
+        what = f"training {draws.count} shadow models of {draws.records} {what_is_protected(model)}s"
+        of = None if pool.units is None else pool.of
+        trained = self.train(Pool(inputs, pool.y, of), setup.recipe, draws, lambda share: self.progress(what, share))
+        shadow_answers = setup.answers(trained.logits, inputs, draws.seed, int(seen.max()))
         shadow, place = np.nonzero(trained.members | trained.held_out)
         scores = scores_of(
-            averaged(by_candidate[:, usable]),
+            averaged(by_row[:, usable]),
             records.y,
             member,
             KnownAnswers(shadow_answers[shadow, place], pool.y[place], trained.members[shadow, place]),
             shadow_answers[:, : len(records)],
             trained.members[:, : len(records)],
             choices.seed,
+            of=records.of,
             epochs=choices.attack_epochs,
             progress=self.progress,
         )
@@ -198,7 +213,7 @@ class Attack:
             charges,
             accounts,
             draws.records,
-            departures + charges.cautions + _unevenness(plan, decided, seen),
+            departures + charges.cautions + _unevenness(plan, decided, seen_of_each),
         )
 
     def _purpose(self) -> Mapping[str, Any]:
@@ -208,7 +223,7 @@ class Attack:
             "seed": self.choices.seed,
             "copies": self.choices.copies,
             "candidates": self.choices.most,
-        }
+        } | ({} if self.choices.rows_of_each is None else {"rows": self.choices.rows_of_each})
 
     def _ask(self, rows: Floats, journal: Journal) -> Answered:
         total, done = rows.shape[0] * rows.shape[1], 0
@@ -229,8 +244,7 @@ def _shadows_of(
     The sentences say in what they differ from the target. Raises ValueError where the model cannot be mimicked or there
     are too few records.
     """
-    members, population = len(candidates.members), candidates.population
-    everyone = members + len(candidates.others) + (0 if population is None else len(population))
+    members, everyone, one = candidates.members.count, candidates.everyone.count, what_is_protected(model)
     count = choices.shadow_records or min(members, everyone // 2)
     setup = shadow_setup_of(model, count, epochs=choices.shadow_epochs)
     check_trainable(setup.recipe)
@@ -239,7 +253,7 @@ def _shadows_of(
     departures = setup.departures
     if count != members:
         departures += (
-            f"shadow models have {count} records and the target has {members}, at the same regularisation and "
+            f"shadow models have {count} {one}s and the target has {members}, at the same regularisation and "
             "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
         )
     return setup, draws, departures
@@ -254,9 +268,10 @@ def _one_model(endpoints: Sequence[Endpoint]) -> Mapping[str, Any]:
 
 def _in_turn(candidates: Candidates, plan: QueryPlan) -> tuple[Labelled, Mask]:
     """A member, another, a member, ...: whenever the budget runs out, as many of both were asked about."""
-    members, others = candidates.members[plan.members], candidates.others[plan.others]
-    turn = np.arange(2 * plan.of_each).reshape(2, -1).T.reshape(-1)
-    return (members + others)[turn], turn < plan.of_each
+    both = candidates.members[plan.members], candidates.others[plan.others]
+    turns = [np.cumsum(np.diff(part.of, prepend=part.of[:1]) != 0) for part in both]
+    order = np.argsort(np.concatenate([2 * turns[0], 2 * turns[1] + 1]), kind="stable")
+    return (both[0] + both[1])[order], order < len(both[0])
 
 
 def _left_out(candidates: Candidates, plan: QueryPlan) -> list[Labelled]:
@@ -284,8 +299,8 @@ def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int6
     return tuple(found)
 
 
-def _check_enough(member: Mask, confidence: float, exhausted: tuple[str, ...]) -> None:
-    of_each = int(min(member.sum(), (~member).sum()))
+def _check_enough(decided: tuple[int, int], confidence: float, exhausted: tuple[str, ...]) -> None:
+    of_each = min(decided)
     if of_each < 1 or largest_epsilon(of_each, confidence) <= 0:
         why = f" before the budget ran out ({', '.join(exhausted)})" if exhausted else ""
         raise ValueError(

@@ -1,5 +1,7 @@
 """Whom the attack decides about: records that were trained on, and others of the same distribution that were not.
 
+Of a model that protects privacy units candidates are units, each with all of its rows (`audit.membership.claims`).
+
 Reads the owner's files by what the model's public certificate says of its features and classes, and checks that members
 and others cannot be distinguished by the records alone (Erlingsson et al. 2019, Section 5.4): where they can, an
 attack's success says nothing about the model.
@@ -9,9 +11,9 @@ for one charge. An attack counts them as one row, so that no decision is counted
 accused of charging too little.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from training.columns import columns_from
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
+from training.data.records import Records
 from training.data.table_records import column_names, read_numbers, read_with_schema
 from training.exact_network import rounded
 from training.feature_maps import AnyFeatureMap
@@ -74,38 +77,59 @@ def _questions(feature_map: Mapping[str, Any], rows: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Records with their labels. X: (n, d) float64, in the model's own units and order; y: (n,)."""
+    """Records with their labels. X: (n, d) float64, in the model's own scales and order; y: (n,).
+
+    units: (n,), of each record the name of its privacy unit; None where every record is one by itself.
+    """
 
     X: Floats
     y: Labels
+    units: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit."""
         if self.X.ndim != 2 or self.y.shape != (len(self.X),):
             raise ValueError(f"records {self.X.shape} do not fit labels {self.y.shape}")
+        if self.units is not None and len(self.units) != len(self.X):
+            raise ValueError(f"{len(self.X)} records do not fit {len(self.units)} names of units")
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many records there are."""
         return len(self.y)
 
     def __getitem__(self, rows: Any) -> "Labelled":
         """Return some of them."""
-        return Labelled(self.X[rows], self.y[rows])
+        return Labelled(self.X[rows], self.y[rows], None if self.units is None else self.units[rows])
 
     def __add__(self, other: "Labelled") -> "Labelled":
         """Return both, these first."""
-        return Labelled(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]))
+        units = None if self.units is None or other.units is None else np.concatenate([self.units, other.units])
+        return Labelled(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]), units)
+
+    @cached_property
+    def of(self) -> Labels:
+        """Of each record the number of its unit, from 0: (n,)."""
+        if self.units is None:
+            return np.arange(len(self))
+        return np.unique(self.units, return_inverse=True)[1]
+
+    @property
+    def count(self) -> int:
+        """How many units there are: how many can be decided about."""
+        return int(self.of.max(initial=-1)) + 1
 
 
 def repeated(records: Labelled) -> Mask:
-    """Return which records have a row, whatever its label, that another of them has, too: (n,).
+    """Return which rows, whatever their label, another unit has, too, or the same unit earlier: (n,).
 
-    No decision is counted about these. One answer serves all of them, so that their decisions are one decision; and it
-    says whether any of them was trained on, where a claim is about one record.
+    They are not asked about. One answer serves all units that have the row, so that their decisions would be one
+    decision; and it says whether any of them was trained on, where a claim is about one.
     """
     names = [(row + 0.0).tobytes() for row in records.X]  # 0.0 and -0.0 are the same row
-    times = Counter(names)
-    return np.array([times[name] > 1 for name in names])
+    first: dict[bytes, int] = {}
+    whose = np.array([records.of[first.setdefault(name, place)] for place, name in enumerate(names)], dtype=np.int64)
+    shared = {name for name, own, other in zip(names, whose, records.of, strict=True) if own != other}
+    return np.array([name in shared or first[name] != place for place, name in enumerate(names)], dtype=np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,20 +142,41 @@ class Candidates:
 
     def digest(self) -> str:
         """Return a digest of the members and the others, in their order: of whom an attack asks about."""
-        parts = [part for records in (self.members, self.others) for part in (records.X, records.y)]
-        return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts))
+        parts = [part for records in (self.members, self.others) for part in (records.X, records.y, records.units)]
+        return digest_of(*(np.ascontiguousarray(part).tobytes() for part in parts if part is not None))
+
+    @property
+    def everyone(self) -> Labelled:
+        """Members, others and the population, in this order."""
+        both = self.members + self.others
+        return both if self.population is None else both + self.population
 
     def as_asked(self, model: Mapping[str, Any]) -> "Candidates":
         """Return the same with rows that ask the model one question made one row."""
         both, count = self.members + self.others, len(self.members)
-        both = Labelled(as_asked(model, both.X), both.y)
+        both = Labelled(as_asked(model, both.X), both.y, both.units)
         return Candidates(both[:count], both[count:], self.population)
 
     def check(self, model: Mapping[str, Any]) -> None:
-        """Raise ValueError where the records are not what the model takes."""
+        """Raise ValueError where the records are not what the model takes, or not of the units that it protects."""
+        unit = model.get("unit")
         for what, records in (("members", self.members), ("non-members", self.others), ("population", self.population)):
             if records is not None:
+                if (records.units is None) != (unit is None):
+                    raise ValueError(
+                        f"the model protects single records, and the {what} are units"
+                        if unit is None
+                        else f"the model protects all records of one {unit!r} together, and the {what} do not say "
+                        "whose each record is: an attack on single records would be no verdict on that"
+                    )
                 _check_fit(what, records, model)
+        if unit is not None:
+            both = len(np.intersect1d(self.members.units, self.others.units))  # type: ignore[arg-type]
+            if both:
+                raise ValueError(
+                    f"{both} values of {unit!r} are among the members and the non-members: whoever has a record that "
+                    "was trained on is a member, so split by units before training"
+                )
 
 
 def read_labelled(
@@ -140,9 +185,10 @@ def read_labelled(
     """Read records from a table, or an NPZ file written FILE.npz or FILE.npz:ARRAY, by the model's declaration.
 
     ARRAY names booleans that pick rows. label, ignore: the table's columns. class_names: VALUE=NAME of each class,
-    between commas, where the file has other values than the model's names. Raises DataError, and ValueError where the
-    columns are not the model's.
+    between commas, where the file has other values than the model's names. A model that protects units names their
+    column, which a table then has. Raises DataError, and ValueError where the columns are not the model's.
     """
+    unit: str | None = model.get("unit")
     names, classes = list(model["feature_names"]), list(model["classes"])
     values = values_of(classes, class_names)
     feature_map = model["feature_map"]
@@ -150,6 +196,8 @@ def read_labelled(
     file, _, where = str(path).partition(".npz:")
     if where or path.suffix == ".npz":
         target = Path(f"{file}.npz") if where else path
+        if unit is not None:
+            raise ValueError(f"the model protects units, and {target.name} has no column {unit!r}: give a table")
         with np.load(target, allow_pickle=False) as archive:
             width = int(np.prod(archive["X"].shape[1:])) if "X" in archive.files else len(names)
         if width != len(names):
@@ -159,14 +207,22 @@ def read_labelled(
         return Labelled(found.X, found.y)
     columns = columns_from(feature_map.get("columns", ()))
     schema = schema_of(columns, label, classes, values)
-    _check_columns(path, [column.name for column in columns] if schema else names, label, ignore)
+    no_features = ignore if unit is None else [*ignore, unit]
+    _check_columns(path, [column.name for column in columns] if schema else names, label, no_features)
     if schema:
-        found = read_with_schema(path, schema, label, ignore=ignore)
-        return Labelled(found.X, found.y)
+        found = read_with_schema(path, schema, label, ignore=ignore, unit=unit)
+        return Labelled(found.X, found.y, _unit_names(found))
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
-    found = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore)
+    found = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore, unit=unit)
     order = [found.declaration.feature_names.index(name) for name in names]
-    return Labelled(found.X[:, order], found.y)
+    return Labelled(found.X[:, order], found.y, _unit_names(found))
+
+
+def _unit_names(records: Records) -> NDArray[Any] | None:
+    """Return 16 bytes for each record (n,), the same for the same unit in whatever file."""
+    if records.units is None or records.units.names is None:
+        return None
+    return np.ascontiguousarray(records.units.names).view("V16")[:, 0][records.units.of]
 
 
 def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequence[str]) -> None:
@@ -193,7 +249,7 @@ class Difference:
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
     1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are. repeated:
-    members, and others, whose row another of their own kind has: they are left out.
+    members, and others, whose rows others of their own kind have, too: they are left out.
     """
 
     p_value: float
@@ -232,8 +288,8 @@ class Difference:
             )
         if any(self.repeated):
             found.append(
-                f"{self.repeated[0]} members and {self.repeated[1]} non-members have a row that another of their kind "
-                "has, too, and are not asked about: their answers would be one answer, about all of them"
+                f"{self.repeated[0]} members and {self.repeated[1]} non-members share every row with others of their "
+                "kind, and are not asked about: their answers would be one answer, about all of them"
             )
         return tuple(found)
 
@@ -241,19 +297,24 @@ class Difference:
 def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference:
     """Compare the two by their labels and by a classifier (a two-sample test, Lopez-Paz and Oquab 2017).
 
+    What is compared is units: by the means of their rows, how many these are, and their commonest label. A unit's rows
+    resemble each other, so that a test which took them for so many independent ones would find differences by chance.
+
     Equal numbers of both are split in halves; what tells them apart is fitted to one and counted on the other, so that
     under no difference the count is binomial and the p-value valid. With fewer than 20 of each p is 1. What is
     `repeated` is left out of everything but its count.
     """
     again = repeated(members), repeated(others)
-    counts = int(again[0].sum()), int(again[1].sum())
+    all_of = members.count, others.count
+    members, others = members[~again[0]], others[~again[1]]
+    counts = all_of[0] - members.count, all_of[1] - others.count
     if again[0].all() or again[1].all():
         return Difference(1.0, 0.5, 0, 0.0, counts)
-    members, others = members[~again[0]], others[~again[1]]
     known = {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
-    duplicates = sum((row.tobytes(), int(y)) in known for row, y in zip(others.X, others.y, strict=True))
-    overlap = duplicates / len(others)
-    size = min(len(members), len(others), _MOST_TO_COMPARE) // 2 * 2
+    unlike = [(row.tobytes(), int(y)) not in known for row, y in zip(others.X, others.y, strict=True)]
+    duplicates = others.count - len(np.unique(others.of[unlike]))
+    overlap = duplicates / others.count
+    size = min(members.count, others.count, _MOST_TO_COMPARE) // 2 * 2
     if size < _FEWEST_TO_COMPARE:
         return Difference(1.0, 0.5, duplicates, overlap, counts)
     from sklearn.ensemble import RandomForestClassifier
@@ -266,15 +327,27 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
         RandomForestClassifier(n_estimators=50, min_samples_leaf=5, random_state=seed),
     )
     generator = np.random.default_rng(seed)
-    classes, half = np.eye(int(max(members.y.max(), others.y.max())) + 1), size // 2
-    chosen = (part[generator.permutation(len(part))[:size]] for part in (members, others))
-    features = [np.column_stack([part.X, classes[part.y]]) for part in chosen]
+    classes, half = int(max(members.y.max(), others.y.max())) + 1, size // 2
+    labels, means = zip(*(_of_units(part, classes) for part in (members, others)), strict=True)
+    features = [part[generator.permutation(len(part))[:size]] for part in means]
     fit, count = (np.concatenate([part[rows] for part in features]) for rows in (slice(half), slice(half, None)))
     truth = np.repeat([True, False], half)
     rights = [int((one.fit(fit, truth).predict(count) == truth).sum()) for one in classifiers]
     p_values = [scipy.stats.binomtest(right, size, 0.5, alternative="greater").pvalue for right in rights]
-    smallest = float(min(*p_values, _labels_differ(members.y, others.y)))
+    smallest = float(min(*p_values, _labels_differ(*labels)))
     return Difference(min(1.0, smallest * (len(p_values) + 1)), max(rights) / size, duplicates, overlap, counts)
+
+
+def _of_units(records: Labelled, classes: int) -> tuple[Labels, Floats]:
+    """Return of each unit its commonest label (u,), and features: the mean of its rows and labels, and how many."""
+    features = np.column_stack([records.X, np.eye(classes)[records.y]])
+    if records.units is None:
+        return records.y, features
+    rows = np.bincount(records.of)
+    sums = np.zeros((records.count, features.shape[1]))
+    np.add.at(sums, records.of, features)
+    labels: Labels = sums[:, -classes:].argmax(axis=1)
+    return labels, np.column_stack([sums / rows[:, None], rows])
 
 
 def _labels_differ(members: Labels, others: Labels) -> float:

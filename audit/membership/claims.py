@@ -17,6 +17,21 @@ a difference that the test misses is measured as if the model leaked it.
 
 The bounds for one step are what the service states; an attack that exceeds them, and not the others, has refuted
 nothing.
+
+Privacy units. A model may protect all records of one unit together. Its claim is the same about one unit more or fewer,
+so the experiment is the same with units in the place of records: units were drawn at random into members and others,
+and a decision is about a unit.
+
+- A decision sees the answers to all k rows of its unit that were asked about. Each is a release with the stated loss
+  for a unit's presence, so that together they have the loss of k (`claim_of_releases`): rho adds up, adaptively chosen
+  rows or not. Candidates have different k; all are held against the largest, as a trade-off curve of more releases
+  lies below one of fewer. Of a model that was paid for once the claim is the release's, however many rows are asked.
+- Records would be no members there. Let a sound model publish of each unit whether it was trained on, by a coin that is
+  right with odds e^epsilon: epsilon-DP for units. Of a unit with 100 records all 100 decisions are then right at once,
+  with that coin's probability, and limits that take them for 100 independent trials refute every epsilon. Decisions
+  about units have independent noise: no row is asked about that two units have (`candidates.repeated`).
+- What is known beforehand of a unit, as how many rows it has, is a part of what it is: exchangeable units have it as
+  likely inside as outside.
 """
 
 import math
@@ -33,6 +48,11 @@ from accounting.losses import ApproximateGaussianLoss, ClaimedLoss, Cost, Gaussi
 Floats = NDArray[np.float64]
 
 STEPS = 2
+
+
+def what_is_protected(model: Mapping[str, Any]) -> str:
+    """Return what a model protects one of, and so what its members are: a record or a unit."""
+    return "record" if model.get("unit") is None else "unit"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from audit.membership.candidates import Labelled, repeated
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 NEARNESS = 1e-4
 """How far a near-copy moves each value at most, as a share of the feature's range.
@@ -31,14 +32,15 @@ BOUNDS = 3
 class QueryPlan:
     """Which candidates are asked about, and what that allows.
 
-    members, others: rows of the candidates, equally many, in a random order. offered: of how many, `repeated` ones left
-    out. copies: rows sent for each candidate and
-    key. keys: how many keys ask. left: rows that the poorest key can still pay for; None where answers cost nothing.
+    members, others: rows of the candidates, equally many units, these in a random order, one after the other.
+    of_each: how many units. offered: of how many, `repeated` rows left out. copies: rows sent for each row and key.
+    keys: how many keys ask. left: rows that the poorest key can still pay for; None where answers cost nothing.
     shared: rows that the lineage can still pay for, for all keys together; None where the keys cannot see that.
     """
 
     members: Rows
     others: Rows
+    of_each: int
     offered: tuple[int, int]
     copies: int
     keys: int
@@ -47,14 +49,9 @@ class QueryPlan:
     shared: int | None = None
 
     @property
-    def of_each(self) -> int:
-        """How many members, and as many others, are asked about."""
-        return len(self.members)
-
-    @property
     def queries(self) -> int:
         """Rows that every key is asked for."""
-        return 2 * self.of_each * self.copies
+        return (len(self.members) + len(self.others)) * self.copies
 
     @property
     def half_width(self) -> float:
@@ -75,10 +72,12 @@ class QueryPlan:
                 if self.shared is None
                 else f"; the lineage pays for {self.shared} rows of all keys together"
             )
+        rows = self.queries // self.copies
         paid = "answers cost nothing more" if self.left is None else f"the budget pays for {self.left} rows"
         return (
             f"{paid}{' of each key' if self.keys > 1 else ''}; asking about {self.of_each} of {self.offered[0]} "
             f"members and {self.of_each} of {self.offered[1]} non-members"
+            + (f", who have {rows} rows" if rows > 2 * self.of_each else "")
             + (f", {self.copies} rows each" if self.copies > 1 else "")
             + (f", through {self.keys} keys" if self.keys > 1 else "")
             + lineage,
@@ -96,13 +95,17 @@ def planned(
     confidence: float,
     seed: int,
     most: int | None = None,
+    rows_of_each: int | None = None,
     answered: Sequence[int] = (),
     settled: int | None = None,
 ) -> QueryPlan:
     """Return the plan that fits the poorest key, and the lineage that all keys share as far as they can see it.
 
-    most: at most so many candidates of each kind. answered: for each key, rows that it has its answer to already.
-    settled: how many of each kind an interrupted attack set out to ask about; it goes on with those.
+    most: at most so many candidates of each kind. rows_of_each: at most so many rows of a unit, drawn at random.
+    Which units the budget pays for follows from their order and their numbers of rows, and not from which are
+    members: of the units in the plan all halves are as likely to be the members as before. answered: for each key,
+    rows that it has its answer to already. settled: how many of each kind an interrupted attack set out to ask about;
+    it goes on with those.
 
     Raises ValueError where even an attack that is always right could show nothing at this confidence.
     """
@@ -118,9 +121,14 @@ def planned(
         left = min(left, shared)
     each = left if left is None or shared is None else min(left, shared // len(budgets))
     alone = ~repeated(members), ~repeated(others)
-    of_both = int(alone[0].sum()), int(alone[1].sum())
-    offered = min(*of_both, most if most is not None else len(members))
-    affordable = offered if each is None else each // (2 * copies)
+    generator = np.random.default_rng(seed)
+    (some, ends), (rest, other_ends) = (
+        _in_order(records, own, generator, rows_of_each) for records, own in zip((members, others), alone, strict=True)
+    )
+    of_both = len(ends), len(other_ends)
+    offered = min(*of_both, most if most is not None else members.count)
+    costs = copies * (ends[:offered] + other_ends[:offered])
+    affordable = offered if each is None else int(np.searchsorted(costs, each, side="right"))
     size = min(offered, affordable) if settled is None else min(offered, settled)
     if size < 1 or largest_epsilon(size, confidence) <= 0:
         needed = fewest(confidence)
@@ -130,10 +138,24 @@ def planned(
             f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
             f"fewer than {needed} members and {needed} non-members, and {why}"
         )
-    generator = np.random.default_rng(seed)
-    orders = [generator.permutation(len(one)) for one in alone]
-    some, rest = (order[one[order]][:size] for order, one in zip(orders, alone, strict=True))
-    return QueryPlan(some, rest, of_both, copies, len(budgets), left, confidence, shared)
+    rows = some[: ends[size - 1]], rest[: other_ends[size - 1]]
+    return QueryPlan(*rows, size, of_both, copies, len(budgets), left, confidence, shared)
+
+
+def _in_order(records: Labelled, alone: Mask, generator: np.random.Generator, most: int | None) -> tuple[Rows, Rows]:
+    """Return the rows to ask about, at most so many of a unit, the units in a random order, and where each unit's end.
+
+    The second are numbers of rows (u,): how many the units up to it have together.
+    """
+    place = np.argsort(generator.permutation(records.count))
+    rows = np.flatnonzero(alone) if most is None else generator.permutation(np.flatnonzero(alone))
+    rows = rows[np.argsort(place[records.of[rows]], kind="stable")]
+    first = np.flatnonzero(np.diff(records.of[rows], prepend=-1))
+    counts = np.diff(first, append=len(rows))
+    if most is not None:
+        rows = rows[np.arange(len(rows)) - np.repeat(first, counts) < most]
+        counts = np.minimum(counts, most)
+    return rows, np.cumsum(counts)
 
 
 def rows_of_keys(rows: Floats, copies: int, model: Mapping[str, Any], seed: int, names: Sequence[str]) -> Floats:

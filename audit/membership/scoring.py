@@ -1,5 +1,7 @@
 """Every attack's membership scores: larger the more a row looks as if the model was trained on it.
 
+A privacy unit's score is the mean of its rows' scores.
+
 From the endpoint's answers (n, C), probabilities, to rows with true labels y (n,), and the shadow models' answers.
 
 Attack networks learn from shadow models' answers to tell members' from others' (Shokri et al. 2017). They have one
@@ -153,13 +155,15 @@ def scores_of(
     seen: Mask,
     seed: int,
     *,
+    of: Labels | None = None,
     epochs: int = ATTACK_EPOCHS,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> list[Scores]:
     """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores.
 
     known: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen: (k, n),
-    who was trained on whom. epochs: of the attack networks.
+    who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is the mean
+    of theirs. epochs: of the attack networks.
     """
     found: dict[str, tuple[Floats, float | None]] = {}
     for kind in ("per class", "pooled"):
@@ -170,7 +174,7 @@ def scores_of(
     loss = log_confidence(answers, y)
     found["loss, average"] = (loss, float(log_confidence(known.answers, known.y)[known.member].mean()))
     found["loss, best"] = (loss, None)
-    found["gap"] = (correctness(answers, y), 1.0)
+    found["gap"] = (correctness(answers, y), 0.5)
     for name, signal in (
         ("confidence", log_confidence),
         ("entropy", negative_entropy),
@@ -184,11 +188,12 @@ def scores_of(
         found["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
     if not seen.all():
         found["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
-    order = order_of(len(y), seed)
-    return [
-        Scores(name, scores[order][member[order]], scores[order][~member[order]], threshold)
-        for name, (scores, threshold) in found.items()
-    ]
+    of = np.arange(len(y)) if of is None else of
+    rows = np.bincount(of)
+    order = order_of(len(rows), seed)
+    inside = (np.bincount(of, member) > 0)[order]
+    means = {name: (np.bincount(of, scores) / rows)[order] for name, (scores, _) in found.items()}
+    return [Scores(name, means[name][inside], means[name][~inside], found[name][1]) for name in found]
 
 
 def network_scores(

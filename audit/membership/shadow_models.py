@@ -69,23 +69,31 @@ class HeadRecipe:
 
 
 def train_heads(
-    X: Array, y: Array, rows: Array, recipe: HeadRecipe, *, on_share: Callable[[float], None] = lambda _: None
+    X: Array,
+    y: Array,
+    rows: Array,
+    recipe: HeadRecipe,
+    *,
+    weights: Array | None = None,
+    on_share: Callable[[float], None] = lambda _: None,
 ) -> Array:
     """Train one head on each model's rows (k, n) of the pool X (N, D), y (N,); result: (k, D, C), on X's device.
 
-    All are arrays of NumPy, or all are tensors of PyTorch.
+    weights: (k, n), of each row's loss, as of a record of a privacy unit; None for 1 each. All are arrays of NumPy, or
+    all are tensors of PyTorch.
     """
     xp = _module_of(X)
-    n = rows.shape[1]
+    n = rows.shape[1] if weights is None else float(weights[0].sum())
+    each = 1.0 if weights is None else weights[:, :, None]
     phi, labels = X[rows], y[rows][:, :, None] == xp.arange(recipe.classes, device=X.device)
     strength = recipe.strong_convexity
-    smoothness = 0.5 * _largest_eigenvalues(xp, phi) * 1.05 + strength
+    smoothness = 0.5 * _largest_eigenvalues(xp, phi if weights is None else phi * each**0.5) * 1.05 + strength
     root = (strength / smoothness) ** 0.5
     momentum = (1 - root) / (1 + root)
     W = ahead = xp.zeros((len(rows), X.shape[1], recipe.classes), dtype=X.dtype, device=X.device)
     for done in range(_MOST_STEPS):
         answers = _softmax(xp, phi @ ahead)
-        gradient = strength * ahead + phi.mT @ xp.where(labels, answers - 1, answers)
+        gradient = strength * ahead + phi.mT @ (each * xp.where(labels, answers - 1, answers))
         following = ahead - gradient / smoothness
         ahead, W = following + momentum * (following - W), following
         if done % 20 == 0:
@@ -119,10 +127,14 @@ def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The records an attacker draws shadow models' records from. X: (N, d) float32 inputs as the model sees them."""
+    """The records an attacker draws shadow models' records from. X: (N, d) float32 inputs as the model sees them.
+
+    of: (N,), the number of each record's privacy unit, from 0; None where every record is one by itself.
+    """
 
     X: NDArray[np.float32]
     y: Labels
+    of: Labels | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +150,7 @@ ShadowRecipe = NetworkRecipe | HeadRecipe
 
 @dataclass(frozen=True, eq=False)
 class ShadowModels:
-    """Trained shadow models, as what they say of the pool.
+    """Trained shadow models, as what they say of the pool's records.
 
     members: (k, N), who was trained on. held_out: (k, N), as many others, to learn from. logits: (k, N, C).
     """
@@ -159,6 +171,8 @@ class ShadowModels:
 @dataclass(frozen=True)
 class Draws:
     """Which records each shadow model gets: `records` of the pool for each of `count` models, all from `seed`.
+
+    Of privacy units: so many units, each with all of its records.
 
     Model i's draw depends on the seed and on i alone, so that any share of the models can be trained elsewhere.
     """
@@ -186,8 +200,8 @@ class Draws:
         """
         if 2 * self.records > pool:
             raise ValueError(
-                f"{self.records} records and as many others for each shadow model need {2 * self.records}, and there "
-                f"are {pool}: give more of the same distribution, or fewer records to each with --shadow-records"
+                f"{self.records} members and as many others for each shadow model need {2 * self.records}, and there "
+                f"are {pool}: give more of the same distribution, or fewer to each with --shadow-records"
             )
         orders = [np.random.default_rng(seed).permutation(pool)[: 2 * self.records] for seed in self.seeds()]
         both = np.stack(orders).astype(np.int64)
@@ -198,12 +212,28 @@ def train_shadow_models(
     pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare = lambda _: None, *, device: str = "auto"
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
-    members, others = draws.rows(len(pool.y))
+    of = np.arange(len(pool.y)) if pool.of is None else pool.of
+    units = int(of.max()) + 1
+    members, others = draws.rows(units)
+    rows, weights = (members, None) if pool.of is None else _rows_of_units(members, of)
     if isinstance(recipe, HeadRecipe):
-        logits = _train_heads(pool, recipe, members, device, on_share)
+        logits = _train_heads(pool, recipe, rows, weights, device, on_share)
     else:
-        logits = _train_networks(pool, recipe, draws, members, device, on_share)
-    return ShadowModels(_mask(members, len(pool.y)), _mask(others, len(pool.y)), logits.astype(np.float64))
+        logits = _train_networks(pool, recipe, draws, rows, device, on_share)
+    return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64))
+
+
+def _rows_of_units(units: Rows, of: Labels) -> tuple[Rows, NDArray[np.float32]]:
+    """Return the rows of each model's units (k, u), as (k, n), and their weights: 1/n_u for each of a unit's n_u rows.
+
+    A model with fewer rows than another has some of its own again, with the weight 0.
+    """
+    counts, order = np.bincount(of), np.argsort(of, kind="stable")
+    own = [order[np.isin(of[order], some)] for some in units]
+    width = max(map(len, own))
+    rows = np.stack([np.resize(some, width) for some in own])
+    weights = np.where(np.arange(width) < np.array([[len(some)] for some in own]), 1 / counts[of[rows]], 0.0)
+    return rows, weights.astype(np.float32)
 
 
 def check_trainable(recipe: ShadowRecipe) -> None:
@@ -213,13 +243,21 @@ def check_trainable(recipe: ShadowRecipe) -> None:
             import_module("torch")
 
 
-def _train_heads(pool: Pool, recipe: HeadRecipe, members: Rows, device: str, on_share: OnShare) -> Floats:
+def _train_heads(
+    pool: Pool,
+    recipe: HeadRecipe,
+    rows: Rows,
+    weights: NDArray[np.float32] | None,
+    device: str,
+    on_share: OnShare,
+) -> Floats:
     torch = import_module("torch") if device != "cpu" and find_spec("torch") is not None else None
     if torch is not None and (device == "cuda" or torch.cuda.is_available()):
-        X, y, rows = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, members))
-        found: Floats = (X @ train_heads(X, y, rows, recipe, on_share=on_share)).cpu().numpy()
+        X, y, of_each = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, rows))
+        each = None if weights is None else torch.from_numpy(weights).to("cuda")
+        found: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
         return found
-    logits: Floats = pool.X @ train_heads(pool.X, pool.y, members, recipe, on_share=on_share)
+    logits: Floats = pool.X @ train_heads(pool.X, pool.y, rows, recipe, weights=weights, on_share=on_share)
     return logits
 
 
@@ -328,6 +366,8 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
             passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
             chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
             recipe = NetworkRecipe(Recipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"]))
+            if model.get("unit") is not None:
+                departures.append("shadow networks count every record alike, and the target every unit")
     else:
         recipe = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
         sensitivity = model.get("logit_sensitivity_per_norm")
@@ -368,7 +408,7 @@ def train_on_ray(address: str) -> TrainShadows:
         ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
 
     def train(pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare) -> ShadowModels:
-        shared = ray.put((pool.X, pool.y))
+        shared = ray.put((pool.X, pool.y, pool.of))
         remote = ray.remote(num_cpus=1)(_share)
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
         parts = draws.shares(max(1, int(resources.get("CPU", 1))))

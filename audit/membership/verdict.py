@@ -31,13 +31,13 @@ from accounting import domains
 from audit.estimators import (
     SELECTION_SHARE,
     Errors,
-    clopper_pearson,
     confidence_of_each,
     epsilon_delta,
     errors_at,
     gdp_of_errors,
     largest_met,
     thresholded,
+    upper_limit,
 )
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import BOUNDS
@@ -300,14 +300,11 @@ def _corner(scores: Scores, decision: ClaimedReleases, confidence: float) -> Cor
 
 def advantage_interval(errors: Errors, confidence: float) -> tuple[float, float]:
     """An interval that holds TPR - FPR with the confidence: both rates' Clopper-Pearson limits, by a union bound."""
-    each = 1 - (1 - confidence) / 4
-    low = (
-        1
-        - clopper_pearson(errors.false_negatives, errors.positives, each)
-        - clopper_pearson(errors.false_positives, errors.negatives, each)
-    )
-    right, refused = errors.positives - errors.false_negatives, errors.negatives - errors.false_positives
-    high = clopper_pearson(right, errors.positives, each) - (1 - clopper_pearson(refused, errors.negatives, each))
+    missed, alarms = errors.false_negatives, errors.false_positives
+    ends = ((missed, errors.positives), (alarms, errors.negatives))
+    doubt = (1 - confidence) / 4
+    low = 1 - sum(upper_limit(wrong, count, doubt) for wrong, count in ends)
+    high = sum(upper_limit(count - wrong, count, doubt) for wrong, count in ends) - 1
     return low, high
 
 

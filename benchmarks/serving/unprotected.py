@@ -18,7 +18,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget
-from accounting.ledger import Charge, ChargeRequest, Standing
+from accounting.ledger import Balance, Charge, ChargeRequest
 from accounting.losses import Cost, GaussianLoss
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, run
@@ -28,7 +28,7 @@ from training.bundle import load_bundle
 from training.objective import softmax
 
 COST = Cost((GaussianLoss(1e-4),))
-_STANDING = Standing(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, 10**12)
+_BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, 10**12)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class NoLedger:
 
     async def charge_batch(self, requests: Sequence[ChargeRequest]) -> list[Charge]:
         """Charge nothing."""
-        return [Charge((), (True,) * len(request.questions), None, _STANDING) for request in requests]
+        return [Charge((), (True,) * len(request.questions), None, _BALANCE) for request in requests]
 
 
 def _application(bundle: Path, settings: ServiceSettings) -> Application:
@@ -79,8 +79,8 @@ async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGI
 
 def main(bundle: str, port: str) -> None:
     """Answer until told to stop."""
-    settings = ServiceSettings(port=int(port))
-    with bind(port=settings.port) as listening:
+    settings = ServiceSettings()
+    with bind(port=int(port)) as listening:
         sys.exit(run(partial(_application, Path(bundle), settings), settings, listening))
 
 

@@ -5,8 +5,9 @@ import re
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import typer
 from rich.table import Table
@@ -18,7 +19,6 @@ from accounting.ledger import (
     ClientAccount,
     GroupAccount,
     Ledger,
-    LineageAccount,
     Receipt,
     UnknownLineage,
     check_within,
@@ -45,14 +45,12 @@ _Result = TypeVar("_Result")
 _FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Name = Annotated[str, typer.Argument(help="The client's id.", autocompletion=options.client_names)]
-GroupName = Annotated[str, typer.Argument(help="The group's name.")]
-Display = Annotated[
-    str, typer.Option("--display-name", help="What lists call it, beside its id; may be changed at will.")
-]
-KeyId = Annotated[str, typer.Argument(help="The key's id, as 'dpserve clients show' lists it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print what is spent, exactly, as JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before raising a budget.")]
+NAME = option(..., "The client's id.", argument=True, complete=options.client_names)
+GROUP_NAME = option(..., "The group's name.", argument=True)
+DISPLAY = option("", "What lists call it, beside its id; may be changed at will.", "--display-name")
+KEY_ID = option(..., "The key's id, as 'dpserve clients show' lists it.", argument=True)
+JSON = option(False, "Print what is spent, exactly, as JSON.", "--json")
+YES = option(False, "Do not ask before raising a budget.")
 
 
 class LineageOption(LedgerOption):
@@ -110,13 +108,9 @@ async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
 
 
 @lineages.command("show")
-def show_lineages(ledger: LedgerOption, as_json: Json = False) -> None:
+def show_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     """List the lineages with their budgets."""
-
-    async def read(opened: Ledger) -> list[LineageAccount]:
-        return await opened.lineages()
-
-    accounts = ledger.run(read)
+    accounts = ledger.run(Ledger.lineages)
     if as_json:
         typer.echo(json.dumps([_exact(each) for each in accounts]))
         return
@@ -128,15 +122,13 @@ def show_lineages(ledger: LedgerOption, as_json: Json = False) -> None:
 
 @lineages.command("set-budget")
 def set_lineage_budget(
-    lineage: Annotated[
-        str, typer.Argument(help="The lineage's name, or a bundle of it.", autocompletion=options.lineage_names)
-    ],
+    *,
+    lineage: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=options.lineage_names),
     given: PacedBudget,
     ledger: ActsOnLedger,
-    yes: Yes = False,
+    yes: bool = YES,
 ) -> None:
     """Open a lineage's account, or change its budget. What is spent stays spent."""
-    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
     name = lineage_named(lineage)
 
     async def apply(opened: Ledger) -> str:
@@ -147,36 +139,28 @@ def set_lineage_budget(
                 raise CannotServe(
                     f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
                 ) from None
-            await opened.open_lineage(name, given.paced(given.accepts or "gaussian"), time=time.time())
+            await opened.open_lineage(name, given.paced("gaussian"), time=time.time())
             return f"opened the lineage {name}"
-        budget = given.paced(given.accepts or account.budget.accepts, account.budget)
-        if not _may_raise(f"the lineage {name}", account.budget, budget, yes=yes):
-            return "nothing was changed"
-        await opened.set_lineage_budget(name, budget)
-        return f"the lineage {name} may now spend {_in_words(budget)}"
+        change = partial(opened.set_budget, name)
+        return await _changed(f"the lineage {name}", account.budget, given, [], change, yes=yes)
 
     typer.echo(ledger.run(apply))
 
 
 @clients.command("add")
 def add(
-    name: Name,
+    *,
+    name: str = NAME,
     given: PacedBudget,
     key: KeyOptions,
     lineage: ActOnLineage,
-    group: Annotated[
-        str, typer.Option(help="The group that it belongs to, which pays for its answers, too. [default: none]")
-    ] = "",
-    display: Display = "",
-    keys_of: Annotated[
-        str | None,
-        typer.Option(
-            help="A lineage, or a bundle of it, where the client has keys: the client's keys there work here, too."
-        ),
-    ] = None,
+    group: str = option("", "The group that it belongs to, which pays for its answers, too.", default_text="none"),
+    display: str = DISPLAY,
+    keys_of: str | None = option(
+        None, "A lineage, or a bundle of it, where the client has keys: the client's keys there work here, too."
+    ),
 ) -> None:
     """Give a client a budget, and print its API key: once, for only a digest is kept."""
-    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
     if keys_of is not None and (key.expires_in or key.scope):
         raise typer.BadParameter("--keys-of takes over keys as they are: leave --expires-in and --scope out")
     secret = new_api_key()
@@ -184,7 +168,7 @@ def add(
 
     async def apply(opened: Ledger, chosen: str) -> None:
         above = await opened.above(chosen, group)
-        budget = given.paced(given.accepts or above[0].budget.accepts)
+        budget = given.paced(above[0].budget.accepts)
         check_within(name, budget, above)
         keys = (kept,) if keys_of is None else (await opened.client(lineage_named(keys_of), name)).api_keys
         if not keys:
@@ -202,24 +186,19 @@ def add(
 
 @clients.command("rename")
 def rename(
-    name: Name,
-    display: Annotated[str, typer.Argument(help="What lists call the client from now on; empty for nothing.")],
+    *,
+    name: str = NAME,
+    display: str = option(..., "What lists call the client from now on; empty for nothing.", argument=True),
     lineage: ActOnLineage,
 ) -> None:
     """Change what a client is called. Its id stays, as do its account and its keys."""
-
-    async def apply(opened: Ledger, chosen: str) -> None:
-        await opened.rename(chosen, name, display)
-
-    lineage.run_on(apply)
+    lineage.run_on(lambda opened, chosen: opened.rename(chosen, name, display))
     typer.echo(f"{name} is called {display}" if display else f"{name} has no other name")
 
 
 @clients.command("set-group")
 def set_group(
-    name: Name,
-    group: Annotated[str, typer.Argument(help="The group; empty for none.")],
-    lineage: ActOnLineage,
+    *, name: str = NAME, group: str = option(..., "The group; empty for none.", argument=True), lineage: ActOnLineage
 ) -> None:
     """Put a client that has asked nothing yet into a group. What members know together, the group has paid for."""
 
@@ -234,13 +213,12 @@ def set_group(
 
 
 @groups.command("add")
-def add_group(name: GroupName, given: PacedBudget, lineage: ActOnLineage, display: Display = "") -> None:
+def add_group(*, name: str = GROUP_NAME, given: PacedBudget, lineage: ActOnLineage, display: str = DISPLAY) -> None:
     """Open a group with a budget: what all its members together may learn, each within a budget of its own."""
-    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> None:
         above = await opened.above(chosen)
-        budget = given.paced(given.accepts or above[0].budget.accepts)
+        budget = given.paced(above[0].budget.accepts)
         check_within(name, budget, above)
         await opened.add_group(chosen, name, budget, time=time.time(), display=display)
 
@@ -249,24 +227,19 @@ def add_group(name: GroupName, given: PacedBudget, lineage: ActOnLineage, displa
 
 
 @groups.command("set-budget")
-def set_group_budget(name: GroupName, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
+def set_group_budget(*, name: str = GROUP_NAME, given: PacedBudget, lineage: ActOnLineage, yes: bool = YES) -> None:
     """Change a group's budget. What is spent stays spent; a budget below it only refuses further questions."""
-    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> str:
-        before = (await opened.group(chosen, name)).budget
-        budget = given.paced(given.accepts or before.accepts, before)
-        check_within(name, budget, await opened.above(chosen))
-        if not _may_raise(f"the group {name}", before, budget, yes=yes):
-            return "nothing was changed"
-        await opened.set_group_budget(chosen, name, budget)
-        return f"the group {name} may now spend {_in_words(budget)}"
+        before, above = (await opened.group(chosen, name)).budget, await opened.above(chosen)
+        change = partial(opened.set_budget, chosen, group=name)
+        return await _changed(f"the group {name}", before, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
 
 @groups.command("list")
-def list_groups(lineage: LineageOption, as_json: Json = False) -> None:
+def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
     """List the groups of a lineage with their budgets and members."""
 
     async def read(opened: Ledger, chosen: str) -> tuple[list[GroupAccount], list[ClientAccount]]:
@@ -289,13 +262,9 @@ def list_groups(lineage: LineageOption, as_json: Json = False) -> None:
 
 
 @clients.command("list")
-def list_(lineage: LineageOption, as_json: Json = False) -> None:
+def list_(lineage: LineageOption, as_json: bool = JSON) -> None:
     """List the clients of a lineage with their budgets."""
-
-    async def read(opened: Ledger, chosen: str) -> list[ClientAccount]:
-        return await opened.clients(chosen)
-
-    accounts = lineage.run_on(read)
+    accounts = lineage.run_on(Ledger.clients)
     if as_json:
         listed = [
             {"client": each.client, "display_name": each.display, "group": each.group, "revoked": each.revoked}
@@ -316,7 +285,7 @@ def list_(lineage: LineageOption, as_json: Json = False) -> None:
 
 
 @clients.command("show")
-def show(name: Name, lineage: LineageOption) -> None:
+def show(*, name: str = NAME, lineage: LineageOption) -> None:
     """Show one client: its budget, what it spent on what, and its newest receipts."""
 
     async def read(opened: Ledger, chosen: str) -> tuple[ClientAccount, list[Receipt]]:
@@ -345,67 +314,52 @@ def show(name: Name, lineage: LineageOption) -> None:
     table = whole("receipt", "time", "model", "mechanism", "rows", "rho")
     for receipt in receipts:
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
-        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.rows))
+        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.releases))
         table.add_row(*row, f"{to_rho(receipt.total):.6g}")
     out.print(table, highlight=False)
 
 
 @clients.command("set-budget")
-def set_budget(name: Name, given: PacedBudget, lineage: ActOnLineage, yes: Yes = False) -> None:
+def set_budget(*, name: str = NAME, given: PacedBudget, lineage: ActOnLineage, yes: bool = YES) -> None:
     """Change a client's budget. What is spent stays spent; a budget below it only refuses further questions."""
-    given.paced(given.accepts or "gaussian")  # nonsense is refused before the ledger is opened
 
     async def apply(opened: Ledger, chosen: str) -> str:
         account = await opened.client(chosen, name)
-        before = account.budget
-        budget = given.paced(given.accepts or before.accepts, before)
-        check_within(name, budget, await opened.above(chosen, account.group))
-        if not _may_raise(name, before, budget, yes=yes):
-            return "nothing was changed"
-        await opened.set_client_budget(chosen, name, budget)
-        return f"{name} may now spend {_in_words(budget)}"
+        above = await opened.above(chosen, account.group)
+        change = partial(opened.set_budget, chosen, client=name)
+        return await _changed(name, account.budget, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
 
 @clients.command("revoke")
-def revoke(name: Name, lineage: ActOnLineage) -> None:
+def revoke(*, name: str = NAME, lineage: ActOnLineage) -> None:
     """Refuse a client from now on. What it spent stays spent."""
-
-    async def apply(opened: Ledger, chosen: str) -> None:
-        await opened.revoke(chosen, name)
-
-    lineage.run_on(apply)
+    lineage.run_on(lambda opened, chosen: opened.revoke(chosen, name))
     typer.echo(f"{name} is revoked")
 
 
 @clients.command("add-key")
-def add_key(name: Name, key: KeyOptions, lineage: ActOnLineage) -> None:
+def add_key(*, name: str = NAME, key: KeyOptions, lineage: ActOnLineage) -> None:
     """Give a client a further API key, as for a dashboard that only reads the budget."""
     secret = new_api_key()
     kept = key.key(secret)
-
-    async def apply(opened: Ledger, chosen: str) -> None:
-        await opened.add_key(chosen, name, kept)
-
-    lineage.run_on(apply)
+    lineage.run_on(lambda opened, chosen: opened.add_key(chosen, name, kept))
     _print_key(secret, f"A further API key of {name}, {kept.id}")
 
 
 @clients.command("rotate-key")
 def rotate_key(
-    name: Name,
+    *,
+    name: str = NAME,
     key: KeyOptions,
     lineage: ActOnLineage,
-    overlap: Annotated[
-        str,
-        typer.Option(
-            help="How long the former keys stay valid after the new one is made, as 1h. [default: not at all]"
-        ),
-    ] = "0s",
-    key_id: Annotated[
-        str | None, typer.Option("--key", help="Replace only the key of this id, whose scopes the new one gets.")
-    ] = None,
+    overlap: str = option(
+        "0s",
+        "How long the former keys stay valid after the new one is made, as 1h.",
+        default_text="not at all",
+    ),
+    key_id: str | None = option(None, "Replace only the key of this id, whose scopes the new one gets.", "--key"),
 ) -> None:
     """Give a client a new API key; the former ones are refused from now on, or after --overlap."""
     secret, seconds = new_api_key(), _seconds(overlap, "--overlap")
@@ -424,7 +378,7 @@ def rotate_key(
 
 
 @clients.command("remove-key")
-def remove_key(name: Name, key_id: KeyId, lineage: ActOnLineage) -> None:
+def remove_key(*, name: str = NAME, key_id: str = KEY_ID, lineage: ActOnLineage) -> None:
     """Take one API key away from a client, at once; its others stay."""
 
     async def apply(opened: Ledger, chosen: str) -> None:
@@ -432,6 +386,24 @@ def remove_key(name: Name, key_id: KeyId, lineage: ActOnLineage) -> None:
 
     lineage.run_on(apply)
     typer.echo(f"the key {key_id} of {name} is removed")
+
+
+async def _changed(
+    whose: str,
+    before: Budget,
+    given: PacedBudget,
+    above: Sequence[Account],
+    change: Callable[[Budget], Awaitable[object]],
+    *,
+    yes: bool,
+) -> str:
+    """Change a budget within those above it, after asking before it grows; return what came of it, in words."""
+    budget = given.paced(before.accepts, before)
+    check_within(whose, budget, above)
+    if not _may_raise(whose, before, budget, yes=yes):
+        return "nothing was changed"
+    await change(budget)
+    return f"{whose} may now spend {_in_words(budget)}"
 
 
 def _figures(account: Account) -> tuple[str, ...]:

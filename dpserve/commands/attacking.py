@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -33,6 +33,9 @@ class CandidateOptions(RowOptions):
         None, "VALUE=NAME of each class, where the files have other values than class names."
     )
     candidates: int | None = option(None, "At most so many members, and as many non-members.", ge=1)
+    rows_of_each: int | None = option(
+        None, "Of a model that protects units: ask about at most so many rows of each.", default_text="all", ge=1
+    )
 
     def read(self, model: Mapping[str, Any]) -> "Candidates":
         """Read them by the model's certificate. Raises ValueError for files that do not fit it."""
@@ -41,6 +44,8 @@ class CandidateOptions(RowOptions):
         if self.data is not None:
             if self.data != "digits" or self.members is not None or self.non_members is not None:
                 raise ValueError("--data takes 'digits' alone; name your own files with --members and --non-members")
+            if model.get("unit") is not None:
+                raise ValueError("the model protects units, and digits have no column of units: name tables")
             return digits()
         if self.members is None or self.non_members is None:
             raise ValueError("name records that were trained on with --members, and others with --non-members")
@@ -103,25 +108,22 @@ class BundleOptions(Options):
 def attack(
     *,
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="The service's URL, http://host:port, or a bundle's folder.")],
-    key_file: Annotated[
-        list[Path] | None,
-        typer.Option(help="URL: a file with an API key. Repeat it, and the keys pool their answers."),
-    ] = None,
+    target: str = option(..., "The service's URL, http://host:port, or a bundle's folder.", argument=True),
+    key_file: list[Path] | None = option(
+        None, "URL: a file with an API key. Repeat it, and the keys pool their answers."
+    ),
     of: CandidateOptions,
-    copies: Annotated[
-        int, typer.Option(min=1, help="Rows asked about for each record: its own and near-copies, to average noise.")
-    ] = 1,
-    confidence: Annotated[float, typer.Option(help="Of intervals and of the lower bound.")] = 0.95,
-    journal: Annotated[
-        Path | None, typer.Option(help="Where answers are kept, so that an interrupted attack goes on.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything except the endpoint's noise follows from it.")] = 0,
+    copies: int = option(1, "Rows asked about for each record: its own and near-copies, to average noise.", ge=1),
+    confidence: float = option(0.95, "Of intervals and of the lower bound."),
+    journal: Path | None = option(None, "Where answers are kept, so that an interrupted attack goes on."),
+    seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0),
     shadows: ShadowOptions,
     bundle: BundleOptions,
     report: ReportOptions,
 ) -> None:
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
+
+    Of a model that protects privacy units, members and non-members are units: the tables have their column.
 
     Exit status 4: inconclusive, because members and non-members differ by themselves or overlap.
 
@@ -137,7 +139,6 @@ def attack(
             raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
-        _check_members(model)
         found = of.read(model)
         from audit import presentation
         from audit.membership.attack import Attack, Choices
@@ -149,6 +150,7 @@ def attack(
             confidence=confidence,
             copies=copies,
             most=of.candidates,
+            rows_of_each=of.rows_of_each,
             seed=seed,
         )
         train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
@@ -164,19 +166,6 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
-
-
-def _check_members(model: Mapping[str, Any]) -> None:
-    """Raise ValueError for a model that protects units: what is claimed of it is no claim about one of their records.
-
-    Many records of one unit are guessed right together, with the probability that one is, so that a verdict that
-    counts them as so many members would convict a model that keeps its promise.
-    """
-    if model.get("unit") is not None:
-        raise ValueError(
-            f"the model protects all records of one {model['unit']} together, and this attack is about single records: "
-            "its verdict would be wrong"
-        )
 
 
 @contextmanager

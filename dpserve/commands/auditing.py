@@ -30,39 +30,32 @@ def _audits() -> None:
     """Attack a mechanism or a service and bound what it tells from below. Exit status 3 when its claim is refuted."""
 
 
-class MechanismTrials(Resumable):
-    """A mechanism, what it claims, and how it is asked."""
-
+@app.command("mechanism")
+def mechanism(
+    *,
     name: str = option(
         ...,
         "gaussian, laplace, label, selected-neuron or published.",
         complete=options.mechanism_names,
         argument=True,
-    )
-    classes: int = option(..., "Number of classes.")
-    epsilon: float | None = option(None, "The claimed epsilon of one release; for Gaussian at --delta.")
-    price: str | None = option(None, "The claim as a price instead, as rho:0.005 or noise-multiplier:20.")
+    ),
+    classes: int = option(..., "Number of classes."),
+    epsilon: float | None = option(None, "The claimed epsilon of one release; for Gaussian at --delta."),
+    price: str | None = option(None, "The claim as a price instead, as rho:0.005 or noise-multiplier:20."),
     delta: float | None = option(
         None, "The delta of the epsilon.", default_text="0 where there is a pure epsilon, else 1e-5"
-    )
-    trials: int = option(10_000, "Answers in each world.", ge=10)
+    ),
+    trials: int = option(10_000, "Answers in each world.", ge=10),
     seed: int | None = option(
         None,
         "Draw all noise from this seed, for a result that repeats.",
         default_text="the operating system's randomness, as a service",
         ge=0,
-    )
-
-    def claim(self) -> str:
-        """Return the claim as a price. Raises ValueError unless it is stated once."""
-        if (self.epsilon is None) == (self.price is None):
-            raise ValueError("state the claim: either --epsilon E or --price PRICE")
-        delta = _DEFAULT_DELTA if self.delta is None else self.delta
-        return self.price or f"epsilon:{Decimal(repr(self.epsilon))}{f'@{delta!r}' if self.name == 'gaussian' else ''}"
-
-
-@app.command("mechanism")
-def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOptions) -> None:
+    ),
+    sure: Confidences,
+    kept: Resumable,
+    report: ReportOptions,
+) -> None:
     """Ask a mechanism about two rows of logits that are as far apart as it allows, and tell them apart."""
     import numpy as np
 
@@ -74,15 +67,18 @@ def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOption
     from mechanisms.randomness import SystemRandomness
     from mechanisms.seeded import SeededRandomness
 
-    name, classes, trials, seed, price = asked.name, asked.classes, asked.trials, asked.seed, asked.claim()
-    if asked.resume is not None and seed is None:
+    if (epsilon is None) == (price is None):
+        raise ValueError("state the claim: either --epsilon E or --price PRICE")
+    if kept.resume is not None and seed is None:
         raise ValueError("--resume needs a --seed: pieces without one would be other draws than those of this audit")
+    if price is None:
+        at = f"@{_DEFAULT_DELTA if delta is None else delta!r}" if name == "gaussian" else ""
+        price = f"epsilon:{Decimal(repr(epsilon))}{at}"
     chosen = priced(name, price, classes)
-    delta = asked.delta
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
     found, worlds = [], worst_case(chosen, classes)
-    with stored(asked.resume) as store, counting(f"asking {name}", trials) as progress:
+    with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
             count, purpose = min(_PIECE, trials - start), ("audit mechanism", name, price, str(classes), str(number))
@@ -101,16 +97,6 @@ def mechanism(*, asked: MechanismTrials, sure: Confidences, report: ReportOption
         "The two worlds' logits are exactly as far apart as the sensitivity allows.",
     )
     report.show(shown, "audit-mechanism")
-
-
-class ServiceTrials(Resumable):
-    """How two services are asked."""
-
-    delta: float = option(_DEFAULT_DELTA, "The delta of the epsilon; 0 for a pure epsilon.")
-    trials: int = option(2000, "Rows asked of each service.", ge=10)
-    seed: int = option(
-        0, "Seed for the record, the rows and their order; a service's noise cannot be seeded. See --resume.", ge=0
-    )
 
 
 class ModelsToTrain(Options):
@@ -152,8 +138,13 @@ def service(
     context: typer.Context,
     own: ModelsToTrain,
     running: RunningPair,
-    asked: ServiceTrials,
+    delta: float = option(_DEFAULT_DELTA, "The delta of the epsilon; 0 for a pure epsilon."),
+    trials: int = option(2000, "Rows asked of each service.", ge=10),
+    seed: int = option(
+        0, "Seed for the record, the rows and their order; a service's noise cannot be seeded. See --resume.", ge=0
+    ),
     sure: Confidences,
+    kept: Resumable,
     report: ReportOptions,
 ) -> None:
     """Ask two services of neighbouring models over HTTP and tell them apart.
@@ -167,36 +158,26 @@ def service(
     from audit import presentation
     from audit.distinguishing.mechanism import judge
     from audit.distinguishing.service import observe_services
-    from audit.pieces import kept_scores
     from dpserve.client import Client
     from dpserve.local_services import own_services
 
-    trials, seed = asked.trials, asked.seed
     rng = np.random.default_rng(seed)
     found = running.pair(rng)
     if found is not None:
         refuse(context, "about services that run", *ModelsToTrain.model_fields)
     with (
         nullcontext(found) if found else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
-        stored(asked.resume) as store,
+        stored(kept.resume) as store,
         Client(pair.urls[0], pair.keys[0]) as first,
         Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
     ):
-        # Kept scores are bound to both models, the price, the rows and the seed.
         chosen, scores_in, scores_out = observe_services(
-            first,
-            second,
-            pair.models,
-            pair.row,
-            trials,
-            rng,
-            kept=lambda piece, ask: kept_scores(store, {"name": "audit-service", "seed": seed, **piece}, ask),
-            progress=progress,
+            first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
     shown = presentation.of_mechanism(
-        judge(chosen, scores_in, scores_out, delta=asked.delta, **sure.model_dump()),
+        judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
         scores_in,
         scores_out,
         f"Audit of two services by the mechanism {chosen.name!r} ({chosen.status})",
@@ -207,24 +188,22 @@ def service(
     report.show(shown, "audit-service")
 
 
-class SamplerTests(Options):
-    """How much of the sampler is tested."""
-
+@app.command("sampler")
+def sampler(
+    *,
     scale: int | None = option(
         None, "Of one Gaussian table: a power of two from 256 to 65536.", default_text="four of them"
-    )
-    draws: int = option(10_000_000, "For the chi-square tests of each law.", ge=2000)
-    releases: int = option(20_000, "Answers to time for each mechanism.", ge=100)
-    classes: int = option(10, "C of the timed rows.")
-    false_alarm: float = option(1e-6, "With what probability a right sampler may be convicted.")
-
-
-@app.command("sampler")
-def sampler(*, tests: SamplerTests, report: ReportOptions) -> None:
+    ),
+    draws: int = option(10_000_000, "For the chi-square tests of each law.", ge=2000),
+    releases: int = option(20_000, "Answers to time for each mechanism.", ge=100),
+    classes: int = option(10, "C of the timed rows."),
+    false_alarm: float = option(1e-6, "With what probability a right sampler may be convicted."),
+    report: ReportOptions,
+) -> None:
     """Audit the sampler of all noise: its tables exactly, its draws, its forks, and the time that it takes."""
     from audit import presentation
     from audit.sampler import audit_sampler
 
     with shares("auditing the sampler") as progress:
-        found = audit_sampler(**tests.model_dump(), progress=progress)
+        found = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
     report.show(presentation.of_sampler(found), "audit-sampler")

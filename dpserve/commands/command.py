@@ -1,7 +1,8 @@
-"""How a command is declared: its options, each once and in classes, and the help that follows from them.
+"""How a command is declared: its options, each once, and the help that follows from them.
 
-A class of options is a pydantic model whose fields are declared with `option`. A command that has a parameter of such a
-class takes all its options; several commands that take the same options have a parameter of the same class.
+Every option and argument is declared with `option`: as the default of a parameter of the command's function, or, where
+it belongs to others, as a field of a class of options, a pydantic model. A command that has a parameter of such a class
+takes all its options; several commands that take the same options have a parameter of the same class.
 """
 
 import inspect
@@ -10,8 +11,11 @@ from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import CommandFunctionType
+
+from training.errors import WrongOption
 
 
 class Options(BaseModel):
@@ -41,7 +45,7 @@ def option(
     metavar: str | None = None,
     argument: bool = False,
 ) -> Any:
-    """Declare an option of a class: its default, its help and its bounds.
+    """Declare an option: its default, its help and its bounds.
 
     names: flags, if not the field's own name. panel: the section of the help. default_text: what the help says of a
     default that is not a value. ge_each: the bound of every value of a list. complete: what the shell offers. variable:
@@ -63,25 +67,28 @@ def option(
     return Field(default, description=help, ge=ge, le=le, json_schema_extra=shown)
 
 
-def parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
-    """Return the parameters that Typer makes the options of."""
+def _parameter(name: str, kind: Any, field: FieldInfo, *, other_sources: bool = False) -> inspect.Parameter:
+    """Return the parameter that Typer makes an option of. kind: the type of its values."""
+    shown: Any = field.json_schema_extra
+    default = None if other_sources else field.get_default()
+    required = field.is_required()
+    text = shown["text"] or (default_text(field.get_default()) if other_sources else None)
+    help_text = f"{field.description} [default: {text}]" if text else field.description
+    more = shown["typer"] | {"help": help_text, "show_default": not (text or required or default is None)}
+    names = shown["names"] or ((f"--{name.replace('_', '-')}",) if field.get_default() is False else ())
+    made: Any = typer.Argument(**more) if shown["argument"] else typer.Option(*names, **more)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else default,
+        annotation=Annotated[kind | None if other_sources else kind, made],
+    )
+
+
+def _parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(model)
     for name, field in model.model_fields.items():
-        shown: Any = field.json_schema_extra
-        default = None if model.other_sources else field.get_default()
-        required = field.is_required()
-        text = shown["text"] or (default_text(field.get_default()) if model.other_sources else None)
-        help_text = f"{field.description} [default: {text}]" if text else field.description
-        more = shown["typer"] | {"help": help_text, "show_default": not (text or required or default is None)}
-        names = shown["names"] or ((f"--{name.replace('_', '-')}",) if field.get_default() is False else ())
-        made: Any = typer.Argument(**more) if shown["argument"] else typer.Option(*names, **more)
-        kind: Any = hints[name] | None if model.other_sources else hints[name]
-        yield inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if required else default,
-            annotation=Annotated[kind, made],
-        )
+        yield _parameter(name, hints[name], field, other_sources=model.other_sources)
 
 
 def default_text(default: object) -> str | None:
@@ -92,28 +99,30 @@ def default_text(default: object) -> str | None:
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function as Typer takes it: with every option in place of the class that holds it."""
-    taken = inspect.signature(function).parameters
-    classes: dict[str, type[Options]] = {
-        name: parameter.annotation
-        for name, parameter in taken.items()
-        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Options)
-    }
-    if not classes:
-        return function
+    """Return the function as Typer takes it: every option by itself, in place of the class that holds it."""
+    shown: list[inspect.Parameter] = []
+    classes: dict[str, type[Options]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, Options):
+            classes[name] = kind
+            shown += _parameters(kind)
+        elif isinstance(parameter.default, FieldInfo):
+            shown.append(_parameter(name, kind, parameter.default))
+        else:
+            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def command(**given: Any) -> None:
-        made = {
-            name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
-            for name, model in classes.items()
-        }
-        function(**given, **made)
+        try:
+            made = {
+                name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
+                for name, model in classes.items()
+            }
+            function(**given, **made)
+        except WrongOption as wrong:
+            raise typer.BadParameter(wrong.why, param_hint=f"--{wrong.option.replace('_', '-')}") from wrong
 
-    shown: list[inspect.Parameter] = []
-    for name, parameter in taken.items():
-        one = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        shown += parameters(classes[name]) if name in classes else [one]
-    command.__doc__ = function.__doc__
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in shown}
     return command
@@ -138,7 +147,7 @@ class Command(TyperCommand):
 
 
 class Group(typer.Typer):
-    """A group of commands with this help, whose options may stand in classes."""
+    """A group of commands with this help, whose options are declared with `option`."""
 
     def __init__(self, help: str | None = None, **more: Any) -> None:  # noqa: A002 - as Typer calls it
         """Take what `typer.Typer` takes. help: one line on what the commands are for; None for a command by itself."""

@@ -5,21 +5,21 @@ import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger
+from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
-from dpserve.commands.releases import Training, train_release
+from dpserve.commands.command import option
 from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
 from service.listener import bind
 from training.data.digits import Digits, load_digits
+from training.kinds import Job, train
 from training.lineage import DIGITS
 from training.planning import rules
 
@@ -32,8 +32,9 @@ DIGITS_TO_TRY = 12
 
 
 def demo(
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the service up and print how to call it.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 0,
+    *,
+    stay: bool = option(False, "Keep the service up and print how to call it."),
+    port: int = option(0, "The port to listen on; 0 picks a free one.", ge=0, le=65535),
 ) -> None:
     """Train a pay-once model on scikit-learn's digits, serve it, ask, and show what was learnt and spent."""
     console = Console()
@@ -64,7 +65,8 @@ def _train(console: Console, digits: Digits, folder: Path) -> Path:
     out, records = folder / "digits", digits.train
     options = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(records)}
     feature_map = rules.feature_map("identity", records.declaration)
-    print_certificate(console, train_release("dpsgd", Training(records, "digits", DIGITS, feature_map, out, options)))
+    job = Job(records, "digits", DIGITS, feature_map, out, options, folder, shown)
+    print_certificate(console, train("dpsgd", job))
     return out
 
 

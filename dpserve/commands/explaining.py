@@ -24,7 +24,7 @@ from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
-from dpserve.commands.options import Json, LedgerOption
+from dpserve.commands.options import LedgerOption
 from training.loading import load_model
 
 _PAGE = 1000
@@ -108,11 +108,7 @@ class AccountToExplain(LedgerOption):
         )
 
 
-def explain(
-    by_hand: ReleasesByHand,
-    account: AccountToExplain,
-    as_json: Json = False,
-) -> None:
+def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = options.JSON) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --group, --lineage).
 
     Of an account it prints the same object as GET /budget serves, with the privacy unit if --bundle names a model.

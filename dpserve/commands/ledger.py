@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -121,8 +120,8 @@ def verify(of: EveryLineage) -> None:
 @app.command("export")
 def export(
     lineage: ActOnLineage,
-    form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
-    out: Annotated[Path | None, typer.Option("--out", help="The file to write. [default: standard output]")] = None,
+    form: str = option("csv", "csv or jsonl.", "--format"),
+    out: Path | None = option(None, "The file to write.", default_text="standard output"),
 ) -> None:
     """Write the audit trail: who did what, when and why, and every receipt, as CSV or JSON lines."""
     if form not in ("csv", "jsonl"):
@@ -140,7 +139,7 @@ def export(
 
 
 @app.command("backup")
-def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], ledger: LedgerOption) -> None:
+def backup(*, file: Path = option(..., "The file to write.", argument=True), ledger: LedgerOption) -> None:
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
 
     async def apply(opened: Ledger) -> None:
@@ -151,7 +150,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write.")], led
 
 
 @app.command("restore")
-def restore(file: Annotated[Path, typer.Argument(help="A backup.")], ledger: LedgerOption) -> None:
+def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
     try:
         lines = file.read_text("utf-8").splitlines(keepends=True)

@@ -3,11 +3,12 @@
 import asyncio
 import getpass
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar, cast, get_args
+from typing import Any, Self, TypeVar, cast, get_args
 
 import typer
 from platformdirs import user_state_path
@@ -15,6 +16,7 @@ from platformdirs import user_state_path
 from accounting.budgets import Accepts, Budget, Refill
 from accounting.ledger import Ledger
 from dpserve.commands.command import Options, option
+from training.errors import WrongOption
 
 _Result = TypeVar("_Result")
 
@@ -60,6 +62,22 @@ class ActsOnLedger(LedgerOption):
         return super().run(lambda ledger: act(self.acting(ledger)))
 
 
+REPLICAS = partial(
+    option, 0, "On how many of the store's replicas a charge must be on disk, too, before it counts.", ge=0
+)
+
+
+class ChargedLedger(ActsOnLedger):
+    """The ledger that a charge is made in."""
+
+    ledger_replicas: int = REPLICAS(variable="DPSERVE_LEDGER_REPLICAS")
+
+    def opened(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts, as a service opens it."""
+        location = ledger_location(self.ledger)
+        return Ledger.open(location, replicas=self.ledger_replicas, journals=journals_folder())
+
+
 def operating_systems_user() -> str:
     """Return who runs this, as the operating system calls them: by name, or else by number."""
     try:
@@ -100,7 +118,7 @@ class BudgetOptions(Options):
         delta, and ValueError for a number outside the valid range, which it names.
         """
         if accepts not in get_args(Accepts):
-            raise typer.BadParameter("must be 'gaussian', 'any' or 'unproven'", param_hint="--accepts")
+            raise WrongOption("accepts", "must be 'gaussian', 'any' or 'unproven'")
         kind = cast(Accepts, accepts)
         given = {name: getattr(self, name) for name in BUDGET_PARAMETERS if getattr(self, name) is not None}
         if len(given) != 1 or self.delta is None:
@@ -110,7 +128,7 @@ class BudgetOptions(Options):
             )
         ((name, value),) = given.items()
         if name == "mu" and kind != "gaussian":
-            raise typer.BadParameter("is for accounts that accept Gaussian noise only", param_hint="--mu")
+            raise WrongOption("mu", "is for accounts that accept Gaussian noise only")
         return Budget.stated(name, value, self.delta, kind)
 
     def budgets(self) -> dict[Accepts, Budget]:
@@ -145,9 +163,16 @@ class PacedBudget(AccountBudget):
         default_text="as before, or the whole at once",
     )
 
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options. Raises WrongOption and ValueError for nonsense, before a ledger is opened."""
+        found = cls(**given)
+        found.paced("gaussian")
+        return found
+
     def paced(self, accepts: str, before: Budget | None = None) -> Budget:
-        """Return the budget with its refill, or with the one that it had before."""
-        budget = self.budget(accepts)
+        """Return the budget with its refill, or with the one that it had before. accepts: unless that is given."""
+        budget = self.budget(self.accepts or accepts)
         if self.refill is None:
             return replace(budget, refill=before.refill if before is not None else None)
         if self.refill == "none":
@@ -175,10 +200,10 @@ def ledger_location(given: str | None) -> str:
     if given is None:
         return str(state_folder() / "ledger")
     if not given or (":" in given and "://" not in given):
-        raise typer.BadParameter(
+        raise WrongOption(
+            "ledger",
             f"{given!r} is neither a URL, as redis://host:6379/0, nor a folder: it would become a new "
             "ledger, with nothing spent",
-            param_hint="--ledger",
         )
     return given
 
@@ -206,10 +231,10 @@ def mechanism_names(incomplete: str) -> list[str]:
 
 
 def release_names(incomplete: str) -> list[str]:
-    """Return the kinds of release that `train` makes."""
-    from dpserve.commands.releases import RELEASES
+    """Return the kinds of model that `train --release` makes."""
+    from training.kinds import PAY_ONCE
 
-    return [name for name in RELEASES if name.startswith(incomplete)]
+    return [name for name in PAY_ONCE if name.startswith(incomplete)]
 
 
 def form_names(incomplete: str) -> list[str]:
@@ -256,5 +281,5 @@ def _from_ledger(ctx: typer.Context, read: Callable[[Ledger], Awaitable[list[str
         return []
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Bundle = Annotated[Path, typer.Argument(help="The bundle's folder.", autocompletion=bundle_names)]
+JSON = option(False, "Print JSON.", "--json")
+BUNDLE = option(..., "The bundle's folder.", argument=True, complete=bundle_names)

@@ -1,4 +1,4 @@
-"""`dpserve plan`: what a budget buys, before training and after it; and `dpserve train --budget`, which follows it.
+"""`dpserve plan`: what a budget buys, before training and after it.
 
 No private record is read: an accuracy comes from rows that the owner declares public, from a distribution of
 margins that the owner gives, or, before training, from what was measured on public sets.
@@ -7,14 +7,11 @@ margins that the owner gives, or, before training, from what was measured on pub
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -25,43 +22,30 @@ from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
-from dpserve.commands.options import state_folder
-from dpserve.commands.releases import Training, tier_prices
-from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape
-from mechanisms.gaussian_vector import whole_picorho
-from training.bundle import CertifiedHead, load_bundle
-from training.certificate import Certificate
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape, schema_alone
+from training.bundle import load_bundle
 from training.data.classes import parse_classes
-from training.data.digits import load_digits
-from training.data.records import Floats, Records
-from training.errors import TrainingError
-from training.feature_maps import NORM_BOUND, UNIT_ROWS, Fourier, Hog
-from training.hog import Shape
+from training.data.records import Records
+from training.errors import TrainingError, WrongOption
+from training.feature_maps import NORM_BOUND, UNIT_ROWS
+from training.kinds import PAY_ONCE, tier_prices
 from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
+from training.planning.heads import PlannedHead, sample_of
 from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
-from training.planning.recommendation import Recommendation, by_rule, by_simulation, of_kind
+from training.planning.recommendation import Recommendation, by_rule, by_simulation
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
-from training.recipe import DEFAULT_TOLERANCE
-from training.schema import Schema, declaration_of, read_schema
-from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from training.schema import Schema, declaration_of
 
 BEFORE = "Before training"
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
 
-MOST_ROWS = 2000
-"""An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
-
 _POINTS = 41
 _MOST_QUERIES = 1_000_000
-_MARGIN_POINTS = 201
 _OVERHEAD = 1.02
 """More noise on the grid than so many times what was planned is said."""
 
@@ -105,22 +89,13 @@ class PlanOptions(FileOptions):
     )
 
     def declared_schema(self) -> Schema | None:
-        """Return the schema, if there is one. Raises BadParameter beside what it takes the place of."""
-        if self.schema_file is None:
-            return None
-        for flag, given in (
-            ("--class-names", self.class_names),
-            ("--bounds", self.bounds),
-            ("--classes", self.classes),
-        ):
-            if given:
-                raise typer.BadParameter(f"takes the place of {flag}: leave that out", param_hint="--schema")
-        return read_schema(self.schema_file)
+        """Return the schema, if there is one. Raises WrongOption beside what it takes the place of."""
+        return schema_alone(self.schema_file, class_names=self.class_names, bounds=self.bounds, classes=self.classes)
 
     def rows(self, schema: Schema | None) -> Records | None:
         """Read the rows to simulate on before training, public or private; None for none."""
         if self.public and self.outside:
-            raise typer.BadParameter("takes the place of --public: give one of them", param_hint=OUTSIDE)
+            raise WrongOption(OUTSIDE[2:], "takes the place of --public: give one of them")
         source = self.public or self.outside
         if not source:
             return None
@@ -135,16 +110,13 @@ class PlanOptions(FileOptions):
 
 def plan(
     *,
-    bundle: Annotated[
-        Path | None,
-        typer.Argument(help="The bundle's folder; none before training.", autocompletion=options.bundle_names),
-    ] = None,
+    bundle: Path | None = option(
+        None, "The bundle's folder; none before training.", argument=True, complete=options.bundle_names
+    ),
     budget: options.BudgetOptions,
     given: PlanOptions,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw accuracy against number of queries into FILE.png.")
-    ] = None,
-    as_json: options.Json = False,
+    plot: Path | None = option(None, "Draw accuracy against number of queries into FILE.png."),
+    as_json: bool = options.JSON,
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
 
@@ -159,91 +131,56 @@ def plan(
     before = (given.outside, given.bounds, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
-    scored = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
+    head = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
     if given.margins is not None:
         if given.public is not None:
-            raise typer.BadParameter("take the place of --public: give one of them", param_hint="--margins")
-        scored = replace(scored, sample=_normal_margins(given.margins, scored.classes, scored.sensitivity))
+            raise WrongOption("margins", "take the place of --public: give one of them")
+        head = replace(head, sample=head.with_margins(given.margins))
     halfway = None
-    if given.public is None and given.margins is None and scored.classes > 1:  # or else planning refuses it
-        halfway = PublicSample.halfway(scored.classes, scored.margin, scored.sensitivity)
-    if plot is not None and scored.sample is None:
-        raise typer.BadParameter("needs --public, --margins or --n to draw an accuracy from", param_hint="--plot")
+    if given.public is None and given.margins is None and head.classes > 1:  # or else planning refuses it
+        halfway = PublicSample.halfway(head.classes, head.margin, head.sensitivity)
+    if plot is not None and head.sample is None:
+        raise WrongOption("plot", "needs --public, --margins or --n to draw an accuracy from")
     found = plan_budget(
         budgets,
-        classes=scored.classes,
+        classes=head.classes,
         queries=given.queries,
         accuracy=given.accuracy,
-        sensitivity=scored.sensitivity,
-        sample=scored.sample,
+        sensitivity=head.sensitivity,
+        sample=head.sample,
         halfway=halfway,
     )
-    if plot is not None and scored.sample is not None:
-        plot_accuracy(plot, budgets, scored.sample, found)
+    if plot is not None and head.sample is not None:
+        plot_accuracy(plot, budgets, head.sample, found)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
         _print_plan(stdout_console(), found)
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from.
-
-    margin: see `usual_margin`.
-    """
-
-    classes: int
-    sensitivity: float
-    sample: PublicSample | None
-    margin: float
-
-
-def _of_bundle(bundle: Path, given: PlanOptions) -> _Scored:
+def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
     if given.n is not None or given.lam is not None or given.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
     head = load_bundle(bundle)
-    return _Scored(
-        len(head.certificate.classes),
-        head.certificate.weight_sensitivity * NORM_BOUND,
-        public_sample(head, given.public, given.class_names, given) if given.public else None,
-        usual_margin(None, head.certificate.strong_convexity, NORM_BOUND, len(head.certificate.classes)),
-    )
+    planned = PlannedHead.of(head)
+    if not given.public:
+        return planned
+    X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
+    known, lineage = KnownRecords(options.state_folder()), head.certificate.lineage
+    if records is not None and (shared := known.among(known.digests(records)).get(lineage, (0,))[0]):
+        raise TrainingError(
+            f"{given.public} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
+            "them is not covered by any budget. Put rows that are public into a file of their own"
+        )
+    return replace(planned, sample=sample_of(head, X, y, given.public))
 
 
-def _of_numbers(given: PlanOptions) -> _Scored:
-    n, lam, norm, classes = given.n, given.lam, given.norm, given.classes
-    if lam is None or classes is None:
+def _of_numbers(given: PlanOptions) -> PlannedHead:
+    if given.lam is None or given.classes is None:
         raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
     if given.public is not None:
-        raise typer.BadParameter("needs a bundle, whose answers it scores", param_hint="--public")
-    sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
-    # A number of records that means nothing is refused there.
-    sample = _ceiling(n, lam, norm, classes, sensitivity) if n is not None and given.margins is None else None
-    return _Scored(classes, sensitivity, sample, usual_margin(n, lam, norm, classes))
-
-
-def _ceiling(n: int, lam: float, norm: float, classes: int, sensitivity: float) -> PublicSample:
-    margin = largest_margin(n, lam, DEFAULT_TOLERANCE, norm, classes)
-    return PublicSample.of_margins(
-        np.array([margin]),
-        classes,
-        sensitivity,
-        f"rows of the largest margin that {n} records allow, {margin:.4g}: an upper end, not an expectation",
-    )
-
-
-def _normal_margins(text: str, classes: int, sensitivity: float) -> PublicSample:
-    mean, _, deviation = text.partition(":")
-    try:
-        margins = NormalDist(float(mean), float(deviation))
-        points = np.array([margins.inv_cdf((i + 0.5) / _MARGIN_POINTS) for i in range(_MARGIN_POINTS)])
-    except (ValueError, ArithmeticError) as error:
-        raise ValueError(f"margins are written MEAN:SD with a finite mean and SD > 0, not {text!r}") from error
-    if not np.isfinite(points).all():
-        raise ValueError(f"margins are written MEAN:SD with a finite mean and SD > 0, not {text!r}")
-    origin = f"margins given as normal with mean {margins.mean:g} and standard deviation {margins.stdev:g}"
-    return PublicSample.of_margins(points, classes, sensitivity, origin)
+        raise WrongOption("public", "needs a bundle, whose answers it scores")
+    return PlannedHead.of_numbers(given.n, given.lam, given.norm, given.classes)
 
 
 def _print_plan(console: Console, found: Plan) -> None:
@@ -292,7 +229,9 @@ def _worth(found: Plan) -> list[str]:
         best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
         if best > found.commonest_class:
             return []
-        return [f"{NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"]
+        return [
+            f"Such answers are {NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"
+        ]
     expected = found.expectation
     if expected is None:
         return []
@@ -311,65 +250,21 @@ def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicS
 
     Raises ValueError where the file cannot be written.
     """
-    with figure(path) as axes:
-        draw_accuracy(axes, budgets, sample, plan)
-
-
-def draw_accuracy(axes: "Axes", budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
-    """Draw on these axes."""
     queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
-    for mechanism in MECHANISMS:
-        budget = accepted_by(mechanism, budgets)
-        if budget is not None:
-            axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
-    if plan.noiseless_accuracy is not None:
-        axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel("queries that the budget pays for")
-    axes.set_ylabel("expected accuracy")
-    epsilon = plan.budgets[0].epsilon
-    axes.set_title(f"epsilon = {epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-
-
-def public_sample(head: CertifiedHead, source: str, class_names: str | None, file: FileOptions) -> PublicSample:
-    """Return the head's logits on rows declared public, with their sensitivities: at most `MOST_ROWS`, spread evenly.
-
-    source: 'digits', a table or FILE.npz. Raises TrainingError for rows that do not fit the bundle, and for a file
-    that holds records of its lineage.
-    """
-    certificate = head.certificate
-    X, y = _held_out_digits(certificate) if source == "digits" else _public(certificate, source, class_names, file)
-    used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
-    phi = head.features(X[used])
-    origin = f"{len(used)} rows of {source}, declared public"
-    commonest = float(np.bincount(y[used]).max() / len(used))
-    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
-
-
-def _public(
-    certificate: Certificate, source: str, class_names: str | None, file: FileOptions
-) -> tuple[Floats, NDArray[np.int64]]:
-    records = file.read_for(certificate, source, "--public", class_names)
-    known = KnownRecords(state_folder())
-    shared = known.among(known.digests(records)).get(certificate.lineage, 0)
-    if shared:
-        raise TrainingError(
-            f"{source} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
-            "them is not covered by any budget. Put rows that are public into a file of their own"
-        )
-    order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
-    return np.ascontiguousarray(records.X[:, order]), records.y
-
-
-def _held_out_digits(certificate: Certificate) -> tuple[Floats, NDArray[np.int64]]:
-    digits = load_digits()
-    declaration = digits.train.declaration
-    if (certificate.feature_names, certificate.classes) != (declaration.feature_names, declaration.classes):
-        raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
-    return digits.held_out_rows, digits.held_out_labels
+    with figure(path) as axes:
+        for mechanism in MECHANISMS:
+            budget = accepted_by(mechanism, budgets)
+            if budget is not None:
+                axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
+        if plan.noiseless_accuracy is not None:
+            axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("queries that the budget pays for")
+        axes.set_ylabel("expected accuracy")
+        axes.set_title(f"epsilon = {plan.budgets[0].epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
 
 
 def _plan_before_training(budget: Budget, given: PlanOptions, *, as_json: bool) -> None:
@@ -390,7 +285,8 @@ def _plan_before_training(budget: Budget, given: PlanOptions, *, as_json: bool) 
         classes = len(declared.classes)
     tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
     if rows is not None:
-        found = simulated(rows, n, whole, given.queries, shape)
+        with shares("simulating") as progress:
+            found = by_simulation(rows, n=n, whole=whole, queries=given.queries, image_shape=shape, progress=progress)
         if tiers:
             figures = {each.option: each.mean or 0.0 for each in found.estimates}
             better = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
@@ -440,7 +336,7 @@ def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[s
     option = found.chosen
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
     words += [f"--image-shape {image}"] if image else []
-    words += [f"--release {option.release}"] if option.release is not None else []
+    words += [f"--release {option.release}"] if option.release in PAY_ONCE else []
     for name, value in made.items():
         words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
     if option.features == "fourier":
@@ -463,10 +359,6 @@ class Comparison:
     tiers_command: str | None
 
 
-OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",)}
-"""What an owner may set in addition to --release KIND --budget. No rule sets a network's width or the tiers."""
-
-
 def as_dict(shown: Comparison) -> dict[str, object]:
     """Return it for JSON."""
     budget, found = shown.budget, shown.found
@@ -480,16 +372,8 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "warnings": found.warnings,
         "command": shown.command,
         "estimates": [
-            {
-                "option": each.option,
-                "title": OPTIONS[each.option].title,
-                "accuracy": each.mean,
-                "spread": each.spread,
-                "log_loss": each.log_loss,
-                "calibration_error": each.calibration_error,
-                "interval": each.interval,
-                "seeds": each.seeds,
-            }
+            {"title": OPTIONS[each.option].title}
+            | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
             for each in found.estimates
         ],
         "tiers": [
@@ -531,7 +415,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
-    print_warnings(console, found)
+    for warning in found.warnings:
+        console.print(f"Warning: {warning}.", highlight=False)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)
     if shown.tiers:
         _print_tiers(console, shown.tiers)
@@ -542,12 +427,6 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             "put theirs together know no more than the finest tells, so the lineage pays for that one alone.",
             highlight=False,
         )
-
-
-def print_warnings(console: Console, found: Recommendation) -> None:
-    """Print what makes the recommended answers worth little."""
-    for warning in found.warnings:
-        console.print(f"Warning: {warning}.", highlight=False)
 
 
 def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
@@ -568,49 +447,3 @@ def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:
         f"difference. As separate models they would cost it {to_rho(apart):.6g}.",
         highlight=False,
     )
-
-
-def simulated(records: Records, n: int | None, whole: int, queries: int | None, shape: Shape | None) -> Recommendation:
-    """Simulate on rows, with a bar on the terminal. n, whole, queries: see `by_simulation`."""
-    with shares("simulating") as progress:
-        return by_simulation(records, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
-
-
-def followed(
-    training: Training, release: str | None, budget: str, queries: int | None, public: Records | None
-) -> tuple[str | None, Training]:
-    """Return the release and the training that the planner recommends for a budget, and print why.
-
-    release: the kind, if the owner chose it: its options are then set for the budget. budget: a price for all answers
-    together. public: rows to simulate on. Raises BadParameter for options that are chosen here as well.
-    """
-    own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
-    given = [f"--{name.replace('_', '-')}" for name in training.options if name not in own]
-    if given:
-        raise typer.BadParameter(
-            f"chooses {'the options' if release else 'the mechanism and its options'}: leave {given[0]} out",
-            param_hint="--budget",
-        )
-    n = training.needed("records_declared", "about how many records there are, as a number that may be public")
-    whole = whole_picorho(budget)
-    declared = training.records.declaration
-    shape = training.feature_map.image_shape if isinstance(training.feature_map, Hog) else None
-    kind = rules.kind_of(declared, shape)
-    if release is not None:
-        found = of_kind(release, "fourier" if isinstance(training.feature_map, Fourier) else "identity", queries)
-    elif public is not None:
-        found = simulated(public, n, whole, queries, shape)
-    else:
-        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
-    stdout_console().print(f"Chosen: {found.reason}.", highlight=False)
-    print_warnings(stdout_console(), found)
-    options = found.training_options(n, whole, queries, kind)
-    if "hidden" in training.options:
-        options["hidden"] = training.options["hidden"]
-    if "tier" in training.options:
-        options = dict(tier_options(planned_tiers(tier_prices(training.options["tier"]), whole)))
-    option = found.chosen
-    if option.release in (None, "weights", "objective") and "tolerance" in training.options:
-        options["tolerance"] = training.options["tolerance"]
-    feature_map = rules.feature_map(option.features, declared, shape)
-    return option.release, replace(training, feature_map=feature_map, options=options)

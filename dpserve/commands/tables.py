@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
@@ -16,11 +18,13 @@ from training.columns import Columns
 from training.data.classes import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
-from training.data.records import Records
-from training.errors import DataError, TrainingError
+from training.data.records import Floats, Records
+from training.errors import DataError, TrainingError, WrongOption
 from training.hog import Shape
-from training.schema import Schema, schema_of
+from training.schema import Schema, read_schema, schema_of
 from training.schema import draft as drafted
+
+Integers = NDArray[np.int64]
 
 READING = "Reading rows"
 LOCAL = "local"
@@ -40,6 +44,14 @@ IMAGE_SHAPE = partial(
 )
 
 app = Group("Declare a table's columns in a file, without looking at its values.")
+
+
+def schema_alone(path: Path | None, **others: object) -> Schema | None:
+    """Return the schema in a file, if there is one. Raises WrongOption beside options that it takes the place of."""
+    for name, given in others.items():
+        if path is not None and given:
+            raise WrongOption("schema", f"takes the place of --{name.replace('_', '-')}: leave that out")
+    return None if path is None else read_schema(path)
 
 
 def image_shape(text: str, columns: int | None) -> Shape:
@@ -157,14 +169,30 @@ class FileOptions(RowOptions):
             source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag
         )
 
+    def read_held_out(
+        self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None
+    ) -> tuple[Floats, Integers, Records | None]:
+        """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
+
+        source: 'digits', those that were kept out of training, or as for `read`. Raises TrainingError.
+        """
+        if source == "digits":
+            digits = load_digits()
+            declared = digits.train.declaration
+            if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
+                raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
+            return digits.held_out_rows, digits.held_out_labels, None
+        records = self.read_for(certificate, source, flag, class_names)
+        order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
+        return np.ascontiguousarray(records.X[:, order]), records.y, records
+
 
 @app.command()
 def draft(
-    data: Annotated[str, typer.Argument(help="A table: CSV, Parquet, Feather; a file, a folder or a URL.")],
-    out: Annotated[Path, typer.Option(help="The new schema: a .json or a .toml file.", show_default=False)] = Path(
-        "schema.json"
-    ),
-    label: Annotated[str, typer.Option(help="The column of classes.")] = "label",
+    *,
+    data: str = option(..., "A table: CSV, Parquet, Feather; a file, a folder or a URL.", argument=True),
+    out: Path = option(Path("schema.json"), "The new schema: a .json or a .toml file."),
+    label: str = option("label", "The column of classes."),
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 

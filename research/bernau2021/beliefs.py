@@ -12,7 +12,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from accounting import conversions, domains, identifiability
-from audit.estimators import Errors, clopper_pearson, gdp_of_errors
+from audit.estimators import Errors, gdp_of_errors, upper_limit
 
 Floats = NDArray[np.float64]
 
@@ -125,8 +125,8 @@ def identifiability_of(games: Games, delta: float, belief_bound: float, confiden
     truth = games.beliefs_in_truth
     wins = int(np.count_nonzero(truth > 0.5))
     advantage = 2 * wins / n - 1
-    half = (1 + confidence) / 2
-    interval = (1 - 2 * clopper_pearson(n - wins, n, half), 2 * clopper_pearson(wins, n, half) - 1)
+    half = (1 - confidence) / 2
+    interval = (1 - 2 * upper_limit(n - wins, n, half), 2 * upper_limit(wins, n, half) - 1)
     largest = float(truth.max())
     mu = float(games.mu.max())
     said_first = games.log_odds > 0

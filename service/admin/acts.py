@@ -11,12 +11,13 @@ cookie; beyond that, what a browser says comes from elsewhere is refused.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Query, Request, Response
@@ -26,15 +27,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from accounting.budgets import MEASURES, Accepts, Budget, Refill
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
+    SCOPES,
     Account,
     ActRefused,
     ApiKey,
     ClientAccount,
     ClientRevoked,
-    GroupAccount,
     KeyScope,
     Ledger,
-    LineageAccount,
+    Scope,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
@@ -47,6 +48,7 @@ from accounting.ledger import (
 from accounting.ledger.export import export
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from accounting.report import AccountState
 from service.http.problems import Problem, ProblemType
 from service.http.requests import Bodies
 
@@ -55,10 +57,26 @@ _DAY = 86400
 _LONGEST_NAME = 256
 _Parsed = TypeVar("_Parsed")
 
+Known = Callable[[str], tuple[Cost | None, str | None]]
+"""Returns of a lineage what the next row costs, and the column of privacy units."""
+
 Text = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 
 
-class Act(BaseModel):
+@dataclass(frozen=True)
+class _Plan:
+    """What an act means, and how it is done. before, after: its account."""
+
+    words: str
+    do: Callable[[], Awaitable[object]]
+    raises: bool = False
+    before: AccountState | None = None
+    after: AccountState | None = None
+    secret: str | None = None
+    """A new API key."""
+
+
+class _Said(BaseModel):
     """Who acts on which lineage, and why."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -69,6 +87,43 @@ class Act(BaseModel):
     after_act: Annotated[
         int | None, Field(ge=0, description="the newest act that you know of: after another one this is refused")
     ] = None
+
+    def on(self, ledger: Ledger) -> Ledger:
+        """Return the ledger as one on whose acts stands who does this, and why. Raises ValueError."""
+        return ledger.acting(self.by, self.why, after=self.after_act)
+
+
+class Act(_Said, ABC):
+    """What the owner does."""
+
+    @abstractmethod
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        """Return what the act means. Raises what `refusing` knows."""
+
+    async def done(self, ledger: Ledger, known: Known, *, dry: bool) -> "ActOut":
+        """Do the act, or say of it what it would mean."""
+        newest = (await ledger.lineage(self.lineage)).newest_act  # what is done from here on must be noticed
+        plan = await self._plan(self.on(ledger))
+        before = after = secret = None
+        if dry:
+            price, unit = known(self.lineage)
+            before, after = [
+                None if state is None else await asyncio.to_thread(explain_account, state, price=price, unit=unit)
+                for state in (plan.before, plan.after)
+            ]
+        else:
+            await plan.do()
+            newest, secret = (await ledger.lineage(self.lineage)).newest_act, plan.secret
+        return ActOut(
+            done=not dry,
+            words=plan.words,
+            raises=plan.raises,
+            newest_act=newest,
+            before=before,
+            after=after,
+            key=secret,
+            key_id=None if secret is None else ApiKey(key_digest(secret)).id,
+        )
 
 
 class _Budgeted(Act):
@@ -85,21 +140,32 @@ class _Budgeted(Act):
         str | None, Field(description="as epsilon:1@1e-6/month or rho:0.01/week; none ends it; by default as before")
     ] = None
 
-    def budget(self, accepts: Accepts, delta: float, before: Budget | None) -> Budget:
-        """Return the budget that is stated, or the one before it with another refill. Raises ValueError."""
+    def budget(self, like: Budget, before: Budget | None = None) -> Budget:
+        """Return the budget that is stated, or the one before it with another refill. Raises ValueError.
+
+        like: has the delta and the kind of what states none.
+        """
         given = {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
-        kind = self.accepts or accepts
+        kind, delta = self.accepts or like.accepts, self.delta or like.delta
         if len(given) > 1 or (not given and before is None):
             raise ValueError(f"state a budget by one of {', '.join(MEASURES)}")
-        if given:
-            ((name, value),) = given.items()
-            whole = Budget.stated(name, value, self.delta or delta, kind)
-        elif before is not None:
-            whole = Budget(before.picorho, kind, self.delta or before.delta)
+        limit = before.picorho if before is not None else 0
+        for name, value in given.items():
+            limit = Budget.stated(name, value, delta, kind).picorho
         refill = None if before is None else before.refill
         if self.refill is not None:
             refill = None if self.refill == "none" else Refill.parse(self.refill, kind)
-        return Budget(whole.picorho, whole.accepts, whole.delta, refill)
+        return Budget(limit, kind, delta, refill)
+
+    async def opened(self, ledger: Ledger, name: str, group: str = "") -> Budget:
+        """Return the budget of a new account. Raises ActRefused for a name that was given before."""
+        above = await ledger.above(self.lineage, group)
+        budget = self.budget(above[0].budget)
+        check_within(name, budget, above)
+        _, clients, groups = await ledger.snapshot(self.lineage)
+        if name in {each.client for each in clients} | {each.group for each in groups}:
+            raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
+        return budget
 
 
 class _Keyed(Act):
@@ -108,12 +174,12 @@ class _Keyed(Act):
     )
     scopes: Annotated[list[KeyScope], Field(min_length=1)] = ["predict", "budget-read"]
 
-    def made(self, secret: str) -> ApiKey:
-        """Return what the ledger keeps of the key. Raises ValueError."""
+    def new_key(self) -> tuple[str, ApiKey]:
+        """Return a new key, and what the ledger keeps of it. Raises ValueError."""
+        secret = new_api_key()
         life = None if self.expires_in_days is None else self.expires_in_days * _DAY
-        kept = ApiKey(key_digest(secret)).scopes
-        scopes = tuple(scope for scope in kept if scope in self.scopes)
-        return ApiKey(key_digest(secret), expiry(life, now=time.time()), scopes)
+        scopes = tuple(scope for scope in SCOPES if scope in self.scopes)
+        return secret, ApiKey(key_digest(secret), expiry(life, now=time.time()), scopes)
 
 
 class AddClient(_Budgeted, _Keyed):
@@ -124,6 +190,14 @@ class AddClient(_Budgeted, _Keyed):
     group: str = ""
     display: str = ""
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        budget = await self.opened(ledger, self.client, self.group)
+        secret, key = self.new_key()
+        add = partial(ledger.add_client, self.lineage, self.client, budget, key, group=self.group, display=self.display)
+        words = f"{self.client} gets an account, and an API key that is shown once."
+        after = _unused(budget, "client", self.group)
+        return _Plan(words, lambda: add(time=time.time()), raises=True, after=after, secret=secret)
+
 
 class AddGroup(_Budgeted):
     """Open a group's account."""
@@ -131,6 +205,12 @@ class AddGroup(_Budgeted):
     act: Literal["add-group"]
     group: Text
     display: str = ""
+
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        budget = await self.opened(ledger, self.group)
+        add = partial(ledger.add_group, self.lineage, self.group, budget, display=self.display)
+        words = f"The group {self.group} is opened: what all its members together may learn."
+        return _Plan(words, lambda: add(time=time.time()), raises=True, after=_unused(budget, "group", self.group))
 
 
 class SetBudget(_Budgeted):
@@ -140,60 +220,158 @@ class SetBudget(_Budgeted):
     client: str = ""
     group: str = ""
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        if self.client and self.group:
+            raise ValueError("name a client, or a group, or neither for the lineage")
+        account: Account
+        above: Sequence[Account] = ()
+        name = self.client or self.group or f"the lineage {self.lineage}"
+        if self.client:
+            account = await ledger.client(self.lineage, self.client)
+            above = await ledger.above(self.lineage, account.group)
+        elif self.group:
+            account, above = await ledger.group(self.lineage, self.group), await ledger.above(self.lineage)
+        else:
+            account = await ledger.lineage(self.lineage)
+        before, budget = account.budget, self.budget(account.budget, account.budget)
+        check_within(name, budget, above)
+        raises = budget.lets_more(before)
+        if raises:
+            meaning = "More may then be learnt about every record, or sooner."
+        elif budget.picorho < account.spent:
+            meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
+        else:
+            meaning = "What is spent stays spent."
+        words = (
+            f"The budget of {name} goes from rho = {to_rho(before.picorho):.6g} to rho = "
+            f"{to_rho(budget.picorho):.6g}{_paced(budget)}. {meaning}"
+        )
+        # A refill that it had not begins with the next charge.
+        begun = budget.refill is not None and before.refill == budget.refill
+        changed = replace(account, budget=budget, before=account.before if begun else account.spent)
+        change = partial(ledger.set_budget, self.lineage, budget, client=self.client, group=self.group)
+        return _Plan(words, change, raises, account.state, changed.state)
 
-class Rename(Act):
+
+class _OfClient(Act):
+    client: Text
+
+
+class Rename(_OfClient):
     """Change how the owner calls a client."""
 
     act: Literal["rename"]
-    client: Text
     display: str
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        await ledger.client(self.lineage, self.client)
+        called = f"is called {self.display}" if self.display else "has no other name"
+        rename = partial(ledger.rename, self.lineage, self.client, self.display)
+        return _Plan(f"{self.client} {called}; its id stays.", rename)
 
-class SetGroup(Act):
+
+class SetGroup(_OfClient):
     """Put a client that has asked nothing into a group, or with an empty name into none."""
 
     act: Literal["set-group"]
-    client: Text
     group: str
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        account = await ledger.client(self.lineage, self.client)
+        if self.group:
+            check_within(self.client, account.budget, [await ledger.group(self.lineage, self.group)])
+        if account.releases:
+            raise ActRefused(f"{self.client} has asked already, and stays where it is: add it under another name")
+        words = (
+            f"{self.client} belongs to {self.group or 'no group'}. What the members of a group know together, the "
+            "group has paid for: so only a client that has asked nothing moves."
+        )
+        return _Plan(words, partial(ledger.set_group, self.lineage, self.client, self.group))
 
-class Revoke(Act):
+
+class Revoke(_OfClient):
     """Refuse a client from now on."""
 
     act: Literal["revoke"]
-    client: Text
+
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        await ledger.client(self.lineage, self.client)
+        words = (
+            f"{self.client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
+            "name is not given again."
+        )
+        return _Plan(words, partial(ledger.revoke, self.lineage, self.client))
 
 
-class AddKey(_Keyed):
+class AddKey(_OfClient, _Keyed):
     """Give a client a further API key."""
 
     act: Literal["add-key"]
-    client: Text
+
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        await ledger.client(self.lineage, self.client)
+        secret, key = self.new_key()
+        words = f"{self.client} gets a further API key, shown once; those that it has stay valid."
+        return _Plan(words, partial(ledger.add_key, self.lineage, self.client, key), secret=secret)
 
 
-class RotateKey(_Keyed):
+class RotateKey(_OfClient, _Keyed):
     """Replace a client's API keys, or the one of an id, at once or after some seconds."""
 
     act: Literal["rotate-key"]
-    client: Text
     key: str | None = None
     overlap_seconds: Annotated[int, Field(ge=0, le=365 * _DAY)] = 0
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        account = await ledger.client(self.lineage, self.client)
+        replaced = None if self.key is None else _named(account, self.key)
+        secret, key = self.new_key()
+        rotate = partial(ledger.rotate_key, self.lineage, self.client, key)
+        former = f"its key {self.key} is" if self.key is not None else "its former keys are"
+        when = f"in {self.overlap_seconds} seconds" if self.overlap_seconds else "from now on"
+        return _Plan(
+            f"{self.client} gets a new API key, shown once; {former} refused {when}.",
+            partial(rotate, replaced=replaced, overlap=self.overlap_seconds),
+            secret=secret,
+        )
 
-class RemoveKey(Act):
+
+class RemoveKey(_OfClient):
     """Take one API key away from a client."""
 
     act: Literal["remove-key"]
-    client: Text
     key: str
 
+    async def _plan(self, ledger: Ledger) -> _Plan:
+        digest = _named(await ledger.client(self.lineage, self.client), self.key)
+        words = f"The API key {self.key} of {self.client} is refused at once; its others stay valid."
+        return _Plan(words, partial(ledger.remove_key, self.lineage, self.client, digest))
 
-_ACTS = (AddClient, AddGroup, SetBudget, Rename, SetGroup, Revoke, AddKey, RotateKey, RemoveKey)
+
+def _named(account: ClientAccount, key: str) -> bytes:
+    """Return the digest of a client's key by its id."""
+    for each in account.api_keys:
+        if each.id == key:
+            return each.digest
+    raise Problem(ProblemType.NOT_FOUND, f"{account.client} has no API key of this id")
+
+
+def _paced(budget: Budget) -> str:
+    refill = budget.refill
+    return "" if refill is None else f", and rho = {to_rho(refill.picorho):.6g} of it in each {refill.period}"
+
+
+def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:
+    """Return the state of an account before it is opened."""
+    left = budget.picorho if budget.refill is None else min(budget.picorho, budget.refill.picorho)
+    return AccountState((), budget, left=left, scope=scope, group=group)
+
+
 AnyAct = AddClient | AddGroup | SetBudget | Rename | SetGroup | Revoke | AddKey | RotateKey | RemoveKey
 _ACT: TypeAdapter[AnyAct] = TypeAdapter(Annotated[AnyAct, Field(discriminator="act")])
 
 
-class TrailRequest(Act):
+class TrailRequest(_Said):
     """Download the audit trail, which is an act itself."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
@@ -219,14 +397,8 @@ class ActOut(BaseModel):
     key_id: str | None = None
 
 
-def add_acts(
-    app: FastAPI, ledger: Ledger, known: Callable[[str], tuple[Cost | None, str | None]], owner: list[Any]
-) -> None:
-    """Add the routes that act.
-
-    known: of a lineage, what the next row costs and the column of privacy units. owner: the dependencies that let the
-    owner alone pass.
-    """
+def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> None:
+    """Add the routes that act. owner: the dependencies that let the owner alone pass."""
     bodies = Bodies()
 
     async def read(request: Request, adapter: TypeAdapter[_Parsed]) -> _Parsed:
@@ -248,7 +420,7 @@ def add_acts(
         "/api/acts",
         summary="Do what an act says, or say what it would mean",
         dependencies=owner,
-        openapi_extra={"requestBody": _described(*_ACTS)},
+        openapi_extra={"requestBody": _described(*get_args(AnyAct))},
     )
     async def act(
         request: Request,
@@ -258,7 +430,7 @@ def add_acts(
         given = await read(request, _ACT)
         response.headers["Cache-Control"] = "no-store"
         with refusing():
-            return await _done(ledger, given, known, dry=dry_run)
+            return await given.done(ledger, known, dry=dry_run)
 
     @app.post(
         "/api/trail",
@@ -269,7 +441,7 @@ def add_acts(
     async def trail(request: Request) -> StreamingResponse:
         given = await read(request, _TRAIL)
         with refusing():
-            lines = export(ledger.acting(given.by, given.why, after=given.after_act), given.lineage, given.format)
+            lines = export(given.on(ledger), given.lineage, given.format)
             first = await anext(lines)  # what refuses does so before an answer begins
 
         async def all_lines() -> AsyncIterator[str]:
@@ -319,189 +491,3 @@ def refusing() -> Iterator[None]:
         raise Problem(ProblemType.ACT_REFUSED, str(error)) from error
     except ValueError as error:
         raise _invalid(str(error)) from error
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What an act means, and how it is done. before, after: the account's budget changes from one to the other."""
-
-    words: str
-    do: Callable[[], Awaitable[object]]
-    account: Account | None = None
-    after: Budget | None = None
-    raises: bool = False
-    key: ApiKey | None = None
-    secret: str | None = None
-
-
-async def _done(
-    ledger: Ledger, given: AnyAct, known: Callable[[str], tuple[Cost | None, str | None]], *, dry: bool
-) -> ActOut:
-    """Do an act, or say of it what it would mean."""
-    acting = ledger.acting(given.by, given.why, after=given.after_act)
-    plan = await _planned(acting, given)
-    lineage = await ledger.lineage(given.lineage)
-    before = after = None
-    if dry:
-        if plan.account is not None:
-            before = await asyncio.to_thread(_explained, plan.account, *known(given.lineage))
-        if plan.after is not None:
-            changed = _with(plan.account or _unused(lineage, given), plan.after)
-            after = await asyncio.to_thread(_explained, changed, *known(given.lineage))
-    else:
-        await plan.do()
-        lineage = await ledger.lineage(given.lineage)
-    return ActOut(
-        done=not dry,
-        words=plan.words,
-        raises=plan.raises,
-        newest_act=lineage.newest_act,
-        before=before,
-        after=after,
-        key=None if dry else plan.secret,
-        key_id=None if dry or plan.key is None else plan.key.id,
-    )
-
-
-async def _planned(ledger: Ledger, given: AnyAct) -> _Plan:
-    match given:
-        case AddClient() | AddGroup():
-            return await _opening(ledger, given)
-        case SetBudget():
-            return await _budget(ledger, given)
-        case AddKey() | RotateKey() | RemoveKey():
-            return await _keys(ledger, given)
-    lineage, client = given.lineage, given.client
-    account = await ledger.client(lineage, client)
-    match given:
-        case Rename():
-            called = f"{client} is called {given.display}" if given.display else f"{client} has no other name"
-            return _Plan(f"{called}; its id stays.", partial(ledger.rename, lineage, client, given.display))
-        case SetGroup():
-            if given.group:
-                check_within(client, account.budget, [await ledger.group(lineage, given.group)])
-            if account.releases:
-                raise ActRefused(f"{client} has asked already, and stays where it is: add it under another name")
-            words = (
-                f"{client} belongs to {given.group or 'no group'}. What the members of a group know together, the "
-                "group has paid for: so only a client that has asked nothing moves."
-            )
-            return _Plan(words, partial(ledger.set_group, lineage, client, given.group))
-        case Revoke():
-            words = (
-                f"{client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
-                "name is not given again."
-            )
-            return _Plan(words, partial(ledger.revoke, lineage, client))
-
-
-async def _opening(ledger: Ledger, given: AddClient | AddGroup) -> _Plan:
-    above = await ledger.above(given.lineage, given.group if isinstance(given, AddClient) else "")
-    budget = given.budget(above[0].budget.accepts, above[0].budget.delta, None)
-    name = given.client if isinstance(given, AddClient) else given.group
-    check_within(name, budget, above)
-    _, clients, groups = await ledger.snapshot(given.lineage)
-    if name in {each.client for each in clients} | {each.group for each in groups}:
-        raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
-    now: dict[str, Any] = {"time": time.time(), "display": given.display}
-    if isinstance(given, AddGroup):
-        do = partial(ledger.add_group, given.lineage, name, budget, **now)
-        words = f"The group {name} is opened: what all its members together may learn."
-        return _Plan(words, do, after=budget, raises=True)
-    secret = new_api_key()
-    key = given.made(secret)
-    do_add = partial(ledger.add_client, given.lineage, name, budget, key, group=given.group, **now)
-    words = f"{name} gets an account, and an API key that is shown once."
-    return _Plan(words, do_add, after=budget, raises=True, key=key, secret=secret)
-
-
-async def _budget(ledger: Ledger, given: SetBudget) -> _Plan:
-    lineage, account = given.lineage, await _account(ledger, given)
-    do: Callable[[], Awaitable[object]]
-    budget = given.budget(account.budget.accepts, account.budget.delta, account.budget)
-    match account:
-        case ClientAccount():
-            above, name = await ledger.above(lineage, account.group), account.client
-            do = partial(ledger.set_client_budget, lineage, name, budget)
-        case GroupAccount():
-            above, name = await ledger.above(lineage), account.group
-            do = partial(ledger.set_group_budget, lineage, name, budget)
-        case _:
-            above, name = [], f"the lineage {lineage}"
-            do = partial(ledger.set_lineage_budget, lineage, budget)
-    check_within(name, budget, above)
-    raises = budget.lets_more(account.budget)
-    if raises:
-        meaning = "More may then be learnt about every record, or sooner."
-    elif budget.picorho < account.spent:
-        meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
-    else:
-        meaning = "What is spent stays spent."
-    limits = [to_rho(each.picorho) for each in (account.budget, budget)]
-    words = f"The budget of {name} goes from rho = {limits[0]:.6g} to rho = {limits[1]:.6g}{_paced(budget)}. {meaning}"
-    return _Plan(words, do, account=account, after=budget, raises=raises)
-
-
-def _paced(budget: Budget) -> str:
-    refill = budget.refill
-    return "" if refill is None else f", and rho = {to_rho(refill.picorho):.6g} of it in each {refill.period}"
-
-
-async def _keys(ledger: Ledger, given: AddKey | RotateKey | RemoveKey) -> _Plan:
-    lineage, client = given.lineage, given.client
-    known = {key.id: key for key in (await ledger.client(lineage, client)).api_keys}
-    named = None if isinstance(given, AddKey) else given.key
-    if named is not None and named not in known:
-        raise Problem(ProblemType.NOT_FOUND, f"{client} has no API key of this id")
-    if isinstance(given, RemoveKey):
-        do = partial(ledger.remove_key, lineage, client, known[given.key].digest)
-        return _Plan(f"The API key {named} of {client} is refused at once; its others stay valid.", do)
-    secret = new_api_key()
-    key = given.made(secret)
-    if isinstance(given, AddKey):
-        words = f"{client} gets a further API key, shown once; those that it has stay valid."
-        return _Plan(words, partial(ledger.add_key, lineage, client, key), key=key, secret=secret)
-    former = f"its key {named} is" if named is not None else "its former keys are"
-    when = f"in {given.overlap_seconds} seconds" if given.overlap_seconds else "from now on"
-    replaced = None if named is None else known[named].digest
-    do = partial(ledger.rotate_key, lineage, client, key, replaced=replaced, overlap=given.overlap_seconds)
-    words = f"{client} gets a new API key, shown once; {former} refused {when}."
-    return _Plan(words, do, key=key, secret=secret)
-
-
-async def _account(ledger: Ledger, given: SetBudget) -> Account:
-    if given.client and given.group:
-        raise ValueError("name a client, or a group, or neither for the lineage")
-    if given.client:
-        return await ledger.client(given.lineage, given.client)
-    return await (ledger.group(given.lineage, given.group) if given.group else ledger.lineage(given.lineage))
-
-
-def _unused(lineage: LineageAccount, given: AnyAct) -> ClientAccount | GroupAccount:
-    """Return the account that an act opens, before it is opened."""
-    nothing: dict[str, Any] = {
-        "lineage": lineage.lineage,
-        "budget": lineage.budget,
-        "spent": 0,
-        "highest_limit": 0,
-        "coins": 0,
-        "coined": 0,
-        "tally": {},
-        "created": 0.0,
-        "newest_receipt": 0,
-        "asked": 0,
-        "number": 0,
-    }
-    if isinstance(given, AddClient):
-        return ClientAccount(**nothing, client=given.client, group=given.group, revoked=False)
-    return GroupAccount(**nothing, group=given.group if isinstance(given, AddGroup) else "")
-
-
-def _with(account: Account, budget: Budget) -> Account:
-    """Return the account as it is with another budget. A refill that it had not begins with the next charge."""
-    begun = budget.refill is not None and account.budget.refill == budget.refill
-    return replace(account, budget=budget, before=account.before if begun else account.spent)
-
-
-def _explained(account: Account, price: Cost | None, unit: str | None) -> AccountExplanation:
-    return explain_account(account.state, price=price, unit=unit)

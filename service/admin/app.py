@@ -9,13 +9,14 @@ import hmac
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import uvicorn
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -28,12 +29,12 @@ from accounting.report import AccountReport, account_report
 from service.admin import verdicts
 from service.admin.acts import add_acts
 from service.admin.spending import Spending
-from service.http.accounts import Count, paged
+from service.http.accounts import AfterReceipt, Count, paged, receipt_out
 from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
-from service.http.middleware import Requests
+from service.http.middleware import RequestMiddleware
 from service.http.problems import Problem, ProblemType
-from service.http.schemas import PROBLEM_RESPONSES
+from service.http.schemas import PROBLEM_RESPONSES, Json
 from service.models import Models
 from service.page.assets import add_page
 from service.telemetry.exposition import CONTENT_TYPE, exposition
@@ -164,7 +165,7 @@ async def admin_port(
     add_page(app, "owner")
     add_problem_handlers(app)
     config = uvicorn.Config(
-        Requests(app, count=metrics.count_owners, log=log),
+        RequestMiddleware(app, count=metrics.count_owners, log=log),
         http="httptools",
         ws="none",
         lifespan="off",
@@ -184,7 +185,9 @@ async def admin_port(
     finally:
         server.should_exit = True
         watching.cancel()
-        await asyncio.gather(serving, watching, return_exceptions=True)
+        for task in (serving, watching):
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
@@ -279,6 +282,18 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                 for each in found
             ]
         }
+
+    @app.get("/api/lineages/{lineage}/receipts", summary="Read a lineage's receipts, page by page", dependencies=owner)
+    async def receipts(lineage: Known, after: AfterReceipt = 0, count: Count = 100) -> Response:
+        """Each with whose request it was for, and what the lineage was charged for it."""
+        found = await ledger.receipts(lineage, after=after, count=count + 1)
+        page, next_after = paged(found, count, lambda receipt: receipt.sequence)
+        listed = [
+            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, each.lineage_total))
+            | {"client": each.client}
+            for each in page
+        ]
+        return Json({"receipts": listed, "next_after": next_after})
 
     read: defaultdict[str, Spending] = defaultdict(Spending)
     reading = asyncio.Lock()

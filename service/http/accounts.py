@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request, Response
 
 from accounting.explanation import AccountExplanation
+from accounting.ledger import Receipt
 from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
-from service.http.schemas import ClientReceiptOut, ReceiptsOut
+from service.http.schemas import ClientReceiptOut, Json, ReceiptsOut, answers
 from service.models import Models
 from service.pay_once import HolderExplanation
 
 Count = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 """Of what is listed page by page."""
+AfterReceipt = Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")]
 
 _Listed = TypeVar("_Listed")
 _Place = TypeVar("_Place")
@@ -32,7 +34,8 @@ def paged(
 def add_account_routes(app: FastAPI, models: Models, authentication: Authentication) -> None:
     """Add the account of a model's lineage, and its receipts; of the default model's without a name."""
     security = [Depends(BEARER)]
-    named: dict[str, Any] = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
+    of_receipts: Any = {"dependencies": security, "responses": answers(ReceiptsOut)}
+    named: Any = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
 
     @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)
@@ -41,30 +44,30 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         return await predictor.explained_budget(client)
 
-    @app.get("/models/{name}/budget/receipts", summary="Read your receipts by page", dependencies=security, **named)
-    @app.get("/budget/receipts", summary="Read your receipts, page by page", dependencies=security)
+    @app.get("/models/{name}/budget/receipts", summary="Read your receipts by page", **of_receipts, **named)
+    @app.get("/budget/receipts", summary="Read your receipts, page by page", **of_receipts)
     async def receipts(
         request: Request,
-        after: Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")] = 0,
+        after: AfterReceipt = 0,
         count: Count = 100,
-    ) -> ReceiptsOut:
+    ) -> Response:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         found = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(found, count, lambda receipt: receipt.number)
-        return ReceiptsOut(
-            receipts=[
-                ClientReceiptOut(
-                    id=receipt.number,
-                    model=receipt.model,
-                    mechanism=receipt.mechanism,
-                    charged_rows=receipt.rows,
-                    price_per_row_rho=to_rho(receipt.price),
-                    charged_rho=to_rho(receipt.total),
-                    time=receipt.time,
-                    hash=receipt.hash.hex(),
-                )
-                for receipt in page
-            ],
-            next_after=next_after,
-        )
+        listed = [receipt_out(each, each.number, each.releases, each.total) for each in page]
+        return Json(ReceiptsOut(listed, next_after))
+
+
+def receipt_out(receipt: Receipt, number: int, rows: int, picorho: int) -> ClientReceiptOut:
+    """Return a receipt as an account that it charged for `rows` has it, under its own number."""
+    return ClientReceiptOut(
+        id=number,
+        model_id=receipt.model,
+        mechanism=receipt.mechanism,
+        charged_rows=rows,
+        price_per_row_rho=to_rho(receipt.price),
+        charged_rho=to_rho(picorho),
+        time=receipt.time,
+        hash=receipt.hash.hex(),
+    )

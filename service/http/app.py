@@ -15,23 +15,23 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from accounting.ledger import Ledger
 from service.http.accounts import add_account_routes
 from service.http.authentication import Authentication
-from service.http.codec import RowsCodec
+from service.http.codec import InvocationsCodec, RowsCodec
 from service.http.exporting import add_export
-from service.http.middleware import Requests, response_to
+from service.http.middleware import RequestMiddleware, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
 from service.http.predictions import Codec, PredictionEndpoint
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import FAILED, REFUSALS, as_problem
 from service.http.requests import Bodies
-from service.http.schemas import PROBLEM_RESPONSES, ModelsOut
-from service.http.scoring import InvocationsCodec, add_scoring
+from service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
 from service.models import Models
 from service.page.assets import add_documentation, add_page
 from service.predictor import Predictor
@@ -138,7 +138,7 @@ def create_app(
             expose_headers=_RESPONSE_HEADERS,
         )
     marks = [(b"dpserve-rehearsal", b"true")] if ledger.rehearsal else []
-    app = Requests(app, count=metrics.count, log=options.log, headers=marks)
+    app = RequestMiddleware(app, count=metrics.count, log=options.log, headers=marks)
     if options.tracing is not None:
         app = Traces(app, RequestSpans(options.tracing))
     return app
@@ -165,7 +165,6 @@ def _other_routes(
             return audit()
 
     add_open_inference(app, models)
-    add_scoring(app, models)
     add_page(app, "client")
     add_documentation(app)
     add_problem_handlers(app)
@@ -174,14 +173,11 @@ def _other_routes(
 
 
 def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
-    @app.get("/models", summary="List the models")
-    async def listed() -> ModelsOut:
+    @app.get("/models", summary="List the models", responses=answers(ModelsOut))
+    async def listed() -> Response:
         default = models.default
-        return ModelsOut(
-            models=models.names,
-            default=None if default is None else default.certificate.name,
-            units={each.certificate.name: each.unit for each in models if each.unit is not None},
-        )
+        units = {each.certificate.name: each.unit for each in models if each.unit is not None}
+        return Json(ModelsOut(models.names, None if default is None else default.certificate.name, units))
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:
@@ -194,9 +190,15 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether the service can charge and answer")
+    @app.get("/ping", summary="Whether the service can charge and answer")
+    @app.get("/health", summary="Whether the service can charge and answer")
     async def readyz() -> dict[str, object]:
         await models.check_ready()
         return {"status": "ready"} | ({"rehearsal": True} if ledger.rehearsal else {})
+
+    @app.get("/version", summary="The version of the service", response_class=PlainTextResponse)
+    async def say_version() -> str:
+        return version("dpserve")
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -207,7 +209,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_unexpected(request: Request, error: Exception) -> Response:
-        del error  # it is raised again, and logged by `Requests`
+        del error  # it is raised again, and logged by `RequestMiddleware`
         return response_to(request.url.path, Problem(ProblemType.INTERNAL, FAILED))
 
     for refused in REFUSALS:

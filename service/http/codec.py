@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from accounting.picorho import to_rho
-from mechanisms.answer_noise import COVERAGE, SHOWN_DIGITS, AnyNoise, Uncertainty, UnknownNoise
+from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
 from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
@@ -27,7 +27,7 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Rows, as_numbers, rows_of_csv
+from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
@@ -73,14 +73,14 @@ class Answers:
 
     def budget(self, prediction: Prediction) -> BudgetOut:
         """Return the client's account."""
-        standing = prediction.standing
+        balance = prediction.balance
         return BudgetOut(
-            limit_rho=to_rho(standing.budget.picorho),
-            spent_rho=to_rho(standing.spent),
-            remaining_rho=to_rho(standing.remaining),
-            queries_left=standing.questions_left(self._price) if self._price else None,
+            limit_rho=to_rho(balance.budget.picorho),
+            spent_rho=to_rho(balance.spent),
+            remaining_rho=to_rho(balance.remaining),
+            queries_left=balance.questions_left(self._price) if self._price else None,
             unlimited=not self._price,
-            status="unproven" if standing.budget.accepts == "unproven" else "proven",
+            status="unproven" if balance.budget.accepts == "unproven" else "proven",
         )
 
     def headers(self, prediction: Prediction) -> dict[str, str]:
@@ -94,43 +94,45 @@ class Answers:
             BUDGET: _encode(self.budget(prediction)).decode(),
         }
         noise = prediction.noise
-        above, below = noise.reach or (None, None)
+        reach = noise.reach
+        above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
         said[NOISE] = _encode(
             {
-                "law": noise.law,
-                "on": noise.on,
-                "holds": noise.holds,
+                "law": noise.noise.law,
+                "on": noise.noise.on,
+                "holds": noise.noise.holds,
                 "scale": None if noise.scale is None else float(noise.scale.max()),
                 "coverage": COVERAGE,
-                "above": None if above is None else float(above.max()),
-                "below": None if below is None else float(below.max()),
+                "above": above,
+                "below": below,
                 "undecided": np.packbits(noise.undecided).tobytes().hex(),
-                "no_interval": noise.no_interval or None,
+                "no_interval": noise.noise.no_interval or None,
             }
         ).decode()
         return said
 
 
-def noise_out(noise: Uncertainty) -> AnswerNoiseOut:
+def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
-    lower, upper = (None, None) if noise.lower is None or noise.upper is None else _digits(noise.lower, noise.upper)
+    noise, scale = uncertainty.noise, uncertainty.scale
+    ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
+    lower, upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
         holds=noise.holds,
-        scale=None if noise.scale is None else noise.scale.tolist(),
+        scale=None if scale is None else scale.tolist(),
         coverage=COVERAGE,
         lower=lower,
         upper=upper,
-        undecided=noise.undecided.tolist(),
+        undecided=uncertainty.undecided.tolist(),
         no_interval=noise.no_interval or None,
     )
 
 
 def _law_out(noise: AnyNoise) -> NoiseLawOut:
-    if isinstance(noise, UnknownNoise):
-        return NoiseLawOut(law=None, on=None, scale=None, no_interval=noise.why)
-    return NoiseLawOut(law=noise.law, on=noise.on, scale=noise.largest.tolist(), no_interval=noise.no_interval or None)
+    scale = None if noise.largest is None else noise.largest.tolist()
+    return NoiseLawOut(law=noise.law, on=noise.on, scale=scale, no_interval=noise.no_interval or None)
 
 
 def _words(texts: Sequence[str]) -> NDArray[np.uint32]:
@@ -142,17 +144,21 @@ _BEFORE = _words([f"{number // 100}.{number % 100:02}" for number in range(101)]
 _BEHIND = _words([f"{number:03}," for number in range(1000)])
 
 
-def _digits(*ends: Floats) -> list[Any]:
-    """Return each array (n, C), of whole SHOWN_DIGITS-ths from 0 to 1, as JSON: eight characters for each number."""
-    shown = np.rint(np.stack(ends) * SHOWN_DIGITS).astype(np.int32)
-    before = shown // 1000
-    text = np.empty((*shown.shape, 2), dtype=np.uint32)
-    text[..., 0], text[..., 1] = _BEFORE[before], _BEHIND[shown - 1000 * before]
-    width = 8 * shown.shape[2]
-    return [
-        msgspec.Raw(b"[[%b]]" % b"],[".join([flat[at : at + width - 1] for at in range(0, len(flat), width)]))
-        for flat in map(np.ndarray.tobytes, text)
-    ]
+def _array_of(rows: Sequence[bytes]) -> Any:
+    """Return rows of JSON as the value of a field."""
+    return msgspec.Raw(b"[%b]" % b",".join(rows))
+
+
+def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
+    """Return both ends of each row's intervals, (n, 2, C), as JSON: eight characters for each number."""
+    if ends is None:
+        return None
+    before, behind = np.divmod(ends.astype(np.int32), 1000)
+    text = np.empty((*ends.shape, 2), dtype=np.uint32)
+    text[..., 0], text[..., 1] = _BEFORE[before], _BEHIND[behind]
+    flat, width = text.tobytes(), 8 * ends.shape[2]
+    rows = [b"[%b]" % flat[at : at + width - 1] for at in range(0, len(flat), width)]
+    return list(zip(rows[::2], rows[1::2], strict=True))
 
 
 class RowsCodec:
@@ -242,6 +248,14 @@ class RowsCodec:
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
         return _json(QuoteResponse(out, self._rehearsal))
+
+
+class InvocationsCodec(RowsCodec):
+    """`POST /invocations`, as MLflow's clients and SageMaker ask."""
+
+    def instances(self, body: bytes) -> tuple[Rows, str | None]:
+        """Return the rows of a body in JSON, and the tier that it names."""
+        return parsed_json(rows_of_invocation, body)
 
 
 def _json(content: Any) -> Reply:

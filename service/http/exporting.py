@@ -66,17 +66,17 @@ class Files:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._made: dict[tuple[str, Form, str], asyncio.Task[Exported]] = {}
+        self._made: dict[tuple[str, Form, str], Exported] = {}
         """By model id, form and tier."""
+        self._making = asyncio.Lock()
 
     async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
         """Return a file. Raises what `exported` raises."""
         key = predictor.certificate.model_id, form, tier
-        made = self._made.get(key)
-        if made is None or (made.done() and (made.cancelled() or made.exception() is not None)):
-            making = asyncio.to_thread(exported, predictor.at(tier), form, tier)
-            made = self._made[key] = asyncio.get_running_loop().create_task(making)
-        return await asyncio.shield(made)
+        async with self._making:
+            if key not in self._made:
+                self._made[key] = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
+        return self._made[key]
 
 
 async def _held(

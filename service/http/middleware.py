@@ -20,7 +20,7 @@ MODEL = "dpserve.model"
 _log = logging.getLogger("dpserve")
 
 
-class Requests:
+class RequestMiddleware:
     """Identifies, counts and logs every request, and answers the errors that nothing else answers."""
 
     def __init__(

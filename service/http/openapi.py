@@ -5,9 +5,13 @@ model's name and its tiers are public and fixed while the service runs, so that 
 one that the service understands.
 """
 
+import ast
 import csv
+import inspect
 import io
 from copy import deepcopy
+from functools import cache
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,26 +20,32 @@ from fastapi import FastAPI
 
 from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT
-from service.http.openinference import DATATYPES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
+from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.http.tables import CSV
 from service.models import Models
 from service.predictor import Predictor
 
-_STRUCTS = (
-    schemas.PredictRequest,
-    schemas.PredictResponse,
-    schemas.QuoteResponse,
-    schemas.InferRequest,
-    schemas.InferResponse,
+_STRUCTS = [
+    kind for kind in vars(schemas).values() if isinstance(kind, type(msgspec.Struct)) and kind.__struct_fields__
+]
+
+
+def _parameter(name: str, schema: dict[str, Any], description: str, *, place: str = "query") -> dict[str, Any]:
+    return {"name": name, "in": place, "required": False, "schema": schema, "description": description}
+
+
+_DRY_RUN = _parameter(
+    "dry_run",
+    {"type": "boolean", "default": False},
+    "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
 )
-_DRY_RUN = {
-    "name": "dry_run",
-    "in": "query",
-    "required": False,
-    "schema": {"type": "boolean", "default": False},
-    "description": "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
-}
+_JSON_LENGTH = _parameter(
+    JSON_LENGTH,
+    {"type": "integer", "minimum": 2},
+    "How many bytes of the body are JSON, where raw tensor data stands behind it.",
+    place="header",
+)
 _OF_DEFAULT = ("/predict", "/invocations", "/budget", "/budget/receipts")
 """Paths that name no model."""
 
@@ -50,6 +60,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 def describe(app: FastAPI, models: Models) -> None:
     """Add the document of the default model, without one of the first; and each model's."""
+    _bodies()
     made: WeakKeyDictionary[Predictor, dict[str, Any]] = WeakKeyDictionary()
 
     def document_of(predictor: Predictor) -> dict[str, Any]:
@@ -72,8 +83,7 @@ def describe(app: FastAPI, models: Models) -> None:
 
 def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     components = document["components"]["schemas"]
-    _, of_structs = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
-    components |= of_structs
+    components |= deepcopy(_bodies())
     _narrow_rows(components["PredictRequest"], predictor)
     components["InvocationsRequest"] = _invocations(predictor)
     _narrow_tensors(components, predictor)
@@ -94,83 +104,69 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
     return document
 
 
+@cache
+def _bodies() -> dict[str, Any]:
+    """Return the schemas of all bodies, with the text that stands below each field where it is declared."""
+    _, components = msgspec.json.schema_components(_STRUCTS, ref_template=schemas.COMPONENTS)
+    module = ast.parse(inspect.getsource(schemas))
+    said = {
+        (declared.name, ast.unparse(above.target)): " ".join(ast.literal_eval(below.value).split())
+        for declared in module.body
+        if isinstance(declared, ast.ClassDef)
+        for above, below in pairwise(declared.body)
+        if isinstance(above, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
+    for kind in _STRUCTS:
+        for name, field in components[kind.__name__]["properties"].items():
+            found = [said[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in said]
+            field |= {"description": found[0]} if found else {}
+    return components
+
+
 def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, Any]:
     request, summary = _ASKED_AS[name]
-    tier = {
-        "name": "tier",
-        "in": "query",
-        "required": False,
-        "schema": {"type": "string", "enum": list(predictor.tier_names)},
-        "description": "The precision to be answered at; the same as `tier` in the body.",
+    tiers = {"type": "string", "enum": list(predictor.tier_names)}
+    tier = _parameter("tier", tiers, "The precision to be answered at; the same as `tier` in the body.")
+    content = {
+        "application/json": {"schema": _reference(request)},
+        CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
+        npy.MEDIA_TYPE: _BINARY,
     }
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
+    answered = {
+        "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
+        f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}.",
+        "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
+    }
+    parameters = [_DRY_RUN, *([tier] if predictor.tier_names else [])]
+    responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
+    return _operation(name, summary, in_path, parameters, content, responses)
+
+
+def _infer(in_path: list[str]) -> dict[str, Any]:
+    content = {"application/json": {"schema": _reference("InferRequest")}}
+    answer = {"application/json": {"schema": _reference("InferResponse")}}
+    responses = {"200": {"description": "The predictions", "content": answer}, **ERROR_RESPONSES}
+    return _operation("infer", "Ask for private predictions", in_path, [_JSON_LENGTH], content, responses)
+
+
+def _operation(
+    name: str,
+    summary: str,
+    in_path: list[str],
+    parameters: list[dict[str, Any]],
+    content: dict[str, Any],
+    responses: dict[Any, Any],
+) -> dict[str, Any]:
+    placed = [{"name": each, "in": "path", "required": True} for each in in_path]
     return {
         "summary": summary,
         "operationId": "_".join([name, *in_path]),
         "security": [{"API key": []}],
-        "parameters": [
-            *_in_path(in_path),
-            IDEMPOTENCY_PARAMETER,
-            PREFER_PARAMETER,
-            _DRY_RUN,
-            *([tier] if predictor.tier_names else []),
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": _reference(request)},
-                CSV: {"schema": {"type": "string"}, "example": _csv(predictor)},
-                npy.MEDIA_TYPE: _BINARY,
-            },
-        },
-        "responses": {
-            "200": {
-                "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
-                f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}.",
-                "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
-            },
-            "default": {
-                "description": "A problem (RFC 9457)",
-                "content": {"application/problem+json": {"schema": _reference("ProblemOut")}},
-            },
-        },
+        "parameters": [*placed, IDEMPOTENCY_PARAMETER, PREFER_PARAMETER, *parameters],
+        "requestBody": {"required": True, "content": content},
+        "responses": responses,
     }
-
-
-def _infer(in_path: list[str]) -> dict[str, Any]:
-    json_length = {
-        "name": JSON_LENGTH,
-        "in": "header",
-        "required": False,
-        "schema": {"type": "integer", "minimum": 2},
-        "description": "How many bytes of the body are JSON, where raw tensor data stands behind it.",
-    }
-    return {
-        "summary": "Ask for private predictions",
-        "operationId": "_".join(["infer", *in_path]),
-        "security": [{"API key": []}],
-        "parameters": [
-            *_in_path(in_path),
-            IDEMPOTENCY_PARAMETER,
-            PREFER_PARAMETER,
-            json_length,
-        ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _reference("InferRequest")}}},
-        "responses": {
-            "200": {
-                "description": "The predictions",
-                "content": {"application/json": {"schema": _reference("InferResponse")}},
-            },
-            "default": {
-                "description": "An error; its type stands in the header dpserve-problem",
-                "content": {"application/json": {"schema": _reference("ErrorOut")}},
-            },
-        },
-    }
-
-
-def _in_path(names: list[str]) -> list[dict[str, Any]]:
-    return [{"name": name, "in": "path", "required": True} for name in names]
 
 
 def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
@@ -232,10 +228,7 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         "title": "InvocationsRequest",
         "description": "Rows as MLflow's clients send them: all of them or none.",
         "type": "object",
-        "properties": {
-            **forms,
-            "params": params,
-        },
+        "properties": {**forms, "params": params},
         "oneOf": [{"required": [form]} for form in forms],
         "additionalProperties": False,
         "examples": [
@@ -253,43 +246,36 @@ def _csv(predictor: Predictor) -> str:
     return written.getvalue()
 
 
-def _row(predictor: Predictor) -> dict[str, Any]:
+def _numbers(predictor: Predictor) -> list[dict[str, Any]]:
     bounds = predictor.certificate.feature_map
-    each = list(zip(bounds.lower, bounds.upper, strict=True))
+    pairs = zip(bounds.lower, bounds.upper, strict=True)
+    return [{"type": "number", "minimum": lower, "maximum": upper} for lower, upper in pairs]
+
+
+def _row(predictor: Predictor) -> dict[str, Any]:
+    each = _numbers(predictor)
     row: dict[str, Any] = {"type": "array", "minItems": len(each), "maxItems": len(each)}
-    if len(set(each)) == 1:
-        return row | {"items": _number(*each[0])}
-    return row | {"prefixItems": [_number(*pair) for pair in each]}
+    return row | ({"items": each[0]} if all(one == each[0] for one in each) else {"prefixItems": each})
 
 
 def _named(predictor: Predictor) -> dict[str, Any]:
     """A row by the names of its columns."""
-    columns = predictor.certificate.columns
-    if columns:
-        properties = {column.name: column.json_schema() for column in columns}
-    else:
-        bounds, names = predictor.certificate.feature_map, predictor.certificate.feature_names
-        each = zip(names, bounds.lower, bounds.upper, strict=True)
-        properties = {name: _number(lower, upper) for name, lower, upper in each}
+    properties = {column.name: column.json_schema() for column in predictor.certificate.columns or ()} or dict(
+        zip(predictor.certificate.feature_names, _numbers(predictor), strict=True)
+    )
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _example(predictor: Predictor) -> dict[str, Any]:
     """A row by name, from declared bounds and lists alone."""
-    columns = predictor.certificate.columns
-    if columns:
-        return {column.name: column.example for column in columns}
-    return dict(zip(predictor.certificate.feature_names, _middle(predictor), strict=True))
-
-
-def _number(lower: float, upper: float) -> dict[str, Any]:
-    return {"type": "number", "minimum": lower, "maximum": upper}
+    return {column.name: column.example for column in predictor.certificate.columns or ()} or dict(
+        zip(predictor.certificate.feature_names, _middle(predictor), strict=True)
+    )
 
 
 def _middle(predictor: Predictor) -> list[float]:
-    bounds = predictor.certificate.feature_map
-    return [lower + (upper - lower) / 2 for lower, upper in zip(bounds.lower, bounds.upper, strict=True)]
+    return [each["minimum"] + (each["maximum"] - each["minimum"]) / 2 for each in _numbers(predictor)]
 
 
 def _reference(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": schemas.COMPONENTS.format(name=name)}

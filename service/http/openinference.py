@@ -6,13 +6,13 @@ Tensors are JSON, or raw bytes behind it (the binary tensor data extension). Wha
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
 import numpy as np
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
@@ -23,10 +23,11 @@ from service.http.predictions import Reply
 from service.http.problems import Problem
 from service.http.requests import Head, invalid
 from service.http.schemas import (
-    ErrorOut,
+    COMPONENTS,
     InferRequest,
     InferResponse,
     InputTensor,
+    Json,
     ModelConfig,
     ModelIndex,
     ModelMetadata,
@@ -35,6 +36,7 @@ from service.http.schemas import (
     ServerMetadata,
     TensorConfig,
     TensorMetadata,
+    answers,
 )
 from service.models import Models
 from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
@@ -151,13 +153,14 @@ class OpenInferenceCodec:
 
     def _parameters(self, prediction: Prediction) -> dict[str, Any]:
         """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
-        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise
+        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise.noise
         receipt["receipt_id"] = receipt.pop("id")
         del receipt["model"]
         named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
         named["rehearsal"] = True if self._predictor.rehearsal else None
         named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
-        named["noise_scale"] = None if noise.scale is None else float(noise.scale.max())
+        scale = prediction.noise.scale
+        named["noise_scale"] = None if scale is None else float(scale.max())
         named["no_interval"] = noise.no_interval or None
         return {name: value for name, value in named.items() if value is not None}
 
@@ -172,57 +175,64 @@ def check_version(version: str) -> None:
         raise UnknownModel(f"a model has the version {VERSION!r} alone")
 
 
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "An error; its type stands in the header dpserve-problem",
+        "content": {"application/json": {"schema": {"$ref": COMPONENTS.format(name="ErrorOut")}}},
+    }
+}
+"""What the OpenAPI document says of every status of the protocol's routes that they do not name."""
+
+
 def add_open_inference(app: FastAPI, models: Models) -> None:
     """Add the protocol's routes for health and metadata."""
-    responses: dict[int | str, dict[str, Any]] = {
-        "default": {"model": ErrorOut, "description": "An error; its type stands in the header dpserve-problem"}
-    }
 
-    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers", responses=responses)
+    @app.get(f"{PREFIX}/health/live", summary="Whether the process answers", responses=ERROR_RESPONSES)
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=responses)
+    @app.get(f"{PREFIX}/health/ready", summary="Whether the service can charge and answer", responses=ERROR_RESPONSES)
     async def ready() -> dict[str, bool]:
         await models.check_ready()
         return {"ready": True}
 
-    @app.get(PREFIX, summary="What this server is", responses=responses)
-    async def server() -> ServerMetadata:
-        return server_metadata()
+    @app.get(PREFIX, summary="What this server is", responses=answers(ServerMetadata) | ERROR_RESPONSES)
+    async def server() -> Response:
+        return Json(server_metadata())
 
-    @app.get(f"{MODEL_VERSION}/ready", summary="Whether the model can be asked", responses=responses)
-    async def version_ready(name: str, version: str) -> ModelReady:
-        await served(models, name, version).check_ready()
-        return ModelReady(name=name, ready=True)
+    indexed = answers(list[ModelIndex]) | ERROR_RESPONSES
 
-    @app.get(f"{MODEL}/ready", summary="Whether the model can be asked", responses=responses)
-    async def model_ready(name: str) -> ModelReady:
-        return await version_ready(name, VERSION)
+    @app.post(f"{PREFIX}/repository/index", summary="List the models", responses=indexed)
+    async def index() -> Response:
+        return Json(repository_index(models))
 
-    @app.get(MODEL_VERSION, summary="What a model takes and gives", responses=responses)
-    async def model_version(name: str, version: str) -> ModelMetadata:
-        return metadata(served(models, name, version))
+    async def is_ready(predictor: Predictor) -> ModelReady:
+        await predictor.check_ready()
+        return ModelReady(predictor.certificate.name, ready=True)
 
-    @app.get(MODEL, summary="What a model takes and gives", responses=responses)
-    async def model(name: str) -> ModelMetadata:
-        return await model_version(name, VERSION)
+    async def takes(predictor: Predictor) -> ModelMetadata:
+        return metadata(predictor)
 
-    _add_repository(app, models, responses)
+    async def is_served(predictor: Predictor) -> ModelConfig:
+        return config(predictor)
+
+    _add_of_model(app, models, "/ready", "Whether the model can be asked", ModelReady, is_ready)
+    _add_of_model(app, models, "", "What a model takes and gives", ModelMetadata, takes)
+    _add_of_model(app, models, "/config", "How a model is served", ModelConfig, is_served)
 
 
-def _add_repository(app: FastAPI, models: Models, responses: dict[int | str, dict[str, Any]]) -> None:
-    @app.post(f"{PREFIX}/repository/index", summary="List the models", responses=responses)
-    async def index() -> list[ModelIndex]:
-        return repository_index(models)
+def _add_of_model(
+    app: FastAPI, models: Models, path: str, summary: str, kind: Any, tell: Callable[[Predictor], Awaitable[Any]]
+) -> None:
+    responses = answers(kind) | ERROR_RESPONSES
 
-    @app.get(f"{MODEL_VERSION}/config", summary="How a model is served", responses=responses)
-    async def version_config(name: str, version: str) -> ModelConfig:
-        return config(served(models, name, version))
+    @app.get(MODEL_VERSION + path, summary=summary, responses=responses)
+    async def of_version(name: str, version: str) -> Response:
+        return Json(await tell(served(models, name, version)))
 
-    @app.get(f"{MODEL}/config", summary="How a model is served", responses=responses)
-    async def model_config(name: str) -> ModelConfig:
-        return await version_config(name, VERSION)
+    @app.get(MODEL + path, summary=summary, responses=responses)
+    async def of_model(name: str) -> Response:
+        return await of_version(name, VERSION)
 
 
 def served(models: Models, name: str, version: str = VERSION) -> Predictor:
@@ -263,30 +273,25 @@ def _without_rows(tensor: TensorMetadata) -> TensorConfig:
 def metadata(predictor: Predictor) -> ModelMetadata:
     """Return what a model takes and gives, and at which price."""
     certificate = predictor.certificate
-    classes = certificate.classes
-    return ModelMetadata.model_validate(
-        {
-            "name": certificate.name,
-            "versions": [VERSION],
-            "platform": "dpserve",
-            "inputs": [{"name": INPUT, "datatype": "FP64", "shape": [-1, len(certificate.feature_names)]}],
-            "outputs": [_output(name, len(classes)) for name in predictor.outputs],
-            "parameters": {
-                "classes": json.dumps(classes),
-                "features": json.dumps(certificate.feature_names),
-                "mechanism": predictor.mechanism_name,
-                "status": predictor.mechanism_status,
-                "price_per_row_rho": to_rho(predictor.price_per_row.picorho),
-                "largest_batch": predictor.largest_batch,
-            },
-        }
+    undecided = TensorMetadata("undecided", "BOOL", [-1])
+    return ModelMetadata(
+        name=certificate.name,
+        versions=[VERSION],
+        platform="dpserve",
+        inputs=[TensorMetadata(INPUT, "FP64", [-1, len(certificate.feature_names)])],
+        outputs=[
+            undecided if name == undecided.name else TensorMetadata(name, "FP64", [-1, len(certificate.classes)])
+            for name in predictor.outputs
+        ],
+        parameters={
+            "classes": json.dumps(certificate.classes),
+            "features": json.dumps(certificate.feature_names),
+            "mechanism": predictor.mechanism_name,
+            "status": predictor.mechanism_status,
+            "price_per_row_rho": to_rho(predictor.price_per_row.picorho),
+            "largest_batch": predictor.largest_batch,
+        },
     )
-
-
-def _output(name: str, classes: int) -> dict[str, Any]:
-    if name == "undecided":
-        return {"name": name, "datatype": "BOOL", "shape": [-1]}
-    return {"name": name, "datatype": "FP64", "shape": [-1, classes]}
 
 
 def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
@@ -375,8 +380,7 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
 
 def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
     """Return an answer's tensors by name: `Predictor.outputs`."""
-    noise = prediction.noise
     found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
-    if noise.lower is not None and noise.upper is not None:
-        found |= {"lower": noise.lower, "upper": noise.upper}
-    return found | {"undecided": noise.undecided}
+    if (intervals := prediction.noise.intervals) is not None:
+        found["lower"], found["upper"] = intervals
+    return found | {"undecided": prediction.noise.undecided}

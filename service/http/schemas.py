@@ -1,12 +1,10 @@
-"""The bodies of requests and answers: read and written by msgspec, and shown so in the OpenAPI document.
+"""The bodies of requests and answers: read and written by msgspec, and shown with what is said here of each field."""
 
-What FastAPI's own routes answer is described in pydantic, which it understands.
-"""
+from typing import Any, Literal
 
-from typing import Annotated, Any, Literal
-
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from starlette.responses import Response
 
 from service.http.problems import MEDIA_TYPE
 
@@ -17,21 +15,14 @@ Cell = str | float | bool | None
 class PredictRequest(Struct, forbid_unknown_fields=True):
     """Rows to be answered: all of them or none."""
 
-    instances: Annotated[
-        list[list[float] | dict[str, Cell]],
-        Meta(
-            description="Each row as an object with a value for each column of the model, or as a list of numbers in "
-            "the order of the model's feature names."
-        ),
-    ]
-    model: Annotated[str | None, Meta(description="The model's name; may be left out.")] = None
-    tier: Annotated[
-        str | None,
-        Meta(
-            description="The precision to be answered at, of a pay-once model; by default the finest that you hold, or "
-            "the coarsest offered. Moving to a finer one costs the difference, once."
-        ),
-    ] = None
+    instances: list[list[float] | dict[str, Cell]]
+    """Each row as an object with a value for each column of the model, or as a list of numbers in the order of the
+    model's feature names."""
+    model: str | None = None
+    """The model's name; may be left out."""
+    tier: str | None = None
+    """The precision to be answered at, of a pay-once model; by default the finest that you hold, or the coarsest
+    offered. Moving to a finer one costs the difference, once."""
 
 
 class SplitFrame(Struct, forbid_unknown_fields=True):
@@ -55,19 +46,21 @@ class InvocationsRequest(Struct, forbid_unknown_fields=True):
 class ReceiptOut(Struct):
     """What this request was charged."""
 
-    id: Annotated[int | None, Meta(description="The receipt's number; null if nothing was charged.")]
+    id: int | None
+    """The receipt's number; null if nothing was charged."""
     model: str
     mechanism: str
-    status: Annotated[str, Meta(description="Whether the mechanism's guarantee is proven.")]
+    status: str
+    """Whether the mechanism's guarantee is proven."""
     rows: int
-    charged_rows: Annotated[int, Meta(description="Questions that were new to you, and were charged.")]
-    replayed_rows: Annotated[int, Meta(description="Rows that you had paid for before: the same answers, at no cost.")]
+    charged_rows: int
+    """Questions that were new to you, and were charged."""
+    replayed_rows: int
+    """Rows that you had paid for before: the same answers, at no cost."""
     price_per_row_rho: float
     charged_rho: float
-    tier: Annotated[
-        str | UnsetType,
-        Meta(description="The precision that answered, of a pay-once model: its answers cost nothing once it is held."),
-    ] = UNSET
+    tier: str | UnsetType = UNSET
+    """The precision that answered, of a pay-once model: its answers cost nothing once it is held."""
 
 
 class BudgetOut(Struct):
@@ -76,89 +69,56 @@ class BudgetOut(Struct):
     limit_rho: float
     spent_rho: float
     remaining_rho: float
-    queries_left: Annotated[
-        int | None,
-        Meta(description="Rows that can still be answered at the price; null where an answer costs nothing."),
-    ]
-    unlimited: Annotated[bool, Meta(description="Whether further answers of this precision cost nothing.")]
-    status: Annotated[
-        Literal["proven", "unproven"],
-        Meta(description="unproven: the account may have paid for a mechanism whose cost is only claimed."),
-    ]
+    queries_left: int | None
+    """Rows that can still be answered at the price; null where an answer costs nothing."""
+    unlimited: bool
+    """Whether further answers of this precision cost nothing."""
+    status: Literal["proven", "unproven"]
+    """unproven: the account may have paid for a mechanism whose cost is only claimed."""
 
 
 class NoiseLawOut(Struct):
     """The law of the noise on the answers: public, the same whatever the records are."""
 
-    law: Annotated[
-        Literal["gaussian", "laplace", "exponential"] | None,
-        Meta(description="Null where it is not known by which law noise moves an answer; `no_interval` says why."),
-    ]
-    on: Annotated[
-        Literal["logits", "log-odds", "selection", "training"] | None,
-        Meta(
-            description="What has noise: each logit; the log-odds of the one class that was drawn; which class is "
-            "drawn; or what training minimised."
-        ),
-    ]
-    scale: Annotated[
-        list[float] | None,
-        Meta(
-            description="For each row the standard deviation of Gaussian noise, the largest where the classes' differ, "
-            "and for noise in training how far it moves the logits for each unit; the scale b of Laplace noise, "
-            "e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."
-        ),
-    ]
-    no_interval: Annotated[
-        str | None, Meta(description="Why no interval can be given, in words; null where there is one.")
-    ]
+    law: Literal["gaussian", "laplace", "exponential"] | None
+    """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
+    on: Literal["logits", "log-odds", "selection", "training"] | None
+    """What has noise: each logit; the log-odds of the one class that was drawn; which class is drawn; or what training
+    minimised."""
+    scale: list[float] | None
+    """For each row the standard deviation of Gaussian noise, the largest where the classes' differ, and for noise in
+    training how far it moves the logits for each unit; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by which
+    a class is drawn in proportion to e^(its logit / s)."""
+    no_interval: str | None
+    """Why no interval can be given, in words; null where there is one."""
 
 
 class AnswerNoiseOut(NoiseLawOut):
     """How far noise may have moved the answers."""
 
-    coverage: Annotated[
-        float,
-        Meta(description="The share of answers, at least, of which the intervals and what is decided are right."),
-    ]
-    lower: Annotated[
-        list[list[float]] | None,
-        Meta(
-            description="For each row and class the least of the probabilities that `holds` names; null where "
-            "`no_interval` says why."
-        ),
-    ]
-    upper: Annotated[list[list[float]] | None, Meta(description="Likewise the largest.")]
-    undecided: Annotated[
-        list[bool],
-        Meta(
-            description="For each row whether the noise could have made the likeliest class so; true where that is not "
-            "known."
-        ),
-    ]
-    holds: Annotated[
-        Literal["without noise", "median"] | None,
-        Meta(
-            description="What an interval holds: the probability that the model gives without noise, or the median of "
-            "those that it gives with noise drawn anew."
-        ),
-    ]
+    coverage: float
+    """The share of answers, at least, of which the intervals and what is decided are right."""
+    lower: list[list[float]] | None
+    """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why."""
+    upper: list[list[float]] | None
+    """Likewise the largest."""
+    undecided: list[bool]
+    """For each row whether the noise could have made the likeliest class so; true where that is not known."""
+    holds: Literal["without noise", "median"] | None
+    """What an interval holds: the probability that the model gives without noise, or the median of those that it gives
+    with noise drawn anew."""
 
 
 class PredictResponse(Struct):
     """Private answers, how noisy they are, and what they cost."""
 
-    predictions: Annotated[
-        list[list[float]],
-        Meta(description="One probability for each class and row, in the order of the model's classes."),
-    ]
+    predictions: list[list[float]]
+    """One probability for each class and row, in the order of the model's classes."""
     receipt: ReceiptOut
     budget: BudgetOut
     noise: AnswerNoiseOut
-    rehearsal: Annotated[
-        bool | UnsetType,
-        Meta(description="True where the ledger may lose charges, so that nothing here is to be relied upon."),
-    ] = UNSET
+    rehearsal: bool | UnsetType = UNSET
+    """True where the ledger may lose charges, so that nothing here is to be relied upon."""
 
 
 class QuoteOut(Struct):
@@ -166,26 +126,18 @@ class QuoteOut(Struct):
 
     rows: int
     new_rows: int
-    free: Annotated[
-        tuple[bool, ...],
-        Meta(
-            description="For each row whether it would cost nothing: you paid for it already, or it occurs earlier in "
-            "the request."
-        ),
-    ]
+    free: tuple[bool, ...]
+    """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request."""
     price_per_row_rho: float
     cost_rho: float
     admitted: bool
-    refusal: Annotated[str | None, Meta(description="The type of problem that the request would be refused with.")]
-    scope: Annotated[str | None, Meta(description="Whose account would refuse it: client, group or lineage.")]
+    refusal: str | None
+    """The type of problem that the request would be refused with."""
+    scope: str | None
+    """Whose account would refuse it: client, group or lineage."""
     noise: NoiseLawOut
-    tier: Annotated[
-        str | UnsetType,
-        Meta(
-            description="The precision that would answer, of a pay-once model; cost_rho is the difference to what is "
-            "held."
-        ),
-    ] = UNSET
+    tier: str | UnsetType = UNSET
+    """The precision that would answer, of a pay-once model; cost_rho is the difference to what is held."""
 
 
 class QuoteResponse(Struct):
@@ -249,11 +201,12 @@ class InferResponse(Struct):
     id: str | UnsetType = UNSET
 
 
-class ClientReceiptOut(BaseModel):
+class ClientReceiptOut(Struct):
     """One charge to the client's account."""
 
     id: int
-    model: str
+    model_id: str
+    """Of the model that answered; `GET /models/{name}` says whose it is."""
     mechanism: str
     charged_rows: int
     price_per_row_rho: float
@@ -264,7 +217,7 @@ class ClientReceiptOut(BaseModel):
     """SHA-256 of what the receipt says. Keep it: the owner's check finds a receipt that was altered or removed."""
 
 
-class ReceiptsOut(BaseModel):
+class ReceiptsOut(Struct):
     """A page of receipts, oldest first."""
 
     receipts: list[ClientReceiptOut]
@@ -272,7 +225,7 @@ class ReceiptsOut(BaseModel):
     """Ask for the next page with this as `after`; null if there is none."""
 
 
-class ModelsOut(BaseModel):
+class ModelsOut(Struct, omit_defaults=True):
     """The models by name. default: the one that is asked where the path names none; null where there is none.
 
     units: for each model that protects all records of one unit together, the column that names the unit.
@@ -280,10 +233,10 @@ class ModelsOut(BaseModel):
 
     models: list[str]
     default: str | None
-    units: dict[str, str] = Field(default={}, exclude_if=lambda units: not units)
+    units: dict[str, str] = {}
 
 
-class ServerMetadata(BaseModel):
+class ServerMetadata(Struct):
     """What the server is."""
 
     name: str
@@ -291,7 +244,7 @@ class ServerMetadata(BaseModel):
     extensions: list[str]
 
 
-class TensorMetadata(BaseModel):
+class TensorMetadata(Struct):
     """A tensor that a model takes or gives; -1 for any number of rows."""
 
     name: str
@@ -299,14 +252,14 @@ class TensorMetadata(BaseModel):
     shape: list[int]
 
 
-class ModelReady(BaseModel):
+class ModelReady(Struct):
     """Whether a model can be asked."""
 
     name: str
     ready: bool
 
 
-class ModelMetadata(BaseModel):
+class ModelMetadata(Struct):
     """What a model takes and gives, and at which price."""
 
     name: str
@@ -317,7 +270,7 @@ class ModelMetadata(BaseModel):
     parameters: dict[str, Parameter]
 
 
-class ModelIndex(BaseModel):
+class ModelIndex(Struct):
     """A model that is served."""
 
     name: str
@@ -326,7 +279,7 @@ class ModelIndex(BaseModel):
     reason: str
 
 
-class TensorConfig(BaseModel):
+class TensorConfig(Struct):
     """A tensor, its number of rows apart."""
 
     name: str
@@ -334,7 +287,7 @@ class TensorConfig(BaseModel):
     dims: list[int]
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Struct):
     """How a model is served."""
 
     name: str
@@ -345,16 +298,14 @@ class ModelConfig(BaseModel):
     output: list[TensorConfig]
 
 
-class ErrorOut(BaseModel):
+class ErrorOut(Struct):
     """An error of the Open Inference Protocol; its type stands in the header `dpserve-problem`."""
 
     error: str
 
 
-class ProblemOut(BaseModel):
+class ProblemOut(Struct):
     """An error (RFC 9457)."""
-
-    model_config = ConfigDict(extra="allow")
 
     type: str
     title: str
@@ -362,7 +313,27 @@ class ProblemOut(BaseModel):
     detail: str
 
 
+COMPONENTS = "#/components/schemas/{name}"
+"""Where the OpenAPI document has the schemas."""
+
+_, _problem = msgspec.json.schema_components([ProblemOut])
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ProblemOut, "description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {}}}
+    "default": {"description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {"schema": _problem["ProblemOut"]}}}
 }
 """What the OpenAPI document says of every status that a route does not name."""
+
+
+class Json(Response):
+    """What a route answers: a Struct, or some in a list."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return msgspec.json.encode(content)
+
+
+def answers(kind: Any) -> dict[int | str, dict[str, Any]]:
+    """Return what the OpenAPI document says of a route that answers with this, for the route's `responses`."""
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=COMPONENTS)
+    return {200: {"description": "The answer", "content": {"application/json": {"schema": schema}}}}

@@ -1,22 +1,39 @@
-"""The protocol's messages, of the compiled `open_inference.proto`.
+"""The protocol's messages, of the compiled `open_inference.proto`: read and answered by the same rules as over HTTP.
 
 They are in a pool of their own: a process may have another library's classes of the same names.
 """
 
+import math
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from service.http.requests import invalid
+from service.http.openinference import (
+    DATATYPES,
+    VERSION,
+    OpenInferenceCodec,
+    TensorRequest,
+    check_shape,
+    one_input,
+    tensors_of,
+)
+from service.http.predictions import Reply
+from service.http.requests import Head, invalid
+from service.http.schemas import InferRequest, InputTensor, RequestedOutput
+from service.predictor import Prediction
 
 SERVICE = "inference.GRPCInferenceService"
 ASKED_MODEL = "AskedModel"
 """What a ModelInferRequest is parsed as to find its model alone."""
+
+
+_CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}
 
 
 @cache
@@ -51,3 +68,70 @@ def parse(name: str, content: bytes) -> Any:
         return message(name).FromString(content)
     except DecodeError:
         raise invalid(f"the message is no {name}") from None
+
+
+class MessageCodec(OpenInferenceCodec):
+    """`ModelInfer`."""
+
+    def decode(self, head: Head, body: bytes) -> TensorRequest:
+        """Return what the message asks. body: the message as it came."""
+        asked = parse("ModelInferRequest", body)
+        if len(asked.inputs) != 1:
+            raise one_input()
+        raw = _raw_of(asked)
+        inputs = [
+            InputTensor(
+                tensor.name,
+                list(tensor.shape),
+                tensor.datatype,
+                _parameters(tensor.parameters) | {"binary_data_size": len(raw)},
+            )
+            for tensor in asked.inputs
+        ]
+        outputs = [RequestedOutput(output.name, _parameters(output.parameters)) for output in asked.outputs]
+        request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
+        # The same message may be written in several ways.
+        said = b"grpc\0" + asked.SerializeToString(deterministic=True)
+        return self.request_of(head, request, raw, said)
+
+    def encode(self, head: Head, request: TensorRequest, prediction: Prediction) -> Reply:
+        """Return the answer with raw tensors."""
+        del head
+        values = {name: tensors_of(prediction)[name] for name in request.outputs}
+        answer = message("ModelInferResponse")(
+            model_name=self._predictor.certificate.name, model_version=VERSION, id=request.id or ""
+        )
+        for name, value in self._parameters(prediction).items():
+            _set(answer.parameters[name], value)
+        for name, tensor in values.items():
+            answer.outputs.add(
+                name=name, datatype="BOOL" if tensor.dtype == np.bool_ else "FP64", shape=list(tensor.shape)
+            )
+            answer.raw_output_contents.append(tensor.tobytes())
+        return answer.SerializeToString(), self._answers.headers(prediction)
+
+
+def _raw_of(asked: Any) -> bytes:
+    """Return the bytes of the one tensor, which are behind it or in its contents. Raises a 400 problem."""
+    tensor, raw = asked.inputs[0], asked.raw_input_contents
+    check_shape(tensor.shape)  # first: the product of a million numbers takes hours
+    named = _CONTENTS.get(tensor.datatype)
+    if named is None:
+        raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")
+    kind = np.dtype(DATATYPES[tensor.datatype])
+    filled = [field.name for field, _ in tensor.contents.ListFields()]
+    if (len(raw), filled) not in ((1, []), (0, [named])):
+        raise invalid(f"the input has either one raw_input_contents or its {named}")
+    found: bytes = raw[0] if raw else np.array(getattr(tensor.contents, named), kind).tobytes()
+    if len(found) != math.prod(tensor.shape) * kind.itemsize:
+        raise invalid(f"the shape {list(tensor.shape)} of {tensor.datatype} does not have {len(found)} bytes")
+    return found
+
+
+def _parameters(parameters: Any) -> dict[str, Any]:
+    return {name: getattr(said, said.WhichOneof("parameter_choice") or "", None) for name, said in parameters.items()}
+
+
+def _set(parameter: Any, value: str | float | bool) -> None:
+    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    setattr(parameter, kinds[type(value)], value)

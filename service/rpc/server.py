@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
+import msgspec
 
 from service.errors import CannotServe, Overloaded
 from service.http.authentication import Authentication, credential
@@ -30,8 +31,7 @@ from service.http.requests import Bodies, Head, read_head, too_long
 from service.listener import when_told_to_stop
 from service.models import Models
 from service.predictor import Predictor
-from service.rpc.messages import ASKED_MODEL, SERVICE, message, parse
-from service.rpc.tensors import MessageCodec
+from service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
 from service.telemetry.logs import RequestLog, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, Metrics
 from service.telemetry.timeline import Stages
@@ -224,12 +224,13 @@ class GrpcPort:
             case "ModelReady":
                 said["ready"] = await _is_ready(served(self.models, asked.name, asked.version or VERSION))
             case "ServerMetadata":
-                said = server_metadata().model_dump()
+                said = msgspec.to_builtins(server_metadata())
             case "ModelMetadata":
                 model = served(self.models, asked.name, asked.version or VERSION)
-                said = metadata(model).model_dump(exclude={"parameters"})
+                said = msgspec.to_builtins(metadata(model))
+                del said["parameters"]
             case "RepositoryIndex":
-                said["models"] = [each.model_dump() for each in repository_index(self.models)]
+                said["models"] = msgspec.to_builtins(repository_index(self.models))
         content: bytes = message(f"{name}Response")(**said).SerializeToString()
         return content
 

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from accounting.ledger import Ledger, LedgerError, LineageAccount
 from accounting.picorho import to_rho
@@ -34,10 +36,8 @@ async def exposition(
         accounts = [await ledger.lineage(lineage) for lineage in sorted({each.lineage for each in models})]
     except LedgerError:
         accounts = None
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now([_of_service(models), *_of_accounts(accounts), _of_verdicts(convicted), *_of_looks(looks)]))
-    counted = await asyncio.to_thread(_read, counts)
-    return b"".join([*counted, generate_latest(registry)])
+    now = _Now([_of_service(models), *_of_accounts(accounts), _of_verdicts(convicted), *_of_looks(looks)])
+    return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
 
 _TRIES = 20
@@ -56,14 +56,14 @@ def _read(counts: Callable[[], Sequence[CollectorRegistry]]) -> list[bytes]:
     raise AssertionError
 
 
-class _Now:
-    """A collector of what was just found."""
+@dataclass(frozen=True)
+class _Now(Collector):
+    """What was just found."""
 
-    def __init__(self, found: Iterable[Metric]) -> None:
-        self._found = list(found)
+    found: Sequence[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        return self._found
+        return self.found
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:

@@ -83,7 +83,8 @@ class Metrics:
         if counted is None:
             counted = self.rows.labels(model, "charged"), self.rows.labels(model, "free")
             self._by_model[model] = counted
-        counted[0].inc(charged)
+        if charged:
+            counted[0].inc(charged)
         if rows > charged:
             counted[1].inc(rows - charged)
 

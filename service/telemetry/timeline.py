@@ -45,10 +45,11 @@ class Stages:
     @classmethod
     def of_request(cls) -> "Stages":
         """Begin a stage of the current request alone."""
-        stages = cls(())
         found = timeline.get()
-        if found is not None:
-            stages._timelines, stages._began = [found], time_ns()
+        if found is None:
+            return _UNTRACED
+        stages = cls(())
+        stages._timelines, stages._began = [found], time_ns()
         return stages
 
     def end(self, name: str) -> None:
@@ -58,3 +59,6 @@ class Stages:
             for each in self._timelines:
                 each.stages.append((name, self._began, now))
             self._began = now
+
+
+_UNTRACED = Stages(())

@@ -101,7 +101,7 @@ def test_equal_costs_have_equal_texts():
 
 
 @pytest.mark.parametrize(
-    ("losses", "standing"),
+    ("losses", "kind"),
     [
         ((), "gaussian"),
         ((GaussianLoss(0.1),), "gaussian"),
@@ -111,9 +111,9 @@ def test_equal_costs_have_equal_texts():
         ((ClaimedLaplaceLoss(0.1),), "unproven"),
     ],
 )
-def test_a_claim_is_charged_as_claimed_and_never_as_proven(losses, standing):
+def test_a_claim_is_charged_as_claimed_and_never_as_proven(losses, kind):
     cost = Cost(losses)
-    assert cost.standing == standing
+    assert cost.kind == kind
     assert Cost.parse(str(cost)) == cost
     claims = Cost(tuple(loss.claim if isinstance(loss, ClaimedLoss) else loss for loss in losses))
     assert cost.picorho == claims.picorho

@@ -26,10 +26,10 @@ def gaussians(seed, mu, n):
     return rng.normal(mu, 1, n), rng.normal(0, 1, n)
 
 
-def test_clopper_pearson_agrees_with_scipy_and_is_exact():
+def test_the_limit_of_a_rate_agrees_with_scipy_and_is_exact():
     for successes, trials in [(0, 10), (3, 10), (9, 10), (10, 10), (137, 5000)]:
         for confidence in (0.5, 0.95, 1 - 1e-9):
-            limit = estimators.clopper_pearson(successes, trials, confidence)
+            limit = estimators.upper_limit(successes, trials, 1 - confidence)
             two_sided = 2 * confidence - 1
             if two_sided > 0:
                 expected = scipy.stats.binomtest(successes, trials).proportion_ci(two_sided, "exact").high
@@ -51,7 +51,7 @@ def test_limits_of_doubts_that_no_confidence_can_say_are_exact_too(doubt):
 def test_the_published_equations_by_hand():
     errors = Errors(false_positives=0, negatives=1000, false_negatives=400, positives=1000)
     a = 1 - 0.025 ** (1 / 1000)  # Clopper and Pearson's limit without a success
-    b = estimators.clopper_pearson(400, 1000, 0.975)
+    b = estimators.upper_limit(400, 1000, 0.025)
     assert estimators.epsilon_delta_of_errors(errors, 0.95, DELTA) == pytest.approx(math.log((1 - b - DELTA) / a))
     mu = scipy.special.ndtri(1 - a) - scipy.special.ndtri(b)
     assert estimators.gdp_of_errors(errors, 0.95) == pytest.approx(mu)
@@ -196,7 +196,7 @@ def test_pooled_errors_come_closer_than_two_limits():
         pooled, apart = (bound(*scores, 0.95, threshold=0.5).value for bound in (estimators.pooled_gdp, estimators.gdp))
         assert apart < pooled < 1.1
     errors = Errors(30, 100, 20, 100)
-    limit = estimators.clopper_pearson(50, 200, 0.95)
+    limit = estimators.upper_limit(50, 200, 0.05)
     assert estimators.gdp_of_pooled_errors(errors, 0.95) == pytest.approx(-2 * scipy.special.ndtri(limit), rel=1e-9)
     with pytest.raises(ValueError, match=r"above 0\.75"):
         estimators.gdp_of_pooled_errors(errors, 0.7)

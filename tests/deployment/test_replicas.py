@@ -80,7 +80,7 @@ def test_nothing_is_overspent_through_three_services(running):
 def test_nginx_takes_all_that_a_service_takes(running):
     services, keys = running
     limit = re.search(r"client_max_body_size (\d+)m;", (ROOT / "deploy" / "nginx.conf").read_text())
-    assert int(limit[1]) * 2**20 > ServiceSettings("127.0.0.1", 0, largest_batch=1000).largest_body(10_000)
+    assert int(limit[1]) * 2**20 > ServiceSettings(largest_batch=1000).largest_body(10_000)
     response = httpx.post(
         f"{services.url}/predict", content=bytes(40 * 2**20), headers={"Authorization": f"Bearer {keys[0]}"}, timeout=60
     )

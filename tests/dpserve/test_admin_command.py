@@ -6,7 +6,7 @@ import stat
 import httpx
 import pytest
 
-from dpserve.commands.serving import open_port
+from dpserve.serving import open_port
 from dpserve.settings import ServeSettings
 from service.admin.keys import admin_key
 from service.errors import CannotServe

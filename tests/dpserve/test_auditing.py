@@ -15,11 +15,6 @@ def mechanism(run, *arguments, status=0):
     return run("audit", "mechanism", *arguments, "--seed", "0", status=status).stdout
 
 
-def test_help_is_there(run):
-    for command in ((), ("mechanism",), ("service",)):
-        assert "Usage" in run("audit", *command, "--help").stdout
-
-
 def test_the_published_mechanism_is_convicted_for_three_classes_and_not_for_two(run):
     asked = "published", "--epsilon", "0.1", "--confidence", "0.99", "--trials", "1000"
     convicted = json.loads(mechanism(run, *asked, "--classes", "3", "--json", status=3))
@@ -62,7 +57,7 @@ def test_pieces_of_other_code_or_another_seed_are_not_gone_on_from(run):
 
 
 def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatch):
-    """Mechanisms, training, a region and services keep their pieces in this store."""
+    """Mechanisms and services keep their pieces in this store, and so do the programs of research."""
     piece = {"name": "a piece", "seed": 0}
     with reporting.stored(tmp_path) as store:
         assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}

@@ -91,7 +91,7 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
     assert (files(run), spent(run)) == (set(), 0)
 
 
-@pytest.mark.parametrize("arguments", [("--lam", "1"), ("--release", "teachers", "--teachers", "8", "--steps", "20")])
+@pytest.mark.parametrize("arguments", [("--lam", "1"), ("--teachers", "8", "--steps", "20")])
 def test_a_model_that_is_not_private_is_refused(run, train, arguments):
     train(*arguments)
     said = run.fails("export", "model", "--to", "sklearn")

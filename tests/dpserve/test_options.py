@@ -8,6 +8,7 @@ import typer
 
 from accounting.budgets import Budget
 from dpserve.commands.options import BudgetOptions
+from training.errors import WrongOption
 
 DELTA = 1e-6
 
@@ -28,7 +29,7 @@ def test_every_word_is_understood(words, make, accepts):
 
 def test_mu_is_for_gaussian_noise():
     assert BudgetOptions(mu=0.5, delta=DELTA).budget("gaussian") == Budget.from_mu(0.5, DELTA)
-    with pytest.raises(typer.BadParameter, match="Gaussian noise only"):
+    with pytest.raises(WrongOption, match="Gaussian noise only"):
         BudgetOptions(mu=0.5, delta=DELTA).budget("any")
 
 

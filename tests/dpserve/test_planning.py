@@ -311,10 +311,10 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         return done, " ".join((done.output + str(done.exception or "")).split())
 
     for arguments, said in (
-        (("--release", "shouts"), "there are rules for class-sums, dpsgd, objective, teachers, weights, and none for"),
+        (("--release", "shouts"), "must be one of class-sums, objective, weights, dpsgd, not 'shouts'"),
         (("--release", "class-sums", "--features", "fourier"), "on fourier features there are rules for dpsgd"),
         (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
-        (("--release", "teachers"), "say for how many, with --queries"),
+        (("--teachers", "250"), "say for how many, with --queries"),
         (("--release", "weights", "--public", "digits"), "leave --release out"),
         (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
         (("--release", "weights", "--features", "relu"), "chooses the options: leave --features out"),
@@ -327,7 +327,7 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     assert done.exit_code == 0, found
     assert "class sums, as you asked" in found
     assert json.loads((tmp_path / "sums" / "certificate.json").read_text())["release"] == "class-sums"
-    taught = ("--release", "teachers", "--queries", "100")
+    taught = ("--teachers", "250", "--queries", "100")
     done, found = trained(*taught, "--out", str(tmp_path / "taught"))
     assert done.exit_code == 0, found
     assert "--price rho:0.000359214746 --epsilon 1 --delta 1e-5" in found
@@ -408,7 +408,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
 def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_training(tmp_path):
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
-    taught = ["--release", "teachers", "--queries", "100000000", "--out", str(tmp_path / "taught")]
+    taught = ["--teachers", "250", "--queries", "100000000", "--out", str(tmp_path / "taught")]
     done = CliRunner().invoke(app, [*train, *taught], env=home)
     assert "100,000,000 answers cannot share" in str(done.exception)
     assert not (tmp_path / "taught").exists()

@@ -24,13 +24,13 @@ def train(run):
 @pytest.mark.parametrize(
     ("arguments", "kind", "shown"),
     [
-        (("class-sums", *PRICE), ClassSums, "centre mu"),
-        (("objective", *PRICE), PerturbedHead, "output sensitivity"),
-        (("teachers", "--teachers", "8", "--steps", "20", "--hidden", "4"), Teachers, "8, on disjoint parts"),
+        (("--release", "class-sums", *PRICE), ClassSums, "centre mu"),
+        (("--release", "objective", *PRICE), PerturbedHead, "output sensitivity"),
+        (("--teachers", "8", "--steps", "20", "--hidden", "4"), Teachers, "8, on disjoint parts"),
     ],
 )
 def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
-    printed = train("--release", *arguments, "--out", "model").stdout
+    printed = train(*arguments, "--out", "model").stdout
     assert shown in printed
     assert "Next: dpserve serve model --epsilon" in printed
     assert isinstance(load_model(run.folder / "model"), kind)
@@ -42,9 +42,11 @@ def test_what_cannot_be_is_refused_with_the_reason(train):
     assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
     flat = train("--release", "objective", "--lam", "0.5", *PRICE, "--out", "m", status=1).stderr
     assert "leave --lam out" in flat
-    other = train("--release", "teachers", "--lam", "3", "--out", "m", status=2).stderr
+    other = train("--teachers", "250", "--lam", "3", "--out", "m", status=2).stderr
     assert "goes with --release" in other
-    rule = train("--release", "teachers", "--rule", "shouts", "--out", "m", status=1).stderr
+    former = train("--release", "teachers", "--out", "m", status=2).stderr
+    assert "by --teachers N" in " ".join(former.split())
+    rule = train("--teachers", "250", "--rule", "shouts", "--out", "m", status=1).stderr
     assert (
         rule.strip()
         == "dpserve: these teachers are not possible: rule: input should be 'votes' or 'probabilities', not 'shouts'"

@@ -47,13 +47,28 @@ def test_a_draft_says_names_and_types_and_what_to_fill_in_and_no_value(run, tabl
         ("born", "datetime"),
         ("ill", "integer"),
     ]
-    assert " - age: constraints.minimum and maximum, known without the records" in done.stdout
+    assert " - age, born: constraints.minimum and maximum, known without the records" in done.stdout
     assert " - ill: constraints.enum: its classes" in done.stdout
     assert "--schema draft.json --label ill" in done.stdout
     other = table.assign(age=table.age * 2, work="elsewhere")
     other.to_parquet(run.folder / "t.parquet")
     run("schema", "draft", "t.parquet", "--label", "ill", "--out", "other.json")
     assert json.loads((run.folder / "other.json").read_text()) == content
+
+
+def test_a_draft_of_a_file_without_types_says_once_what_to_fill_in(run, table):
+    said = run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json").stdout.splitlines()
+    assert [line.partition(":")[0] for line in said[1:-1]] == [" - age, work, born", " - ill"]
+
+
+def test_all_that_is_wrong_with_what_is_declared_is_said_at_once(run, table):
+    run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json")
+    (run.folder / "model").mkdir()
+    train = ["train", "--data", "t.csv", "--label", "ill", "--schema", "draft.json", "--lam", "1", "--out", "model"]
+    said = run(*train, status=1).stderr
+    assert "name the lineage of these records with --lineage NAME" in said
+    assert all(f"field {name!r}" in said for name in ("age", "work", "born", "ill"))
+    assert "model exists already" in said
 
 
 def test_a_draft_is_not_written_over(run, table):
@@ -96,7 +111,7 @@ def test_the_same_records_in_another_file_are_noticed(run, table):
     run(*TRAIN, "--data", "t.parquet", "--lam", "1")
     again = [*TRAIN[:-3], "others", "--out", "other"]
     said = run(*again, "--data", "t.csv", "--lam", "1", status=1).stderr
-    assert re.search(r"Of the (\d+) records of the lineage 'others', \1 are in the lineage 'people'", said)
+    assert re.search(r"Of the (\d+) records of the lineage 'others', \1 records are in the lineage 'people'", said)
 
 
 def test_public_rows_and_candidates_are_read_by_the_models_columns(run, table):
@@ -174,17 +189,26 @@ def test_a_head_protects_all_records_of_a_unit(run, table):
     assert "is of the lineage 'people'" in run.fails("explain", "--bundle", "model", "--lineage", "others")
 
 
-def test_an_attack_on_records_is_no_verdict_on_a_promise_about_units(run, table):
-    table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
+def test_an_attack_decides_about_units_where_the_model_protects_them(run, table):
+    day = table.born + pd.to_timedelta(np.arange(300), unit="D")  # no row comes twice
+    persons = table.assign(person=np.arange(300) // 3, born=day)
+    for name, some in (("t.csv", persons.person % 2 == 0), ("others.csv", persons.person % 2 == 1)):
+        persons[some].to_csv(run.folder / name, index=False)
     run(*TRAIN, "--data", "t.csv", "--unit", "person", "--lam", "1")
-    said = run.fails("attack", "model", "--members", "t.csv", "--non-members", "t.csv")
-    assert said.startswith("the model protects all records of one person together")
+    read = ["--label", "ill", "--class-names", "0=no,1=yes", "--members", "t.csv", "--non-members"]
+    attack = ["attack", "model", "--shadow-models", 2, *read]
+    done = run(*attack, "others.csv")
+    assert "asking about 50 of 50 members and 50 of 50 non-members, who have" in " ".join(done.stderr.split())
+    assert "on units, each all records of one 'person'" in " ".join(done.stdout.split())
+    persons.to_csv(run.folder / "both.csv", index=False)
+    assert "50 values of 'person' are among the members and the non-members" in run.fails(*attack, "both.csv")
+    assert "digits have no column of units" in run.fails("attack", "model", "--data", "digits")
 
 
-@pytest.mark.parametrize("arguments", [["class-sums", "--price", "rho:1"], ["teachers", "--teachers", "3"]])
+@pytest.mark.parametrize("arguments", [["--release", "class-sums", "--price", "rho:1"], ["--teachers", "3"]])
 def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
     table.assign(person=np.arange(300) // 3).to_csv(run.folder / "t.csv", index=False)
-    run(*TRAIN, "--data", "t.csv", "--unit", "person", "--release", *arguments)
+    run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments)
     assert "records with one value of 'person': a person with many rows is one" in run("inspect", "model").stdout
 
 
@@ -199,6 +223,25 @@ def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
 def test_a_unit_or_an_engine_is_refused_where_it_is_not_proved(run, table, arguments, said):
     table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
     assert said in run(*TRAIN, "--data", "t.csv", "--unit", "person", *arguments, status=2).stderr
+
+
+def test_everything_that_is_missing_or_wrong_is_told_at_once(run, table):
+    """In the options, in the schema's fields, and in the records."""
+    words = ["train", "--label", "ill", "--out", "model"]
+    (run.folder / "model").mkdir()
+    broken = [{"name": "age", "type": "integer"}, {"name": "work", "type": "string"}, *FIELDS[2:]]
+    (run.folder / "broken.json").write_text(json.dumps({"fields": broken}))
+    schema = run(*words, "--data", "t.csv", "--schema", "broken.json", status=1).stderr
+    table.assign(age=-1, born="today").to_csv(run.folder / "t.csv", index=False)
+    records = run(*words, "--data", "t.csv", "--schema", "schema.json", status=1).stderr
+    for said in (schema, records):
+        assert "name the lineage of these records with --lineage" in said
+        assert "model exists already" in said
+        assert "--lam is needed" in said
+    assert "age" in schema
+    assert "work" in schema
+    assert "age" in records
+    assert "born" in records
 
 
 def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):

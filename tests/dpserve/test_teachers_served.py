@@ -5,7 +5,7 @@ import pytest
 
 TEACHERS = ["train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--out", "model"]
 TEACHERS += ["--lineage", "people"]
-TEACHERS += ["--bounds", "age=0:120", "--bounds", "income=0:1e6", "--release", "teachers", "--teachers", "16"]
+TEACHERS += ["--bounds", "age=0:120", "--bounds", "income=0:1e6", "--teachers", "16"]
 TEACHERS += ["--hidden", "4", "--lineage", "taught"]
 OPENING = ("--rho", 100, "--delta", 1e-6)
 PRICE = 0.002

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accounting.ledger import Ledger
-from dpserve.commands import serving
+from dpserve import serving
 from service.http.authentication import Authentication
 from service.http.codec import RowsCodec
 from service.metered import MeteredPredictor

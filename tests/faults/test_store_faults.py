@@ -6,12 +6,15 @@ import random
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
+from redis.asyncio import Redis as AsyncRedis
 
-from accounting.ledger import ApiKey, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
+from accounting.budgets import Budget, Refill
+from accounting.ledger import ApiKey, BudgetExhausted, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
 
 from .books import COST, Acknowledged, asking, charge_until, nothing_acknowledged_is_missing, open_accounts
 from .conftest import fault, trials
@@ -309,21 +312,33 @@ def _faketime() -> str | None:
     return next((path for path in named if path and Path(path).exists()), None)
 
 
-async def test_the_stores_clock_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is lost or charged twice, and an API key is good exactly as long as the store's clock says."""
+@pytest.fixture
+def moved_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StoreServer, Path]]:
+    """A store whose clock runs as a file says, as `+2.5d`."""
     library = _faketime()
     if library is None:
         pytest.skip("libfaketime is not installed")
     clock = tmp_path / "clock"
-    monkeypatch.setenv("LD_PRELOAD", library)
-    monkeypatch.setenv("FAKETIME_TIMESTAMP_FILE", str(clock))
-    monkeypatch.setenv("FAKETIME_NO_CACHE", "1")
-    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-    turns = random.Random(4)
+    faked = {
+        "LD_PRELOAD": library,
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    for name, value in faked.items():
+        monkeypatch.setenv(name, value)
     clock.write_text("+0d\n")
-    with fault("the store's clock jumps by up to 20 years") as found, StoreServer(tmp_path / "store") as store:
-        for name in ("LD_PRELOAD", "FAKETIME_TIMESTAMP_FILE"):
+    with StoreServer(tmp_path / "store") as store:
+        for name in faked:
             monkeypatch.delenv(name)
+        yield store, clock
+
+
+async def test_the_stores_clock_jumps(moved_store: tuple[StoreServer, Path]) -> None:
+    """Nothing is lost or charged twice, and an API key is good exactly as long as the store's clock says."""
+    store, clock = moved_store
+    turns = random.Random(4)
+    with fault("the store's clock jumps by up to 20 years") as found:
         async with await Ledger.connect(store.url) as ledger:
             await open_accounts(ledger, "lineage")
             end, key = time.time() + 86400, key_digest("ends tomorrow")
@@ -343,3 +358,40 @@ async def test_the_stores_clock_jumps(tmp_path: Path, monkeypatch: pytest.Monkey
                 account = await ledger.lineage("lineage")
                 found.trial(held=account.spent == (trial + 1) * COST.picorho and good == (days < 1))
             assert await nothing_acknowledged_is_missing(ledger, "lineage", done)
+
+
+async def test_the_stores_clock_jumps_over_the_periods_of_a_refilled_account(
+    moved_store: tuple[StoreServer, Path],
+) -> None:
+    """A day that the clock comes to for the first time pays for two answers more, and no day before it for any."""
+    store, clock = moved_store
+    turns = random.Random(5)
+    with fault("the store's clock jumps over the days of a refilled account") as found:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, "lineage")
+            by_day = Budget(1_000_000 * COST.picorho, "gaussian", 1e-6, Refill(2 * COST.picorho, "day"))
+            await ledger.set_budget("lineage", by_day, client="ann")
+            done, newest, left = Acknowledged(), await _day_of(store), 2
+            for trial in range(trials(300, 40)):
+                if turns.random() < 0.5:
+                    clock.write_text(f"{turns.uniform(-30, 1 + trial):+.3f}d\n")
+                before = await _day_of(store)
+                done.attempts += 1
+                try:
+                    await ledger.charge(asking("lineage", "ann", str(trial)))
+                    done.rows.append(str(trial))
+                    admitted = True
+                except BudgetExhausted:
+                    admitted = False
+                assert await _day_of(store) == before, "midnight: the day of the charge is not known"
+                newest, left = (before, 2) if before > newest else (newest, left)
+                found.trial(held=admitted == (left > 0))
+                left -= admitted
+            assert await nothing_acknowledged_is_missing(ledger, "lineage", done)
+
+
+async def _day_of(store: StoreServer) -> int:
+    """Return the day since 1970 that it is by the store's clock."""
+    async with AsyncRedis.from_url(store.url, protocol=2) as client:
+        seconds, _ = await client.time()
+    return int(seconds) // 86400

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accounting.losses import GaussianLoss, LaplaceLoss
-from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, UnknownNoise
+from mechanisms.answer_noise import COVERAGE, DRAWN, AnswerNoise, Uncertainty, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -83,7 +83,7 @@ def test_each_class_may_have_noise_of_its_own(scales, spread):
     assert (shown <= upper).all()
     wrong = ~noise.undecided(shown) & (exact[shown.argmax(axis=1)] < exact.max())
     assert wrong.mean() <= 1 - COVERAGE + MARGIN
-    above, below = (ends.max(axis=1, keepdims=True) for ends in noise.reach(shown))
+    above, below = np.moveaxis(noise.reach(shown).max(axis=2, keepdims=True), 1, 0)
     assert (shown / (shown + (1 - shown) * np.exp(above)) <= lower + 2e-5).all()
     assert (shown / (shown + (1 - shown) * np.exp(-below)) >= upper - 2e-5).all()
 
@@ -107,8 +107,8 @@ def test_of_noise_in_training_intervals_hold_the_median(steepness):
 
 
 def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
-    found = UnknownNoise("nobody knows").uncertainty(np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
-    assert (found.law, found.lower, found.no_interval) == (None, None, "nobody knows")
+    found = Uncertainty(UnknownNoise("nobody knows"), np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
+    assert (found.noise.law, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")
     assert found.undecided.tolist() == [True]
 
 
@@ -126,7 +126,7 @@ def test_a_draw_has_no_interval_and_is_never_decided():
     answers, sensitivity = released(label, [0.0, 3.0])
     noise = AnswerNoise("exponential", label.scale(sensitivity), "selection")
     assert noise.intervals(answers) is None
-    assert noise.uncertainty(answers).no_interval == DRAWN
+    assert noise.no_interval == DRAWN
     assert noise.undecided(answers).all()
 
 
@@ -136,9 +136,9 @@ def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():
     lower, upper = noise.intervals(answers)
     assert 0.68 < lower[0, 0] < 0.7 < upper[0, 0] < 0.72
     assert noise.undecided(answers).tolist() == [False, True]
-    part = noise.uncertainty(answers).part(slice(1, 2))
+    part = Uncertainty(noise, answers).part(slice(1, 2))
     assert (part.scale.tolist(), part.undecided.tolist()) == ([3.0], [True])
-    assert part.lower.tolist() == lower[1:].tolist()
+    assert part.intervals[0].tolist() == lower[1:].tolist()
 
 
 def test_certainty_and_impossibility_have_intervals_too():

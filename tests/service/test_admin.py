@@ -19,6 +19,7 @@ from .test_http import PRICE, ROW, problem
     [
         "/api/lineages",
         "/api/lineages/colours-lineage/clients",
+        "/api/lineages/colours-lineage/receipts",
         "/api/models",
         "/api/verdicts",
         "/api/throughput",
@@ -88,6 +89,21 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
     assert [client["client"] for client in second["clients"]] == ["bob"]
     assert second["next_after"] is None
     problem(owner.get("/api/lineages/no-such/clients"), 404, "not-found")
+
+
+def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(service, owner):
+    for name, rows in (("alice", [ROW, [0.5] * 4]), ("bob", [ROW, [0.3] * 4])):
+        service.http(service.add_client(name)).post("/predict", json={"instances": rows})
+    path = f"/api/lineages/{service.predictor.lineage}/receipts"
+    first = owner.get(path, params={"count": 1}).json()
+    second = owner.get(path, params={"after": first["next_after"]}).json()
+    assert second["next_after"] is None
+    told = [(each["id"], each["client"], each["charged_rows"]) for page in (first, second) for each in page["receipts"]]
+    assert told == [(1, "alice", 2), (2, "bob", 1)]
+    (lineage,) = owner.get("/api/lineages").json()["lineages"]
+    paid = sum(each["charged_rho"] for page in (first, second) for each in page["receipts"])
+    assert paid == pytest.approx(lineage["account"]["spent"]["rho"])
+    problem(owner.get("/api/lineages/no-such/receipts"), 404, "not-found")
 
 
 def test_models_are_shown_with_their_certificates(service, owner):

@@ -343,7 +343,7 @@ def test_a_message_without_a_key_is_refused_before_it_arrives(opened):
 
 def test_a_message_of_a_stranger_is_not_taken_apart(opened, monkeypatch):
     parsed = []
-    monkeypatch.setattr("service.rpc.tensors.parse", lambda name, _: parsed.append(name))
+    monkeypatch.setattr("service.rpc.messages.parse", lambda name, _: parsed.append(name))
     error = call(opened, "ModelInfer", message(), service_pb2.ModelInferResponse, "guessed")
     assert problem_of(error)[0] is StatusCode.UNAUTHENTICATED
     assert parsed == []

@@ -64,6 +64,8 @@ def test_a_client_reads_its_own_receipts_page_by_page_and_nothing_of_what_others
     rest = alice.get(f"/budget/receipts?count=3&after={first['next_after']}").json()
     assert [receipt["id"] for receipt in rest["receipts"]] == [4, 5]
     assert rest["next_after"] is None
+    assert alice.get("/budget/receipts?count=5").json()["next_after"] is None
+    assert rest["receipts"][0]["model_id"] == service.predictor.certificate.model_id
     assert len(rest["receipts"][0]["hash"]) == 64
     assert alice.get("/budget/receipts?count=0").status_code == 422
     assert service.http().get("/budget/receipts").status_code == 401

@@ -57,9 +57,9 @@ class Misreporting(Shuffled):
 
     async def _answer_batch(self, batch):
         results = await super()._answer_batch(batch)
-        standings = [result.standing for result in results if isinstance(result, Prediction)][::-1]
+        balances = [result.balance for result in results if isinstance(result, Prediction)][::-1]
         return [
-            msgspec.structs.replace(result, standing=standings.pop(0)) if isinstance(result, Prediction) else result
+            msgspec.structs.replace(result, balance=balances.pop(0)) if isinstance(result, Prediction) else result
             for result in results
         ]
 

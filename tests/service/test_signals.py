@@ -36,7 +36,7 @@ def test_a_signal_before_the_server_has_handlers_of_its_own_ends_it(monkeypatch)
         yield None
 
     monkeypatch.setattr(uvicorn.Server, "serve", told_first)
-    settings = ServiceSettings(port=0)
+    settings = ServiceSettings()
     with bind() as listening:
         application = Application(opening())
         assert run(lambda: application, settings, listening) == 0

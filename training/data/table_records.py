@@ -186,7 +186,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         raise DataError(_said(problems, reading))
     if not len(X):
         raise NoRecords(f"{table.name} has a header and no records")
-    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(reading.unit, known))
+    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(known))
     return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()))
 
 

@@ -24,7 +24,7 @@ from training.releases.calibration import Calibration, losses
 from training.releases.certificate import ReleaseCertificate
 from training.releases.class_sums import ClassSums
 from training.releases.dpsgd.model import DpSgdModel
-from training.releases.model import ReleasedModel, TieredModel
+from training.releases.model import ReleasedModel, TieredModel, rounded
 from training.releases.objective import PerturbedHead
 from training.releases.weights import ReleasedWeights
 
@@ -114,14 +114,14 @@ def _computed(model: ReleasedModel, tier: str) -> Classifier:
             head = _calibrated(model.weights, model.calibration)
             return Classifier(model.certificate, tier, model.tensors, (head,), mu)
         case PerturbedHead():
-            head = _calibrated(model.weights, model.calibration)
+            head = _calibrated(rounded(model.weights), model.calibration)
             return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
         case ClassSums():
             head, mu = _calibrated(model.weights, model.calibration), model.certificate.calibration_mu
             return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
         case DpSgdModel():
             certificate, mu = model.certificate, model.certificate.calibration_mu
-            (weights, biases), *others = certificate.network.layers(model.parameters)
+            (weights, biases), *others = model.layers
             layers = ((weights * certificate.input_norm, biases), *others)
             return Classifier(certificate, tier, model.tensors, layers, mu, certificate.activation, model.centre)
     raise NotExportable(f"a pay-once model of the kind {model.certificate.release!r} has no form to be taken away in")

@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import scipy.special
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from accounting import domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
@@ -96,13 +96,11 @@ class PublicSample:
         return cls(logits, labels, np.full(rows, sensitivity), "rows of which a head is halfway sure")
 
 
-class Expectation(BaseModel):
+class Expectation(BaseModel, frozen=True):
     """What answers are worth on rows of which a head is halfway between guessing and certain: a guess, and no bound.
 
     accuracy: of an answer; noiseless: of the head; guessing: 1/C.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     accuracy: float
     noiseless: float
@@ -123,26 +121,22 @@ class Expectation(BaseModel):
             f"To expect, without rows: where a head without noise is right with probability {self.noiseless:.2f}, "
             f"{answers} are right with {self.accuracy:.2f}, and guesses with {self.guessing:.2f}."
         )
-        return f"{said} {NO_BETTER}." if self.no_better_than_the_commonest_class else said
+        return f"{said} Such answers are {NO_BETTER}." if self.no_better_than_the_commonest_class else said
 
 
-NO_BETTER = "Such answers are no better than always naming the commonest class"
+NO_BETTER = "no better than always naming the commonest class"
 
 
-class PlannedBudget(BaseModel):
+class PlannedBudget(BaseModel, frozen=True):
     """The budget as one kind of account holds it."""
-
-    model_config = ConfigDict(frozen=True)
 
     accepts: Accepts
     rho: float
     epsilon: Annotated[float, Field(description="at the plan's delta, rounded up")]
 
 
-class Option(BaseModel):
+class Option(BaseModel, frozen=True):
     """One mechanism at one price."""
-
-    model_config = ConfigDict(frozen=True)
 
     mechanism: str
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
@@ -159,10 +153,8 @@ class Option(BaseModel):
     accuracy: Annotated[float | None, Field(description="expected on the public sample; null without one")]
 
 
-class Plan(BaseModel):
+class Plan(BaseModel, frozen=True):
     """What was asked for, and every option that the budget allows, the best first."""
-
-    model_config = ConfigDict(frozen=True)
 
     delta: float
     budgets: tuple[PlannedBudget, ...]
@@ -320,37 +312,30 @@ def _option(
     name: str, price: int, queries: int, classes: int, sensitivity: float | None, sample: PublicSample | None
 ) -> Option:
     mechanism = _at(name, min(price, _LARGEST), classes)
-    multiplier, noise = _noise(mechanism, classes, sensitivity)
+    drawn = _deviation(mechanism, 1.0, classes)
     return Option(
         mechanism=name,
         queries=queries,
         losses=str(mechanism.cost),
         rho=picorho.to_rho(mechanism.cost.picorho),
         price=f"rho:{Decimal(mechanism.cost.picorho).scaleb(-12):f}",
-        noise_multiplier=multiplier,
-        noise=noise,
+        noise_multiplier=mechanism.noise_multiplier if isinstance(mechanism, Gaussian) else drawn,
+        noise=None if sensitivity is None else _deviation(mechanism, sensitivity, classes),
         accuracy=expected_accuracy(mechanism, sample) if sample is not None else None,
     )
 
 
-def _noise(mechanism: Mechanism, classes: int, sensitivity: float | None) -> tuple[float | None, float | None]:
-    """Return the noise multiplier and, where the sensitivity is known, the standard deviation as it is drawn."""
-
-    def drawn(sensitivity: float) -> float | None:
-        moved = np.array([sensitivity])
-        match mechanism:
-            case Gaussian():
-                return float(mechanism.noise_scale(moved, classes)[0])
-            case Laplace():
-                return math.sqrt(2) * float(mechanism.noise_scale(moved, classes)[0])
-            case SelectedNeuron():
-                return float(mechanism.noise_scale(moved)[0])
-        return None
-
-    multiplier = drawn(1.0)
-    if isinstance(mechanism, Gaussian):
-        multiplier = mechanism.noise_multiplier
-    return multiplier, None if sensitivity is None else drawn(sensitivity)
+def _deviation(mechanism: Mechanism, sensitivity: float, classes: int) -> float | None:
+    """Return the standard deviation of the noise on a logit, as it is drawn on the grid; None where it has none."""
+    moved = np.array([sensitivity])
+    match mechanism:
+        case Gaussian():
+            return float(mechanism.noise_scale(moved, classes)[0])
+        case Laplace():
+            return math.sqrt(2) * float(mechanism.noise_scale(moved, classes)[0])
+        case SelectedNeuron():
+            return float(mechanism.noise_scale(moved)[0])
+    return None
 
 
 def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample) -> int | None:

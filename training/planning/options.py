@@ -18,7 +18,7 @@ from training.planning.cases import TOLERANCE, Case, Floats, Heads, Quality, log
 from training.planning.rules import Features
 from training.quantised import norms, products, summands
 from training.releases import calibration
-from training.releases.model import exact_parts
+from training.releases.model import rounded
 from training.sums import of_rows
 
 DELTA = 1e-5
@@ -95,17 +95,17 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         weights = trial.heads.weights(features, lam)
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
-        parts = exact_parts(law.release(weights, words))
+        released = rounded(law.release(weights, words)).T
         case = trial.case
         calibrated = calibration.calibrated(
             of_rows(trial.heads.records(features), case.y),
-            lambda phi: products(phi, parts),
+            lambda phi: phi @ released,
             case.classes,
             calibration.mu_of(part),
             words,
         )
         phi = trial.heads.asked(features)
-        answers = softmax(calibrated(products(phi, parts)))
+        answers = softmax(calibrated(phi @ released))
         return {UNLIMITED: case.quality(answers, calibrated.scale * law.standard_deviation * norms(phi))}
 
     return qualities
@@ -221,7 +221,13 @@ OPTIONS: dict[str, Option] = {
         version=3,
     ),
     "teachers": Option(
-        "250 teachers, noise on each answer", "each answer", _teachers, "teachers", "identity", version=2
+        "250 teachers, noise on each answer",
+        "each answer",
+        _teachers,
+        "teachers",
+        "identity",
+        MappingProxyType({"teachers": 250}),
+        version=2,
     ),
     "per-query": Option(
         "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=2

@@ -24,6 +24,7 @@ from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.hog import Shape
 from training.planning import rules
+from training.planning.answers import NO_BETTER
 from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
 from training.planning.options import OPTIONS, Option, Trial
@@ -48,7 +49,6 @@ OF_TEXTS = (
     "of texts, as hashed words, only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right and class sums "
     "0.270"
 )
-NO_BETTER = "no better than always naming the commonest class"
 
 
 def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:

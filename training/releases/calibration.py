@@ -115,7 +115,7 @@ def mu_of(part: int) -> float:
 
 
 def losses(mu: float) -> tuple[GaussianLoss, ...]:
-    """Return what a calibration of mu costs beyond the model, as the module proves; nothing for mu = 0."""
+    """Return what a release of mu beside the model costs, as its `law` proves; nothing for mu = 0."""
     return (GaussianLoss(mu),) if mu else ()
 
 

@@ -42,7 +42,7 @@ from training.releases import calibration, continued
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
 from training.releases.dpsgd.exact import on_grid, squared_lengths
-from training.releases.model import Around
+from training.releases.model import Around, rounded
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sums import Features, Rows, Shard, Sums, check_count
@@ -76,7 +76,7 @@ STEPS_ASSUMPTIONS = (
 def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
     """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
     before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
-    return Cost((*before, *continued.losses(steps_mu), *calibration.losses(calibration_mu)))
+    return Cost((*before, *calibration.losses(steps_mu), *calibration.losses(calibration_mu)))
 
 
 _OF_STEPS = UnknownNoise(
@@ -198,13 +198,14 @@ class ClassSums:
 
     @functools.cached_property
     def weights(self) -> Floats:
-        """What v is multiplied by, (C, D)."""
-        return TEMPERATURE * self.directions if self.stepped is None else self.stepped
+        """What v is multiplied by, `rounded` for exact products: (C, D)."""
+        return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
     def _both(self) -> Around:
         """The logits, and behind them `answers`' r, before calibration."""
-        return Around.mean(self.mean, self.weights, TEMPERATURE * self.sums / self._lengths[:, None])
+        released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
+        return Around.mean(self.mean, np.vstack([self.weights, released]))
 
     @functools.cached_property
     def _noise(self) -> Floats:

@@ -18,7 +18,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.losses import GaussianLoss
 from mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.releases.dpsgd.network import Network, check_shards
@@ -61,11 +60,6 @@ def divided(whole: int, classes: int, dimension: int, records_declared: int | No
     if records_declared < LEAST_OF_WEIGHT * classes * dimension:
         return 0, whole
     return part, whole - part
-
-
-def losses(mu: float) -> tuple[GaussianLoss, ...]:
-    """Return what steps of mu cost beyond the sums, as `law` proves; nothing for mu = 0."""
-    return (GaussianLoss(mu),) if mu else ()
 
 
 def law(mu: float, classes: int, dimension: int) -> GaussianVector:

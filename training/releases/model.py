@@ -47,69 +47,59 @@ class TieredModel(ReleasedModel, Protocol):
         ...
 
 
-_COARSE_BITS = 26
-_FINE_BITS = 28
+_STEP_BITS = 28
 _LEAST_EXPONENT = -400
 _SHORTEST = 2.0**-300
 CLOSEST = 2.0**-12
 """A row's direction that is closer to the mean is divided by this: its distance is known too little to divide by it."""
 
 
-def exact_parts(matrix: Floats) -> Floats:
-    """Return A over B, (2m, D), for a released matrix (m, D) of finite numbers: A + B is it, but for rounding.
+def rounded(matrix: Floats) -> Floats:
+    """Return a released matrix (m, D) of finite numbers in steps of its rows, whose products with questions are exact.
 
-    Each number moves by at most 2^(c - 55) times the length of its row, with c the least number with 2^c >= sqrt(D):
-    post-processing, done once. `quantised.products` of phi (n, D) and these parts is exact but for its last addition,
-    which is rounded once: a row has the same bits whatever rows are beside it, in every order, on every processor.
+    Each number moves by at most 2^-28 of its row's length: post-processing, done once. A product of phi (n, D) and its
+    transpose rounds nothing: a row has the same bits whatever rows are beside it, in every order, on every processor.
 
     Proof. phi is 2^-24 times whole numbers, of norm at most 1: 2^24 steps. A row of the matrix is less than 2^e long
-    but for the rounding of its length, e being that exponent. A's rows are whole multiples of a = 2^(e - 26): at most
-    2^26 (1 + 2^-40) + sqrt(D)/2 < 2^28 of them long, for D < 2^50. What A leaves of a row is at most a/2 in each
-    number, so at most sqrt(D) a/2 <= 2^(c - 1) a long; B's rows are multiples of b = 2^(c - 28) a, and at most 2^27 +
-    sqrt(D)/2 < 2^28 of them long. By Cauchy and Schwarz the absolute values of the products in a sum add up to at most
-    2^28 2^24 < 2^53 in units of 2^-24 a, or 2^-24 b: a double holds every partial sum, in any order.
+    but for the rounding of its length, e being that exponent. What is returned has whole multiples of a = 2^(e - 28),
+    at most 2^28 (1 + 2^-40) + sqrt(D)/2 < 2^29 of them long, for D < 2^50. By Cauchy and Schwarz the absolute values
+    of the products in a sum add up to at most 2^29 2^24 = 2^53 in units of 2^-24 a: a double holds every partial sum,
+    in any order.
     """
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _COARSE_BITS)
-    coarse = np.rint(matrix / steps) * steps
-    fine = steps * 2.0 ** (((matrix.shape[1] - 1).bit_length() + 1) // 2 - _FINE_BITS)
-    return np.concatenate([coarse, np.rint((matrix - coarse) / fine) * fine])
+    steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _STEP_BITS)
+    on_steps: Floats = np.rint(matrix / steps) * steps
+    return on_steps
 
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """Products of a released matrix (m, D) with rows' directions v around a released mean (D,).
+    """Products of a released matrix M (m, D), as `rounded` leaves it, with rows' directions v around a released mean.
 
     u = phi/||phi|| and v = (u - mean)/max(||u - mean||, CLOSEST), so that M v = (M u - M mean)/max(...), with
     ||u - mean||^2 = ||u||^2 - 2 <mean, u> + ||mean||^2: one product of matrices for all rows, and the same bits for a
-    row everywhere. The squared distance is off by a few 2^-53, and at CLOSEST or farther the distance by less than
-    10^-8 of itself.
+    row everywhere. The mean is rounded twice, the second time what the first left of it: the squared distance is off
+    by a few 2^-53, and at CLOSEST or farther the distance by less than 10^-8 of itself.
     """
 
-    parts: Floats
+    rows: Floats
+    """M's, and the two of the mean."""
     of_mean: Floats
     squared: float
-    rough: int = 0
 
     @classmethod
-    def mean(cls, mean: Floats, matrix: Floats, rough: Floats | None = None) -> Self:
-        """Take directions around this mean. rough: (k, D), whose products are known to 2^-26 of its rows' lengths."""
-        parts, k = exact_parts(np.vstack([matrix, mean])), 0
-        if rough is not None:
-            k, matrix = len(rough), np.vstack([matrix, rough])
-            parts = np.vstack([parts, exact_parts(rough)[:k]])
-        return cls(parts, matrix @ mean, float(mean @ mean), k)
+    def mean(cls, mean: Floats, matrix: Floats) -> Self:
+        """Take directions around this mean, (D,)."""
+        coarse = rounded(mean[None])
+        return cls(np.vstack([matrix, coarse, rounded(mean - coarse)]), matrix @ mean, float(mean @ mean))
 
     def products(self, phi: Floats) -> Floats:
-        """Return M v, (n, m + k), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
-        lengths, each = norms(phi), phi @ self.parts.T
-        ends = (len(self.parts) - self.rough) // 2
-        along = each[:, :ends] + each[:, ends : 2 * ends]
-        apart = np.sqrt(
-            np.maximum((lengths > 0) - 2 * along[:, -1] / np.maximum(lengths, _SHORTEST) + self.squared, 0.0)
-        )
-        products = along[:, :-1] if not self.rough else np.hstack([along[:, :-1], each[:, 2 * ends :]])
-        products /= np.maximum(lengths, _SHORTEST)[:, None]
+        """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
+        lengths, each = norms(phi), phi @ self.rows.T
+        divided = np.maximum(lengths, _SHORTEST)
+        along = (each[:, -2] + each[:, -1]) / divided
+        apart = np.sqrt(np.maximum((lengths > 0) - 2 * along + self.squared, 0.0))
+        products = each[:, :-2] / divided[:, None]
         products -= self.of_mean
         products /= np.maximum(apart, CLOSEST)[:, None]
         return products

@@ -26,11 +26,11 @@ from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.objective import RegularisedCrossEntropy
-from training.quantised import LARGEST_WEIGHT_NORM, norms, products
+from training.quantised import LARGEST_WEIGHT_NORM, norms
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
-from training.releases.model import exact_parts
+from training.releases.model import rounded
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
@@ -147,7 +147,7 @@ class PerturbedHead:
         """
         phi = self.certificate.feature_map(X, self.tensors)
         scale = self.calibration.scale * self._movement * norms(phi)
-        probabilities = softmax(self.calibration(products(phi, self._parts)))
+        probabilities = softmax(self.calibration(phi @ self._rounded.T))
         return probabilities, AnswerNoise("gaussian", scale, "training")
 
     @functools.cached_property
@@ -160,11 +160,11 @@ class PerturbedHead:
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return products(self.certificate.feature_map(X, self.tensors), self._parts)
+        return self.certificate.feature_map(X, self.tensors) @ self._rounded.T
 
     @functools.cached_property
-    def _parts(self) -> Floats:
-        return exact_parts(self.weights)
+    def _rounded(self) -> Floats:
+        return rounded(self.weights)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from training.bundle import CertifiedHead
 from training.certificate import NAME, derive, neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
-from training.quantised import norms, products
+from training.quantised import norms
 from training.releases import calibration
 from training.releases.calibration import Calibration
 from training.releases.certificate import (
@@ -61,7 +61,7 @@ from training.releases.certificate import (
     check_on_grid,
     release_fields,
 )
-from training.releases.model import exact_parts
+from training.releases.model import rounded
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 
@@ -171,11 +171,11 @@ class ReleasedWeights:
 
     @functools.cached_property
     def weights(self) -> Floats:
-        """T_t, the weights of its tier: (C, D)."""
+        """T_t, the weights of its tier, `rounded` for exact products: (C, D)."""
         drawn = self.certificate.precisions[: self.level % len(self.released) + 1]
         precision = np.array([each.noise_of_release for each in drawn]) ** -2.0
         shares = precision / precision.sum()
-        return np.asarray(np.tensordot(shares, self.released[: len(drawn)], axes=1), dtype=np.float64)
+        return rounded(np.tensordot(shares, self.released[: len(drawn)], axes=1))
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.releases.model.ReleasedModel`."""
@@ -184,11 +184,11 @@ class ReleasedWeights:
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
         """See `training.releases.model.ReleasedModel`."""
         phi = self.certificate.feature_map(X, self.tensors)
-        return softmax(self.calibration(products(phi, self._parts))), AnswerNoise("gaussian", self._noise(phi))
+        return softmax(self.calibration(phi @ self.weights.T)), AnswerNoise("gaussian", self._noise(phi))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return products(self.certificate.feature_map(X, self.tensors), self._parts)
+        return self.certificate.feature_map(X, self.tensors) @ self.weights.T
 
     def _noise(self, phi: Floats) -> Floats:
         """Return the standard deviation of the noise on each logit, (n,).
@@ -201,10 +201,6 @@ class ReleasedWeights:
         """
         spread: Floats = self.calibration.scale * self.certificate.precisions[self.level].noise * norms(phi)
         return spread
-
-    @functools.cached_property
-    def _parts(self) -> Floats:
-        return exact_parts(self.weights)
 
 
 def release_weights(

@@ -17,7 +17,7 @@ export function forgetActs() {
   byId("act-body").replaceChildren();
 }
 
-function show(title, ...content) {
+export function show(title, ...content) {
   byId("act-title").textContent = title;
   byId("act-body").replaceChildren(...content);
   const dialog = byId("act");
@@ -103,44 +103,52 @@ export function plainFields(...named) {
   };
 }
 
+/** A form that asks who acts and why, too. submit(what was read, by, why) may throw what is to be said in it. */
+function signed(label, content, submit) {
+  const said = el("p", { class: "error", role: "alert" });
+  const send = el("button", { type: "submit", class: "primary" }, label);
+  const form = el(
+    "form",
+    { class: "body", novalidate: true },
+    content,
+    field("Who you are, for the audit trail", text("by", who, { maxlength: 255, required: true })),
+    field("Why, for the audit trail", text("why", "", { maxlength: 1000, required: true })),
+    said,
+    el("div", { class: "buttons" }, send, button("Cancel", close)),
+  );
+  let asking = false;
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (asking) return;
+    const read = new FormData(form);
+    said.textContent = "";
+    asking = true;
+    send.setAttribute("aria-disabled", "true");
+    try {
+      who = read.get("by").trim();
+      const why = read.get("why").trim();
+      if (!who || !why) throw new RangeError("Say who you are, and why: both go into the audit trail.");
+      await submit(read, who, why);
+    } catch (error) {
+      said.textContent = error instanceof RangeError ? error.message : sentence(problemOf(error).detail);
+    } finally {
+      asking = false;
+      send.removeAttribute("aria-disabled");
+    }
+  });
+  return form;
+}
+
 /**
  * Ask for what an act needs, show what it means, and do it. given: what is known of it already; parts: its fields;
  * fix(read): what becomes of what was read; done(): called once it is done. `post(path, body)` asks the service.
  */
 export function perform({ title, given, parts = [], fix = (read) => read, post, done, danger = false }) {
-  const said = el("p", { class: "error", role: "alert" });
-  const preview = el("button", { type: "submit", class: "primary" }, "See what it means");
-  const form = el(
-    "form",
-    { class: "body", novalidate: true },
-    parts.flatMap((part) => part.fields),
-    field("Who you are, for the audit trail", text("by", who, { maxlength: 255, required: true })),
-    field("Why, for the audit trail", text("why", "", { maxlength: 1000, required: true })),
-    said,
-    el("div", { class: "buttons" }, preview, button("Cancel", close)),
-  );
-  let asking = false;
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const read = new FormData(form);
-    said.textContent = "";
-    try {
-      who = read.get("by").trim();
-      const why = read.get("why").trim();
-      if (!who || !why) throw new RangeError("Say who you are, and why: both go into the audit trail.");
-      const act = { ...fix(Object.assign({}, given, ...parts.map((part) => part.read(read)))), by: who, why };
-      if (asking) return;
-      asking = true;
-      preview.setAttribute("aria-disabled", "true");
-      const told = await post("acts?dry_run=true", act);
-      // Whoever is refused now must be refused whatever else was done meanwhile.
-      confirm({ title, act: danger ? act : { ...act, after_act: told.newest_act }, told, post, done, back: () => show(title, form), danger });
-    } catch (error) {
-      said.textContent = error instanceof RangeError ? error.message : sentence(problemOf(error).detail);
-    } finally {
-      asking = false;
-      preview.removeAttribute("aria-disabled");
-    }
+  const form = signed("See what it means", parts.flatMap((part) => part.fields), async (read, by, why) => {
+    const act = { ...fix(Object.assign({}, given, ...parts.map((part) => part.read(read)))), by, why };
+    const told = await post("acts?dry_run=true", act);
+    // Whoever is refused now must be refused whatever else was done meanwhile.
+    confirm({ title, act: danger ? act : { ...act, after_act: told.newest_act }, told, post, done, back: () => show(title, form), danger });
   });
   show(title, form);
 }
@@ -211,35 +219,13 @@ export function close() {
 /** Ask who and why, and then for the audit trail, which the browser keeps as a file. */
 export function downloadTrail({ lineage, fetchTrail }) {
   const format = plainFields(["format", "Format", "jsonl", [["jsonl", "JSON Lines"], ["csv", "CSV"]]]);
-  const said = el("p", { class: "error", role: "alert" });
-  const form = el(
-    "form",
-    { class: "body", novalidate: true },
-    el("p", {}, "All acts and receipts of the lineage. That it was downloaded is an act itself."),
-    format.fields,
-    field("Who you are, for the audit trail", text("by", who, { maxlength: 255 })),
-    field("Why, for the audit trail", text("why", "", { maxlength: 1000 })),
-    said,
-    el("div", { class: "buttons" }, el("button", { type: "submit", class: "primary" }, "Download"), button("Cancel", close)),
-  );
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const read = new FormData(form);
-    who = read.get("by").trim();
-    const why = read.get("why").trim();
-    if (!who || !why) {
-      said.textContent = "Say who you are, and why: both go into the audit trail.";
-      return;
-    }
-    try {
-      const blob = await fetchTrail({ lineage, by: who, why, format: read.get("format") });
-      const url = URL.createObjectURL(blob);
-      el("a", { href: url, download: `${lineage}-trail.${read.get("format")}` }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 1000);
-      close();
-    } catch (error) {
-      said.textContent = sentence(problemOf(error).detail);
-    }
+  const content = [el("p", {}, "All acts and receipts of the lineage. That it was downloaded is an act itself."), format.fields];
+  const form = signed("Download", content, async (read, by, why) => {
+    const blob = await fetchTrail({ lineage, by, why, format: read.get("format") });
+    const url = URL.createObjectURL(blob);
+    el("a", { href: url, download: `${lineage}-trail.${read.get("format")}` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+    close();
   });
   show("Download the audit trail", form);
 }

@@ -68,6 +68,18 @@ export function requestName() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** Every receipt, oldest first, or the first `most`. Returns {receipts, complete}. */
+async function everyReceipt(path, key, most = 20000) {
+  const receipts = [];
+  let after = 0;
+  while (after !== null && receipts.length < most) {
+    const page = (await ask(`${path}?after=${after}&count=1000`, { key })).content;
+    receipts.push(...page.receipts);
+    after = page.next_after;
+  }
+  return { receipts, complete: after === null };
+}
+
 export class Account {
   #key;
 
@@ -79,16 +91,8 @@ export class Account {
     return (await ask("budget", { key: this.#key })).content;
   }
 
-  /** Every receipt, oldest first, or the first `most`. Returns {receipts, complete}. */
-  async receipts(most = 20000) {
-    const receipts = [];
-    let after = 0;
-    while (after !== null && receipts.length < most) {
-      const page = (await ask(`budget/receipts?after=${after}&count=1000`, { key: this.#key })).content;
-      receipts.push(...page.receipts);
-      after = page.next_after;
-    }
-    return { receipts, complete: after === null };
+  async receipts() {
+    return everyReceipt("budget/receipts", this.#key);
   }
 
   async quote(instances, tier) {
@@ -128,6 +132,10 @@ export class Owner {
 
   async post(path, body, blob = false) {
     return (await ask(`api/${path}`, { key: this.#key, method: "POST", body, blob })).content;
+  }
+
+  async receipts(lineage) {
+    return everyReceipt(`api/lineages/${encodeURIComponent(lineage)}/receipts`, this.#key);
   }
 
   async clients(lineage, after = "") {

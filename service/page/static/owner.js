@@ -1,11 +1,12 @@
 // The owner's page: what is answered now, accounts and what the owner changes of them, models, verdicts.
 
-import { budgetFields, close, downloadTrail, forgetActs, keyFields, keyInWords, perform, plainFields, showAccount } from "./acts.js";
+import { budgetFields, close, downloadTrail, forgetActs, keyFields, keyInWords, perform, plainFields, show, showAccount } from "./acts.js";
 import { Owner } from "./api.js";
 import { plot, responsive, spendChart, ticksTo } from "./charts.js";
 import { button, byId, el, table } from "./dom.js";
 import { counted, figure, figureUp, moment, whole } from "./format.js";
 import { modelFacts } from "./model.js";
+import { showReceipts } from "./receipts.js";
 import { refusalPanel } from "./refusal.js";
 import { arrive, mountSession, problemOf } from "./session.js";
 import { verdictPanel } from "./verdicts.js";
@@ -214,9 +215,20 @@ function openLineage({ lineage, account, created }) {
   const asked = owner;
   showAccount(`Lineage ${lineage}`, [...accountFacts(account), ["since", moment(created)]], [
     ...(lineage === chosen ? [] : [["Show its clients", () => choose(lineage)]]),
+    ["Show its receipts", () => openReceipts(lineage)],
     ["Change its budget", () => act(`The budget of ${lineage}`, { act: "set-budget", lineage }, [budgetFields(account)])],
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
+}
+
+async function openReceipts(lineage) {
+  const body = el("div", { class: "body" });
+  show(`Receipts of ${lineage}`, body);
+  try {
+    showReceipts(await owner.receipts(lineage), body);
+  } catch (error) {
+    body.replaceChildren(refusalPanel(problemOf(error)));
+  }
 }
 
 async function choose(lineage) {

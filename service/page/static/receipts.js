@@ -13,12 +13,14 @@ const COLUMNS = [
   { title: "hash" },
 ];
 
-export function showReceipts({ receipts, complete }) {
-  const body = byId("receipts-body");
+/** complete: whether these are all. body: where to show them. */
+export function showReceipts({ receipts, complete }, body = byId("receipts-body")) {
   if (receipts.length === 0) {
-    body.replaceChildren(el("p", { class: "loading" }, "There is none yet. The first answer that you pay for makes one."));
+    body.replaceChildren(el("p", { class: "loading" }, "There is none yet. The first answer that is paid for makes one."));
     return;
   }
+  const withClients = receipts[0].client !== undefined;
+  const columns = withClients ? [COLUMNS[0], { title: "client" }, ...COLUMNS.slice(1)] : COLUMNS;
   const newest = [...receipts].reverse();
   const pages = Math.ceil(newest.length / PAGE);
   const host = el("div", {});
@@ -28,7 +30,7 @@ export function showReceipts({ receipts, complete }) {
     page = Math.min(Math.max(page + by, 0), pages - 1);
     const start = page * PAGE;
     const shown = newest.slice(start, start + PAGE);
-    host.replaceChildren(table("Receipts, newest first", COLUMNS, shown.map(row)));
+    host.replaceChildren(table("Receipts, newest first", columns, shown.map(row)));
     place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(newest.length)}`;
     newer.disabled = page === 0;
     older.disabled = page === pages - 1;
@@ -38,7 +40,7 @@ export function showReceipts({ receipts, complete }) {
   const older = button("Older", () => turn(1));
   turn(0);
   body.replaceChildren(
-    ...(complete ? [] : [el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest at /budget/receipts.`)]),
+    ...(complete ? [] : [el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest are left out here.`)]),
     host,
     el("div", { class: "buttons" }, pages > 1 && [newer, older], place),
   );
@@ -47,6 +49,7 @@ export function showReceipts({ receipts, complete }) {
 function row(receipt) {
   return [
     whole(receipt.id),
+    ...(receipt.client === undefined ? [] : [receipt.client || "the owner"]),
     moment(receipt.time),
     receipt.mechanism,
     whole(receipt.charged_rows),

@@ -10,7 +10,7 @@ const TITLES = {
   "key-revoked": "Refused: this key was revoked",
   "key-expired": "Refused: this key has expired",
   "insufficient-scope": "Refused: this key is not good for that",
-  "rate-limited": "Not now: too many requests",
+  "too-many-requests": "Not now: too many requests",
   unauthenticated: "Refused: this key is not known",
   overloaded: "Not now: the service has too much to do",
   "deadline-passed": "Not now: the answer would have come too late",

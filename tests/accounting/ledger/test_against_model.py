@@ -91,8 +91,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         free = [one not in own or one in request.questions[:place] for place, one in enumerate(request.questions)]
         assert list(got.free) == free
         account = self.model.clients[request.client]
-        assert got.standing.spent == account.spent
-        assert got.standing.shared_left == self.model.shared_left(request.client)
+        assert got.balance.spent == account.spent
+        assert got.balance.shared_left == self.model.shared_left(request.client)
 
     @rule(service=services, client=clients, asked=rows, cost=st.sampled_from(COSTS), body=bodies)
     def charge(self, service: int, client: str, asked: list[str], cost: Cost, body: str) -> None:
@@ -147,11 +147,11 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def set_budget(self, name: str | None, limit: int, kind: str) -> None:
         ledger, given = self.ledgers[1], budget(limit, kind)
         if name is None:
-            account, call = self.model.lineage, ledger.set_lineage_budget(self.lineage, given)
+            account, call = self.model.lineage, ledger.set_budget(self.lineage, given)
         elif name == TEAM:
-            account, call = self.model.groups[TEAM], ledger.set_group_budget(self.lineage, TEAM, given)
+            account, call = self.model.groups[TEAM], ledger.set_budget(self.lineage, given, group=TEAM)
         else:
-            account, call = self.model.clients[name], ledger.set_client_budget(self.lineage, name, given)
+            account, call = self.model.clients[name], ledger.set_budget(self.lineage, given, client=name)
         of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
         paid = any(client in of for client, *_ in self.model.receipts)
         if kind == "gaussian" and account.accepts == "any" and paid:
@@ -174,7 +174,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert dict(found[name].tally) == account.tally
             assert (found[name].budget.picorho, found[name].budget.accepts) == (account.limit, account.accepts)
         receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
-        said = [(r.client, r.number, r.rows, r.group_rows, r.lineage_rows) for r in receipts]
+        said = [(r.client, r.number, r.releases, r.group_releases, r.lineage_releases) for r in receipts]
         assert said == self.model.receipts
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
 

@@ -34,7 +34,7 @@ async def _spend(url: str, lineage: str, name: str) -> int:
                         return
                 else:
                     assert charge.receipt is not None
-                    charged += charge.receipt.rows
+                    charged += charge.receipt.releases
 
         await asyncio.gather(*map(one, range(TASKS)))
     return charged

@@ -191,7 +191,7 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     await _opened(books, lineage)
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
     known = books._witness(lineage).known
-    request = asking(lineage, "bob", "1").asked
+    request = asking(lineage, "bob", "1").ledger_request
     keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
     assert arguments["payers"] == [{"client": "bob"}]
     for client in ("ann", "b", "ob", "", "client:bob", "bob:receipts", 7):
@@ -267,8 +267,8 @@ async def test_a_store_without_memory_still_takes_rights_away(books: Ledger, sto
         with pytest.raises(LedgerUnavailable, match="maxmemory"):
             await books.charge(asking(lineage, "ann", "1"))
         assert (await books.authenticate(lineage, digest)).client == "ann"
-        await books.set_lineage_budget(lineage, releases(2))
-        await books.set_client_budget(lineage, "bob", releases(1))
+        await books.set_budget(lineage, releases(2))
+        await books.set_budget(lineage, releases(1), client="bob")
         await books.revoke(lineage, "ann")
     finally:
         store.config_set("maxmemory", "0")

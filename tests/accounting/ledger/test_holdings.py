@@ -38,7 +38,7 @@ from accounting.ledger import (
 from accounting.ledger.journal import read_journals
 from accounting.ledger.receipts import Receipt, terms_of
 from accounting.ledger.recovery import CannotRecover, backup, put_back, reconcile, restore
-from accounting.ledger.values import Asked, Line
+from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 
@@ -103,10 +103,10 @@ async def test_the_owner_holds_on_the_lineages_account_and_a_restart_charges_not
     shared = await ledger.charge(holding(lineage, "ann", 1))
 
     assert shared.receipt is not None
-    assert shared.receipt.lineage_rows == 0
+    assert shared.receipt.lineage_releases == 0
     assert await spent(ledger, lineage) == {"": PRICES[0], "ann": PRICES[0]}
-    assert [receipt.lineage_rows for receipt in await ledger.receipts(lineage)] == [1, 0]
-    assert [receipt.lineage_rows for receipt in await ledger.client_receipts(lineage, "ann")] == [0]
+    assert [receipt.lineage_releases for receipt in await ledger.receipts(lineage)] == [1, 0]
+    assert [receipt.lineage_releases for receipt in await ledger.client_receipts(lineage, "ann")] == [0]
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -196,7 +196,7 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     assert ((await ledger.lineage(lineage)).coined, (await ledger.client(lineage, "ann")).coined) == (1, 1)
     poor = Budget(WHOLE.picorho, "any", 1e-9)  # which allows none
     with pytest.raises(ActRefused, match="give it a larger delta"):
-        await ledger.set_client_budget(lineage, "ann", poor)
+        await ledger.set_budget(lineage, poor, client="ann")
     await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
     with pytest.raises(CoinsExhausted) as refused:
         await ledger.charge(request("bob", "m"))
@@ -390,7 +390,9 @@ async def test_no_receipt_marks_a_step_as_held_for_less_than_it_costs(ledger: Le
             await put_back(ledger, lineage, receipts)
     assert await spent(ledger, lineage) == {"": 0, "ann": 0}
     # Whoever writes to the store by other ways than these is found out by `verify`.
-    await ledger.apply(lineage, [Asked(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))])
+    await ledger.apply(
+        lineage, [LedgerRequest(request.lineage, "ann", 1.0, (Line(forged[0].terms, forged[0].questions),))]
+    )
     assert "receipt 1 was altered: it names a step that it does not pay for" in (await verify(ledger, lineage)).findings
     with pytest.raises(CannotRecover, match="names a step that it does not pay for"):
         [line async for line in backup(ledger, [lineage])]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
+    Balance,
     BudgetExhausted,
     Charge,
     ChargeRequest,
@@ -16,7 +17,6 @@ from accounting.ledger import (
     IdempotencyConflict,
     Ledger,
     MechanismNotAccepted,
-    Standing,
     UnknownClient,
     UnknownKey,
     UnknownLineage,
@@ -44,7 +44,7 @@ async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledge
     charge = await ledger.charge(asking(lineage, "ann", "1", "2"))
     assert charge.receipt is not None
     assert (charge.free, charge.new_to_client, charge.new_to_lineage) == ((False, False), 2, 2)
-    assert (charge.receipt.sequence, charge.receipt.rows, charge.receipt.total) == (1, 2, 2 * PRICE)
+    assert (charge.receipt.sequence, charge.receipt.releases, charge.receipt.total) == (1, 2, 2 * PRICE)
     assert charge.receipt.questions == (question("1"), question("2"))
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
     assert await _spent(ledger, lineage, "bob") == (0, 2 * PRICE)
@@ -131,7 +131,7 @@ async def test_amounts_are_exact_up_to_the_largest(ledger: Ledger, lineage: str)
         await ledger.charge(asking(lineage, "ann", *map(str, range(10_000)), cost=largest))
     assert caught.value.spent == largest.picorho
     assert caught.value.remaining == left
-    await ledger.set_client_budget(lineage, "ann", budget(largest.picorho + 3))
+    await ledger.set_budget(lineage, budget(largest.picorho + 3), client="ann")
     await ledger.charge(asking(lineage, "ann", "1", "2", cost=fine))
     await ledger.charge(asking(lineage, "ann", "3", cost=fine))
     with pytest.raises(BudgetExhausted):
@@ -181,15 +181,15 @@ async def test_the_bound_of_an_account_is_the_highest_limit_since_its_first_char
     ledger: Ledger, lineage: str
 ) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await ledger.set_lineage_budget(lineage, releases(8))  # which admitted nothing
+    await ledger.set_budget(lineage, releases(8))  # which admitted nothing
     assert (await ledger.lineage(lineage)).highest_limit == 8 * PRICE
     await ledger.charge(asking(lineage, "ann", "1"))
     for limit, highest in ((5, 8), (1, 8), (0, 8), (20, 20), (3, 20)):
-        await ledger.set_lineage_budget(lineage, releases(limit))
+        await ledger.set_budget(lineage, releases(limit))
         assert (await ledger.lineage(lineage)).highest_limit == highest * PRICE
-    await ledger.set_client_budget(lineage, "ann", releases(2))
+    await ledger.set_budget(lineage, releases(2), client="ann")
     replay = await ledger.charge(asking(lineage, "ann", "1"))
-    assert (replay.standing.highest_limit, replay.standing.budget.picorho) == (9 * PRICE, 2 * PRICE)
+    assert (replay.balance.highest_limit, replay.balance.budget.picorho) == (9 * PRICE, 2 * PRICE)
     assert (await verify(ledger, lineage)).findings == ()
 
 
@@ -216,7 +216,7 @@ async def test_what_a_client_sees_of_a_receipt_does_not_depend_on_others(ledger:
     other = (await ledger.charge(alone)).receipt
     assert shared is not None
     assert other is not None
-    assert (shared.sequence, shared.lineage_rows) != (other.sequence, other.lineage_rows)
+    assert (shared.sequence, shared.lineage_releases) != (other.sequence, other.lineage_releases)
     assert replace(shared, lineage=other.lineage).hash == other.hash
 
 
@@ -286,14 +286,14 @@ async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger,
     """Or nothing could be said of the account any more: the noise sampler's error takes a share of delta."""
     roomy, tight = Budget.from_rho(30, 1e-6, "gaussian"), Budget.from_rho(0.001, 1e-12, "gaussian")
     await open_accounts(ledger, lineage, roomy, ann=roomy)
-    await ledger.set_client_budget(lineage, "ann", tight)
-    await ledger.set_client_budget(lineage, "ann", roomy)
+    await ledger.set_budget(lineage, tight, client="ann")
+    await ledger.set_budget(lineage, roomy, client="ann")
     await ledger.charge(asking(lineage, "ann", "1"))
     before = await ledger.snapshot(lineage)
     with pytest.raises(ActRefused, match="delta must be at least"):
-        await ledger.set_client_budget(lineage, "ann", tight)
+        await ledger.set_budget(lineage, tight, client="ann")
     with pytest.raises(ActRefused, match="delta must be at least"):
-        await ledger.set_lineage_budget(lineage, tight)
+        await ledger.set_budget(lineage, tight)
     assert await ledger.snapshot(lineage) == before
 
 
@@ -301,28 +301,29 @@ async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_
     ledger: Ledger, lineage: str
 ) -> None:
     await open_accounts(ledger, lineage, budget(100 * PRICE), ann=budget(100 * PRICE))
-    await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
-    await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE))
+    await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"))
+    await ledger.set_budget(lineage, budget(50 * PRICE), client="ann")
     await ledger.charge(asking(lineage, "ann", "1"))
-    account = await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "any"))
-    assert account.budget == budget(50 * PRICE, "any")
+    await ledger.set_budget(lineage, budget(50 * PRICE, "any"))
+    assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
     with pytest.raises(ActRefused, match="cannot be narrowed"):
-        await ledger.set_lineage_budget(lineage, budget(50 * PRICE, "gaussian"))
+        await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"))
     with pytest.raises(ActRefused, match="cannot be narrowed"):
-        await ledger.set_client_budget(lineage, "ann", budget(50 * PRICE, "gaussian"))
+        await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"), client="ann")
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
 
 
 async def test_a_budget_below_what_is_spent_only_refuses_further_charges(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     await ledger.charge(asking(lineage, "ann", "1", "2"))
-    account = await ledger.set_client_budget(lineage, "ann", releases(1))
+    await ledger.set_budget(lineage, releases(1), client="ann")
+    account = await ledger.client(lineage, "ann")
     assert (account.spent, account.remaining) == (2 * PRICE, 0)
     with pytest.raises(BudgetExhausted) as caught:
         await ledger.charge(asking(lineage, "ann", "3"))
     assert (caught.value.remaining, caught.value.limit) == (0, PRICE)
     assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is None
-    await ledger.set_client_budget(lineage, "ann", releases(3))
+    await ledger.set_budget(lineage, releases(3), client="ann")
     await ledger.charge(asking(lineage, "ann", "3"))
 
 
@@ -348,7 +349,7 @@ async def test_a_batch_decides_each_request_for_itself_first_come_first_served(l
     ]  # fmt: skip
     receipts = [decision.receipt for decision in decisions if isinstance(decision, Charge)]
     assert [receipt.sequence for receipt in receipts if receipt] == [1, 2, 3]
-    assert [(receipt.rows, receipt.lineage_rows) for receipt in receipts if receipt] == [(3, 3), (1, 1), (2, 0)]
+    assert [(receipt.releases, receipt.lineage_releases) for receipt in receipts if receipt] == [(3, 3), (1, 1), (2, 0)]
     assert await ledger.receipts(lineage) == receipts
     assert await ledger.charge_batch([]) == []
 
@@ -358,7 +359,7 @@ async def test_ten_thousand_rows_in_one_request(ledger: Ledger, lineage: str) ->
     request = asking(lineage, "ann", *map(str, range(10_000)))
     charge = await ledger.charge(request)
     assert charge.receipt is not None
-    assert charge.receipt.rows == 10_000
+    assert charge.receipt.releases == 10_000
     assert await ledger.receipts(lineage) == [charge.receipt]
     assert (await ledger.charge(request)).free == (True,) * 10_000
     with pytest.raises(BudgetExhausted):
@@ -433,33 +434,33 @@ async def test_a_charge_says_how_both_accounts_stand_after_it(ledger: Ledger, li
     await open_accounts(ledger, lineage, releases(5), ann=releases(3), bob=releases(9))
     requests = [asking(lineage, *words) for words in (("ann", "1", "2"), ("bob", "1"), ("ann", "1"), ("ann", "3"))]
     decisions = await ledger.charge_batch(requests)
-    seen = [decision.standing for decision in decisions if isinstance(decision, Charge)]
+    seen = [decision.balance for decision in decisions if isinstance(decision, Charge)]
     ann, bob = releases(3), releases(9)
     assert seen == [
-        Standing(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
-        Standing(bob, 1 * PRICE, 9 * PRICE, 8 * PRICE, 3 * PRICE),
-        Standing(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
-        Standing(ann, 3 * PRICE, 3 * PRICE, 0, 2 * PRICE),
+        Balance(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
+        Balance(bob, 1 * PRICE, 9 * PRICE, 8 * PRICE, 3 * PRICE),
+        Balance(ann, 2 * PRICE, 3 * PRICE, 1 * PRICE, 3 * PRICE),
+        Balance(ann, 3 * PRICE, 3 * PRICE, 0, 2 * PRICE),
     ]
-    await ledger.set_lineage_budget(lineage, releases(2))
+    await ledger.set_budget(lineage, releases(2))
     (replay,) = await ledger.charge_batch([requests[0]])
     assert isinstance(replay, Charge)
-    assert replay.standing == Standing(ann, 3 * PRICE, 3 * PRICE, 0, 0)
-    assert replay.standing.questions_left(PRICE) == 0
+    assert replay.balance == Balance(ann, 3 * PRICE, 3 * PRICE, 0, 0)
+    assert replay.balance.questions_left(PRICE) == 0
 
 
 async def test_what_does_not_exist_is_said_not_to(ledger: Ledger, lineage: str) -> None:
     with pytest.raises(UnknownLineage):
         await ledger.lineage(lineage)
     with pytest.raises(UnknownLineage):
-        await ledger.set_lineage_budget(lineage, releases(1))
+        await ledger.set_budget(lineage, releases(1))
     await ledger.open_lineage(lineage, releases(1), time=0.0)
     with pytest.raises(UnknownClient):
         await ledger.client(lineage, "ann")
     with pytest.raises(UnknownClient):
         await ledger.revoke(lineage, "ann")
     with pytest.raises(UnknownClient):
-        await ledger.set_client_budget(lineage, "ann", releases(1))
+        await ledger.set_budget(lineage, releases(1), client="ann")
 
 
 async def test_an_idempotency_key_takes_the_same_room_however_long_it_is(

@@ -76,7 +76,7 @@ async def test_charge_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) 
         again = await ledger.charge(asking(lineage, "ann", *rows, "new"))
         assert again.free == (True,) * 300 + (False,)
         assert again.receipt is not None
-        assert again.receipt.rows == 1
+        assert again.receipt.releases == 1
         assert (await ledger.lineage(lineage)).releases == 301
 
 

@@ -371,7 +371,7 @@ async def test_a_journal_is_opened_without_reading_all_of_it(tmp_path: Path) -> 
     assert journal.known.writes == 20
     assert journal.known in read_acknowledged(tmp_path)
     assert most < path.stat().st_size / 2
-    assert sum(receipt.rows for receipt in read_journals(tmp_path)[0].receipts) == 10_000
+    assert sum(receipt.releases for receipt in read_journals(tmp_path)[0].receipts) == 10_000
 
 
 def test_a_line_whose_end_comes_while_it_is_read_is_left_to_the_next_reader(tmp_path: Path) -> None:

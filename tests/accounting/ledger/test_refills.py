@@ -213,11 +213,11 @@ async def test_the_owner_sets_changes_and_ends_a_refill_and_no_period_is_begun_a
         with pytest.raises(BudgetExhausted, match=r"until 2026-06-01") as caught:
             await ledger.charge(refused)
         assert caught.value.refilled == date(2026, 6, 1)
-        await ledger.set_client_budget(lineage, "ann", paced(3, "month"))
+        await ledger.set_budget(lineage, paced(3, "month"), client="ann")
         await ledger.charge(refused)
-        await ledger.set_client_budget(lineage, "ann", releases(20))  # at once, and no more
+        await ledger.set_budget(lineage, releases(20), client="ann")  # at once, and no more
         await ledger.charge(asking(lineage, "ann", "4", "5", "6"))
-        await ledger.set_client_budget(lineage, "ann", paced(3, "month"))  # in whose present month 6 are spent
+        await ledger.set_budget(lineage, paced(3, "month"), client="ann")  # in whose present month 6 are spent
         with pytest.raises(BudgetExhausted):
             await ledger.charge(asking(lineage, "ann", "7"))
         clock.set(CLOCK, _in_seconds(date(2026, 6, 1)))

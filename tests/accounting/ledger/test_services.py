@@ -241,7 +241,7 @@ async def test_a_journal_that_cannot_be_written_stops_charging_before_the_next_c
         await ledger.check("lineage")
         await ledger.charge(asking("lineage", "ann", "1", "2"))
         receipts = await ledger.receipts("lineage")
-        assert [receipt.rows for receipt in receipts] == [1, 1, 1]
+        assert [receipt.releases for receipt in receipts] == [1, 1, 1]
     (journal,) = read_journals(tmp_path / "journals")
     assert list(journal.receipts) == receipts
 

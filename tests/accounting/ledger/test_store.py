@@ -389,7 +389,7 @@ async def test_versions_of_the_library_lie_side_by_side(
             monkeypatch.undo()
             charge = await old.charge(asking(lineage, "ann", "1", "2", "3"))
             assert charge.receipt is not None
-            assert (charge.receipt.sequence, charge.receipt.rows) == (3, 1)
+            assert (charge.receipt.sequence, charge.receipt.releases) == (3, 1)
     assert _libraries(store) == {ours.name: ours.code, newer.name: newer.code}
 
 
@@ -411,7 +411,7 @@ async def test_a_lineage_of_another_format_is_left_alone(
             ledger.quote(asking(lineage, "ann", "2")),
             ledger.lineage(lineage),
             ledger.add_client(lineage, "bob", releases(1), key_digest("bob"), time=0.0),
-            ledger.set_lineage_budget(lineage, releases(10)),
+            ledger.set_budget(lineage, releases(10)),
         ]
         for call in calls:
             with pytest.raises(WrongFormat, match=f"format {written} .* begin anew in an empty store"):

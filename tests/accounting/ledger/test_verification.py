@@ -203,10 +203,10 @@ async def test_a_client_that_was_brought_back_and_given_a_budget_is_no_finding(
     await open_accounts(books, lineage, releases(99), ann=releases(50))
     keys = LineageKeys(lineage)
     lost = ChargeRequest(lineage, "bob", "model", "gaussian", COST, (question("lost"),), 1.0)
-    await books.apply(lineage, [lost.asked])
+    await books.apply(lineage, [lost.ledger_request])
     assert (await books.client(lineage, "bob")).revoked
     assert (await verify(books, lineage)).findings == ()
-    await books.set_client_budget(lineage, "bob", releases(3))
+    await books.set_budget(lineage, releases(3), client="bob")
     assert (await verify(books, lineage)).findings == ()
     store.hset(keys.client("bob").account, "revoked", "0")
     (finding,) = (await verify(books, lineage)).findings
@@ -270,6 +270,6 @@ async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lin
 
 async def test_acts_of_many_owners_at_once_form_one_chain(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
-    await asyncio.gather(*(ledger.set_client_budget(lineage, "ann", releases(2 + count)) for count in range(6)))
+    await asyncio.gather(*(ledger.set_budget(lineage, releases(2 + count), client="ann") for count in range(6)))
     assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add-client", *["budget"] * 6]
     assert (await verify(ledger, lineage)).findings == ()

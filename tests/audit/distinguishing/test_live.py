@@ -113,7 +113,7 @@ def test_noise_that_softmax_cannot_show_ends_the_audit_and_convicts_nobody(multi
     answers = mechanism.release(np.zeros((256, 10)), spread, SeededRandomness(0, ("live", "wide")))
     with pytest.raises(TooMuchNoise):
         audit.look(answers, spread, rng)
-    assert audit.looks == 0
+    assert audit.counts.looks == 0
     assert not audit.latest["refuted"]
 
     after = LiveAudit(mechanism, 10, 1e-5)
@@ -121,7 +121,7 @@ def test_noise_that_softmax_cannot_show_ends_the_audit_and_convicts_nobody(multi
     for ended in (audit, after):
         with pytest.raises(TooMuchNoise):
             ended.look(np.full((8, 10), 0.1), np.ones(8), rng)
-        assert ended.looks == 0
+        assert ended.counts.looks == 0
 
 
 @pytest.mark.parametrize("looks", [2_900, 10**6, 10**9])

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from accounting.losses import Cost, GaussianLoss
 from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
 from audit.distinguishing.service import JITTER, nearby_rows, observe_services
 from audit.endpoint import served_mechanism
+from audit.pieces import ResultStore
+from dpserve.local_services import running_services
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.seeded import SeededRandomness
-from training.data.records import Declaration, Records
+from training.bundle import save_bundle
+from training.data.records import Declaration, Records, Units
 from training.feature_maps import Identity
 from training.recipe import Recipe
 from training.train import train
@@ -71,6 +75,30 @@ def test_neighbours_differ_by_one_record(records):
     assert (len(more), more.y[-1]) == (len(records) + 1, 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_differ_by_one_unit_where_records_have_units(records, kind):
+    sizes = []
+
+    def counted(some):
+        sizes.append((len(some), len(np.unique(some.units.of))))
+        return trained(some)
+
+    by_person = replace(records, units=Units("person", np.arange(60) % 12))
+    pair = neighbours(kind, by_person, counted, np.random.default_rng(1))
+    assert set(sizes) == {(60, 12), (61, 13) if kind == "mislabelled" else (55, 11)}
+    assert pair.head_in.certificate.unit == "person"
+    assert 0 < pair.movement(strongest_row(pair, DECLARATION, records.X, np.random.default_rng(2)))[0] <= 1
+
+
+def test_models_that_protect_different_units_are_no_neighbours(records, tmp_path):
+    for name, units in (("in", Units("person", np.arange(60) % 12)), ("out", None)):
+        save_bundle(tmp_path / name, trained(replace(records, units=units)))
+    with pytest.raises(ValueError, match="protect different privacy units"):
+        running_services(("", ""), (tmp_path / "in", tmp_path / "out"), ("", ""), np.random.default_rng(0))
+    same = running_services(("", ""), (tmp_path / "in", tmp_path / "in"), ("", ""), np.random.default_rng(0))
+    assert "that one 'person' makes their difference" in same.note
+
+
 def test_nearby_rows_are_different_and_within_bounds():
     lower, upper = np.zeros(3), np.full(3, 4.0)
     row = np.array([[0.0, 4.0, 2.0]])  # two of its features lie on a bound
@@ -115,7 +143,7 @@ def test_the_mechanism_is_read_from_what_the_service_says(name, price):
     assert math.isclose(found.cost.rho, mechanism.cost.rho, rel_tol=1e-12)
 
 
-def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
+def test_an_unknown_mechanism_or_another_model_is_refused(pairs, tmp_path):
     with pytest.raises(ValueError, match="does not know"):
         served_mechanism({"mechanism": "oracle", "price_per_row": {"losses": str(Cost((GaussianLoss(1.0),)))}})
 
@@ -131,11 +159,12 @@ def test_an_unknown_mechanism_or_another_model_is_refused(pairs):
             return self.said
 
     pair = pairs["natural"]
+    rng = np.random.default_rng(0)
     ours, theirs = Says(pair.head_in, str(Gaussian(1.0).cost)), Says(pair.head_out, str(Gaussian(2.0).cost))
     with pytest.raises(ValueError, match="another model"):
-        observe_services(theirs, ours, pair, pair.row[None], 10, np.random.default_rng(0))
+        observe_services(theirs, ours, pair, pair.row[None], 10, rng, ResultStore(tmp_path), seed=0)
     with pytest.raises(ValueError, match="different prices"):
-        observe_services(ours, theirs, pair, pair.row[None], 10, np.random.default_rng(0))
+        observe_services(ours, theirs, pair, pair.row[None], 10, rng, ResultStore(tmp_path), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +197,7 @@ def test_two_real_services_are_told_apart_as_far_as_their_price_allows(tmp_path,
     assert sum(len(one["in"]) for one in scored) == sum(len(one["out"]) for one in scored) == 600
 
 
-def test_answers_that_were_kept_are_not_asked_again(pairs):
+def test_answers_that_were_kept_are_not_asked_again(pairs, tmp_path):
     """An interrupted audit finds the same with the same seed, and asks for what is missing alone."""
     pair = pairs["outlier"]
     mechanism = Gaussian(1.0)
@@ -192,24 +221,17 @@ def test_answers_that_were_kept_are_not_asked_again(pairs):
             phi = self.head.features(X)
             return mechanism.release(self.head.logits(phi), self.head.logit_sensitivity(phi), self.noise)
 
-    store = {}
-
-    def kept(piece, ask):
-        key = json.dumps(piece, sort_keys=True)
-        if key not in store:
-            store[key] = ask()
-        return store[key]
-
     def audit(seed):
         services = Serves(pair.head_in), Serves(pair.head_out)
-        rng = np.random.default_rng(seed)
-        return observe_services(*services, pair, pair.row[None], 100, rng, kept=kept)[1:]
+        rng, store = np.random.default_rng(seed), ResultStore(tmp_path)
+        return observe_services(*services, pair, pair.row[None], 100, rng, store, seed=seed)[1:]
 
     first = audit(3)
     assert sum(rows_asked) == 200
     assert np.array_equal(audit(3), first)
     assert sum(rows_asked) == 200
-    del store[next(iter(store))]
+    kept = {tuple(json.loads(path.read_text())["result"]["in"]): path for path in tmp_path.iterdir()}
+    kept[tuple(first[0][:30])].unlink()
     again = audit(3)
     assert sum(rows_asked) == 260
     assert np.array_equal(np.array(again)[:, 30:], np.array(first)[:, 30:])

@@ -110,7 +110,7 @@ def test_rows_that_come_again_on_one_side_are_counted_and_compared_with_nobody()
     assert found.repeated == (31, 4)
     assert (found.duplicates, found.overlap) == (3, pytest.approx(3 / 52))
     assert not found.distinguishable
-    assert "31 members and 4 non-members have a row that another of their kind has" in found.warnings()[-1]
+    assert "31 members and 4 non-members share every row with others" in found.warnings()[-1]
     assert difference(again, others).repeated == (30, 0)
 
 

@@ -19,21 +19,21 @@ QUICK = Choices(shadow_models=2, attack_epochs=1, seed=1)
 class Free(BundleEndpoint):
     """Charges for the first question of all."""
 
-    def _charge(self, questions):
+    def charge(self, questions):
         self.paid = 1
 
 
 class Discounting(BundleEndpoint):
     """Charges for all questions of a request but one."""
 
-    def _charge(self, questions):
-        super()._charge(set(sorted(questions)[1:]))
+    def charge(self, questions):
+        super().charge(set(sorted(questions)[1:]))
 
 
 class Unshared(BundleEndpoint):
     """Charges every key's account and nobody's lineage."""
 
-    def _charge(self, questions):
+    def charge(self, questions):
         self.paid += len(questions - self.asked)
         self.asked |= questions
 
@@ -41,7 +41,7 @@ class Unshared(BundleEndpoint):
 class Overspending(BundleEndpoint):
     """Charges until nothing is left, and refuses nothing."""
 
-    def _charge(self, questions):
+    def charge(self, questions):
         new = len(questions - self.asked)
         self.asked |= questions
         self.paid += new

@@ -58,7 +58,7 @@ def test_the_file_is_its_owners_alone_from_its_creation(tmp_path):
         os.umask(former)
 
 
-def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path):
+def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path, monkeypatch):
     """Two journals of one attack share neither salt nor names; plain digests of rows, keys and records are in neither.
 
     Who has the file and knows a row, but neither the keys nor the other candidates, cannot test for it.
@@ -73,11 +73,14 @@ def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path):
     assert all(lines[0][0][name] != lines[1][0][name] for name in ("salt", "keys", "records"))
     for text in texts:
         assert not any(known in text for known in ("a key", "d" * 64, *(row_name(row) for row in ROWS)))
-    for keys, what in ((["another key"], purpose), (["a key"], purpose | {"records": "e" * 64})):
-        guess = Journal(None, MODEL, keys, what)
-        guess._take(lines[0][0]["salt"])
-        guess.add(0, ROWS, ANSWERS)
-        assert not guess._answers[0].keys() & {line["row"] for line in lines[0][1:]}
+    monkeypatch.setattr("secrets.token_hex", lambda _: lines[0][0]["salt"])
+    guesses = {"right": (["a key"], purpose), "key": (["another key"], purpose)}
+    guesses["records"] = (["a key"], purpose | {"records": "e" * 64})
+    asked = {line["row"] for line in lines[0][1:]}
+    for wrong, (keys, what) in guesses.items():
+        Journal(tmp_path / wrong, MODEL, keys, what).add(0, ROWS, ANSWERS)
+        names = {json.loads(line)["row"] for line in (tmp_path / wrong).read_text().splitlines()[1:]}
+        assert names == asked if wrong == "right" else names.isdisjoint(asked)
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):

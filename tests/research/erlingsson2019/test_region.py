@@ -11,17 +11,25 @@ from audit.reports import ACQUITTED
 from research.erlingsson2019 import region
 from research.erlingsson2019.__main__ import app
 from research.erlingsson2019.region import PRINTED, Printed, attack_rates, losses
+from research.white_box.bounds import pooled_bound
 from training.releases.dpsgd.network import Network
 
 
 def test_points_of_training_share_the_doubt_of_a_conviction(monkeypatch):
     asked = []
-    monkeypatch.setattr(region, "_train", lambda *_: {})
-    monkeypatch.setattr(region, "_point", lambda *given: asked.append(given[-1]))
-    store = SimpleNamespace(result=lambda piece, compute: compute())
+
+    def spy(inside, outside, confidence):
+        asked.append(confidence)
+        return pooled_bound(inside, outside, confidence)
+
+    monkeypatch.setattr(region, "pooled_bound", spy)
+    seen = {"without": [0.0, 1.0] * 50, "with": [1.0, 0.0] * 50}
+    store = SimpleNamespace(
+        result=lambda piece, compute: seen | {"accuracy": 0.5, "true_positives": 0.05, "advantage": 0.0}
+    )
     setting = region.SETTINGS["digits"]
     region.points(setting, (1.0, 4.0), None, store, 0, 0.95, 0.99, lambda *_: None)
-    assert asked == pytest.approx([0.995] * 2)
+    assert asked == pytest.approx([0.95, 0.995] * 2)
 
 
 def test_yeom_s_attack_on_losses():

@@ -3,26 +3,10 @@
 import numpy as np
 import pytest
 
-from accounting.conversions import gaussian_mu
 from research.nasr2023 import faults
-from research.nasr2023.faults import FAULT_EPSILON, FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
+from research.nasr2023.faults import FAULTS, faulty, noise_ratio_of, observations_for, planted_fault
 from research.white_box.bounds import largest_ratio, pooled_bound, power, repetition_bound
-from research.white_box.observations import Descent, dirac, observe_steps
-from training.releases.dpsgd.step import StepRelease
-
-DELTA = 1e-5
-CLAIMED_MU = gaussian_mu(FAULT_EPSILON, DELTA)
-CLAIM = StepRelease(1 / CLAIMED_MU, 0.2)
-SURE = 1 - 1e-6
-
-
-def observed(audited, records, steps):
-    canary = dirac(audited.network.size, 7, 100.0)
-    found = observe_steps(audited, records, Descent(steps, 0.01), canary)
-    return found.with_canary, found.without
-
-
-MU = CLAIMED_MU
+from tests.research.steps import CLAIM, CLAIMED_MU, DELTA, SURE, observed
 
 
 def test_clipping_after_averaging_is_convicted(network, records):
@@ -64,10 +48,10 @@ def test_too_little_noise_is_convicted(network, records):
 
 @pytest.mark.parametrize("ratio", [0.3, 0.6, 0.8255])
 def test_an_audit_is_sized_for_its_fault(ratio):
-    count = observations_for(MU, ratio, 1 - 1e-9 / 3)
-    assert power(MU, ratio, count, 1 - 1e-9 / 3) >= 0.99
-    assert power(MU, ratio, count * 9 // 10, 1 - 1e-9 / 3) < 0.99
-    assert ratio <= largest_ratio(MU, count, 1 - 1e-9 / 3) < ratio * 1.01
+    count = observations_for(CLAIMED_MU, ratio, 1 - 1e-9 / 3)
+    assert power(CLAIMED_MU, ratio, count, 1 - 1e-9 / 3) >= 0.99
+    assert power(CLAIMED_MU, ratio, count * 9 // 10, 1 - 1e-9 / 3) < 0.99
+    assert ratio <= largest_ratio(CLAIMED_MU, count, 1 - 1e-9 / 3) < ratio * 1.01
 
 
 def test_faults_need_names_and_ratios_that_mean_something(network):
@@ -80,4 +64,4 @@ def test_faults_need_names_and_ratios_that_mean_something(network):
     with pytest.raises(ValueError, match="or none, not"):
         planted_fault("clip-never")
     with pytest.raises(ValueError, match="cannot distinguish"):
-        observations_for(MU, 1.0, SURE)
+        observations_for(CLAIMED_MU, 1.0, SURE)

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from accounting.conversions import gaussian_mu
 from mechanisms.seeded import SeededRandomness
 from research.white_box.bounds import pooled_bound
 from research.white_box.observations import Example
+from tests.research.steps import CLAIMED_MU, SURE
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease, private_step
 
-DELTA = 1e-5
-CLAIMED_MU = gaussian_mu(1.27, DELTA)
 RELEASE = StepRelease(1 / CLAIMED_MU, 1.0, clip_norm=0.1)
-SURE = 1 - 1e-6
 FAR = 2.0**60
 
 

@@ -4,21 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from accounting.conversions import gaussian_mu
 from research.white_box.bounds import pooled_bound, repetition_bound
-from research.white_box.observations import Descent, clipped, dirac, observe_steps, sound
-from training.releases.dpsgd.step import StepRelease
-
-DELTA = 1e-5
-CLAIMED_MU = gaussian_mu(1.27, DELTA)
-CLAIM = StepRelease(1 / CLAIMED_MU, 0.2)
-SURE = 1 - 1e-6
-
-
-def observed(audited, records, steps):
-    canary = dirac(audited.network.size, 7, 100.0)
-    found = observe_steps(audited, records, Descent(steps, 0.01), canary)
-    return found.with_canary, found.without
+from research.white_box.observations import clipped, sound
+from tests.research.steps import CLAIM, CLAIMED_MU, SURE, observed
 
 
 @pytest.fixture(scope="module")

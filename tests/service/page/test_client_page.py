@@ -495,3 +495,9 @@ def test_receipts_are_paged_newest_first(service, tab, key):
     expect(page.get_by_role("button", name="Older")).to_be_disabled()
     expect(page.get_by_role("img", name="in 23 charges")).to_be_visible()
     tab.shot("receipts")
+
+
+def test_the_documentation_shows_every_operation_under_its_policy(tab, service):
+    tab.page.goto(f"{service.url}/docs")
+    paths = service.http().get("/openapi.json").json()["paths"]
+    expect(tab.page.locator(".opblock")).to_have_count(sum(map(len, paths.values())))

@@ -99,6 +99,18 @@ def test_the_owner_sees_accounts_models_and_verdicts(tab, url, service, head):
     tab.shot("owner")
 
 
+def test_the_owner_reads_the_receipts_of_a_lineage(tab, url, service):
+    page = sign_in(tab, url)
+    page.get_by_role("button", name=service.predictor.lineage).click()
+    page.get_by_role("button", name="Show its receipts").click()
+    expect(page.locator("#act-body tbody tr")).to_have_count(10)
+    expect(page.locator("#act-body tbody tr").first).to_contain_text("bob")
+    page.get_by_role("button", name="Older").click()
+    expect(page.locator("#act-body tbody tr").first).to_contain_text("alice")
+    assert violations(page) == []
+    page.get_by_role("button", name="Close").click()
+
+
 def test_verdicts_have_their_plots(tab, url):
     page = sign_in(tab, url)
     texts = page.locator("#verdicts-body article .tag").all_inner_texts()

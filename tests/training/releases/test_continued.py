@@ -20,7 +20,7 @@ from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
 from training.errors import BundleError
 from training.loading import load_model
-from training.releases import continued
+from training.releases import calibration
 from training.releases.class_sums import save_class_sums, train_class_sums, unit
 from training.releases.continued import (
     BIAS,
@@ -215,7 +215,7 @@ def test_an_audit_of_a_step_finds_as_much_as_is_claimed_and_no_more():
 def test_the_price_of_steps_is_that_of_their_law():
     for share in (1e9, 1e11):
         mu = mu_for(int(share))
-        assert law(mu, 4, 9).cost.losses == continued.losses(mu)
+        assert law(mu, 4, 9).cost.losses == calibration.losses(mu)
 
 
 def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise():
@@ -225,7 +225,7 @@ def test_answers_after_gradient_steps_say_that_nothing_is_known_of_their_noise()
     )
     assert model.stepped is not None
     _, noise = model.answers(records.X[:3])
-    said = noise.uncertainty(model.probabilities(records.X[:3]))
-    assert said.lower is None
-    assert said.undecided.all()
-    assert "gradient steps" in said.no_interval
+    shown = model.probabilities(records.X[:3])
+    assert noise.ends(shown) is None
+    assert noise.undecided(shown).all()
+    assert "gradient steps" in noise.no_interval

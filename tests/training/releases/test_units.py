@@ -15,7 +15,7 @@ from training.data.records import Units
 from training.errors import BundleError, TrainingError
 from training.loading import load_model
 from training.recipe import Recipe
-from training.releases import calibration
+from training.releases import calibration, continued
 from training.releases.class_sums import GRID, centre_of, save_class_sums, sums_of, train_class_sums, unit
 from training.releases.dpsgd.choices import by_rule
 from training.releases.dpsgd.model import save_dpsgd
@@ -26,6 +26,7 @@ from training.releases.objective import perturbation_for, train_perturbed
 from training.releases.weights import release_weights, save_weights
 from training.sums import ROWS, of_rows
 from training.teachers.bundle import save_teachers
+from training.teachers.networks import Schedule
 from training.teachers.train import TeachersRecipe, parts_of, train_teachers
 from training.train import train
 
@@ -95,7 +96,7 @@ def test_without_weights_a_unit_moves_the_centre_further():
 def test_no_unit_moves_a_round_of_calibration_by_more_than_one_record_may():
     generator = np.random.default_rng(1)
     shares = generator.standard_normal(3)
-    for rows, y, of, mine in cases(60):
+    for rows, y, of, mine in cases():
         if mine.all():
             continue
         logits = 50 * rows[:, :1] * np.array([1.0, -1.0, 0.3])
@@ -105,6 +106,20 @@ def test_no_unit_moves_a_round_of_calibration_by_more_than_one_record_may():
         assert squared((one - other) / GRID) <= Fraction(calibration.ROUND_PART) ** 2
         one, other = (each.total(functools.partial(calibration._counts_term, classes=3)) for each in pair)
         assert squared((one - other) / GRID) <= Fraction(calibration.COUNTS_PART) ** 2
+
+
+def test_no_unit_moves_a_gradient_step_of_class_sums_further_than_a_record_may():
+    """Whatever the weights are that the steps before led to."""
+    largest = 0.0
+    for seed, (whole, less, row) in enumerate(neighbours()):
+        dimension = len(row)
+        network = Network((dimension, 3))
+        parameters = 10.0 ** (seed % 4 - 2) * np.random.default_rng(seed).standard_normal(network.size)
+        step = functools.partial(continued._gradients, network=network, parameters=parameters, rows=ROWS)
+        ((apart, _),) = network.layers(whole.total(step) - less.total(step))
+        largest = max(largest, float(np.linalg.norm(apart)) / continued.movement(dimension))
+        assert largest <= 1
+    assert largest > 0.9
 
 
 def test_no_unit_moves_the_sum_of_a_step_further_than_a_record_may():
@@ -173,6 +188,38 @@ def test_units_of_one_record_release_what_records_do(kind):
     if kind == "weights":
         of_units, of_records = of_units.at("full"), of_records.at("full")
     np.testing.assert_array_equal(of_units.logits(X), of_records.logits(X))
+
+
+def test_no_unit_moves_more_than_one_teacher_or_the_mean_further_than_certified():
+    """Every set is trained with a unit and again without it: the same bits in all teachers but that unit's."""
+    changed = 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        n, teachers = int(generator.integers(3, 30)), int(generator.integers(2, 6))
+        records = with_units(make_records(seed=seed, n=n), generator.integers(0, 8, n))
+        mine = records.units.of == generator.choice(records.units.of)
+        if mine.all():
+            continue
+        units = Units("person", np.unique(records.units.of[~mine], return_inverse=True)[1],
+                      records.units.names[np.unique(records.units.of[~mine])])  # fmt: skip
+        rest = replace(records, X=records.X[~mine], y=records.y[~mine], units=units)
+        rule = ("votes", "probabilities")[seed % 2]
+        recipe = TeachersRecipe("m", identity(records), teachers, rule=rule, schedule=Schedule(8, 4, learning_rate=1.0))
+        whole, less = (train_teachers(some, recipe, "lineage", KEY) for some in (records, rest))
+        (weights, biases), (others, other_biases) = whole.layers[0], less.layers[0]
+        moved = (weights != others).any(axis=(1, 2)) | (biases != other_biases).any(axis=1)
+        assert moved.sum() <= 1
+        X = whole.features(generator.uniform(-1, 2, (20, 4)))
+        assert np.all(np.linalg.norm(whole.logits(X) - less.logits(X), axis=1) <= whole.logit_sensitivity(X))
+        changed += int(moved.sum())
+    assert changed > 180  # so that the test above could fail
+
+
+def test_records_of_a_unit_by_themselves_would_move_several_teachers():
+    """The control: without units the records of one person are with several teachers."""
+    records = make_records(n=90)
+    mine = np.arange(90) % 13 == 4
+    assert sum(bool(set(rows) & set(np.flatnonzero(mine))) for rows in parts_of(records, KEY, 5)) > 1
 
 
 def test_all_records_of_a_unit_are_in_one_teachers_part():

@@ -11,7 +11,7 @@ from mechanisms.answer_noise import UnknownNoise
 from training.releases.dpsgd.certificate import DpSgdCertificate
 from training.releases.dpsgd.exact import matrix_on_grid, on_grid, product
 from training.releases.dpsgd.network import Floats
-from training.releases.model import Around
+from training.releases.model import Around, rounded
 from training.sealing import (
     checked_tensors,
     layer_shapes,
@@ -60,7 +60,7 @@ class DpSgdModel:
         are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
         first = self._first.products(self.certificate.feature_map(X, self.tensors))
-        values = first * self.certificate.input_norm + self._layers[0][1]
+        values = first * self.certificate.input_norm + self.layers[0][1]
         for weights, biases in self._later:
             active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
             coarse = on_grid(active)
@@ -74,18 +74,20 @@ class DpSgdModel:
     def _later(self) -> list[tuple[Floats, Floats]]:
         """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
         found = []
-        for weights, biases in self._layers[1:]:
+        for weights, biases in self.layers[1:]:
             coarse = matrix_on_grid(weights)
             found.append((np.hstack([coarse, matrix_on_grid(weights - coarse)]), biases))
         return found
 
     @functools.cached_property
-    def _layers(self) -> list[tuple[Floats, Floats]]:
-        return self.certificate.network.layers(self.parameters)
+    def layers(self) -> list[tuple[Floats, Floats]]:
+        """Each layer's weights (inputs, outputs) and biases, the first weights `rounded` for exact products."""
+        (weights, biases), *others = self.certificate.network.layers(self.parameters)
+        return [(rounded(weights.T).T, biases), *others]
 
     @functools.cached_property
     def _first(self) -> Around:
-        return Around.mean(self.centre, self._layers[0][0].T)
+        return Around.mean(self.centre, self.layers[0][0].T)
 
 
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:

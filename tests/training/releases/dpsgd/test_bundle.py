@@ -60,7 +60,7 @@ def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(m
         GaussianLoss(certificate.calibration_mu),
     )
     assert PRICE - 3 <= cost.picorho <= PRICE
-    assert cost.standing == "gaussian"
+    assert cost.kind == "gaussian"
     assert gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier, 0.2, 20)
     assert not gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
     certificate.verify()

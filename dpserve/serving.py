@@ -1,0 +1,448 @@
+"""The service that comes of its settings, in one process or several: `dpserve serve`."""
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import typer
+from anyio.from_thread import start_blocking_portal
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from accounting.budgets import Budget, accepts_for
+from accounting.ledger import Ledger, LineageAccount, key_digest
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.commands import options
+from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
+from mechanisms.mechanism import Mechanism, priced
+from service.admin.app import AdminPort, admin_port
+from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
+from service.admin.verdicts import FOLDER
+from service.errors import CannotServe
+from service.http.app import HttpOptions, create_app
+from service.http.authentication import Authentication
+from service.http.requests import Bodies
+from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
+from service.metered import MeteredPredictor, ServedModel
+from service.models import Models
+from service.opening import check_affordable, check_release, open_lineage
+from service.pay_once import PayOncePredictor
+from service.predictor import Predictor
+from service.telemetry import logs
+from service.telemetry.logs import RequestLog
+from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
+from service.telemetry.tracing import RequestSpans, configured_tracing
+from service.watching import Stamp, Watch, stamp_of
+from training.errors import extra
+from training.loading import load_model
+from training.published.bundle import PublishedNetwork
+from training.releases.model import ReleasedModel
+
+if TYPE_CHECKING:
+    from dpserve.self_audit import SelfAudit
+
+_OTHER_FILES = 256
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
+_SHOWN_AUDIT = "self-audit.json"
+
+
+class _Stopped(Exception):
+    """The owner told the service to stop before it answered."""
+
+
+Model = ServedModel | ReleasedModel
+
+_loaded: WeakValueDictionary[tuple[Path, Stamp], Model] = WeakValueDictionary()
+_loading = threading.Lock()
+"""What this process serves: its event loops answer from the same weights."""
+
+
+@dataclass(frozen=True)
+class ConfiguredService:
+    """A service by these settings. It goes to every worker."""
+
+    settings: ServeSettings
+    grpc_port: int | None = None
+    """Where each of its processes answers over gRPC."""
+
+    @property
+    def server(self) -> ServiceSettings:
+        """How it answers at its port, and what it takes."""
+        settings = self.settings
+        return ServiceSettings(
+            workers=settings.workers,
+            largest_batch=settings.largest_batch,
+            trusted_proxies=settings.proxies,
+            tls=settings.tls(),
+        )
+
+    def open_ledger(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts."""
+        return Ledger.open(
+            options.ledger_location(self.settings.ledger),
+            rehearsal=self.settings.rehearsal,
+            replicas=self.settings.ledger_replicas,
+            # What a rehearsal loses is no loss.
+            journals=None if self.settings.rehearsal else options.journals_folder(),
+        )
+
+    def run(self) -> None:
+        """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        os.umask(0o077)  # what this process and its store write is the owner's alone
+        _raise_file_limit(self.server.max_connections * (1 if self.grpc_port is None else 2))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
+        try:
+            with ExitStack() as opened:
+                status = self._run(opened)
+        except _Stopped:
+            return
+        if status:
+            raise typer.Exit(status)
+
+    def _run(self, opened: ExitStack) -> int:
+        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
+        admin = open_port(self.settings, listening.getsockname()[1])
+        if admin is not None:
+            opened.enter_context(admin.listening)
+        loaded = [self._load(bundle) for bundle in self.settings.bundle]
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
+        audit = self._audit(loaded, folder)
+        # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
+        portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
+        ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
+        models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
+        metrics, counts, application = self._application(folder, None if audit is None else audit.published)
+        if admin is not None:
+            watched = replace(admin, live_audit=None if audit is None else audit.published)
+            log = _request_log(self.settings)
+            port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
+            opened.enter_context(portal.wrap_async_context_manager(port))
+        address = url_of(listening, self.server.tls)
+        names = ", ".join(models.names) or "no model yet"
+        when_answering(address, self.server.tls, partial(self._announce, names, address, admin, audit))
+        try:
+            return run(application, self.server, listening)
+        finally:
+            if audit is not None:
+                audit.stop()
+
+    def _application(
+        self, folder: Path, published: Callable[[], dict[str, Any]] | None
+    ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
+        """Return where the owner's port counts, what to read all counts from, and what makes an application."""
+        metrics = Metrics()
+        if self.server.workers == 1:
+            application = Application(self._opened(metrics, published))
+            return metrics, lambda: [metrics.registry], lambda: application
+        os.environ[MULTIPROCESS_FOLDER] = str(folder)
+        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
+
+    @asynccontextmanager
+    async def _models(self, ledger: Ledger, *, first: bool = False) -> AsyncIterator[Models]:
+        """Give what is served, for as long as the block lasts. Raises CannotServe and what a bundle is refused with.
+
+        first: whether to see to the lineages' accounts; those who come after find them.
+        """
+
+        async def opened(bundle: Path) -> Predictor:
+            loaded = await asyncio.to_thread(self._load, bundle)
+            if first:
+                await self._prepare(ledger, loaded)
+            else:
+                await ledger.join(loaded.certificate.lineage)
+                account = await ledger.lineage(loaded.certificate.lineage)
+                if bundle not in self.settings.bundle:
+                    # What the first refuses is served by nobody. Bundles that are named end the service there.
+                    await self._check_paid(ledger, account, self._predictor(loaded, ledger))
+            return self._predictor(loaded, ledger)
+
+        models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
+        for bundle in self.settings.bundle:
+            predictor = await opened(bundle)
+            if (name := predictor.certificate.name) in models.names:
+                raise CannotServe(f"two bundles hold a model called {name}: train one of them under another --name")
+            models.add(predictor)
+        watching = None
+        if self.settings.watch is not None:
+            watch = Watch(self.settings.watch, models, opened)
+            await watch.look(first=True)
+            watching = asyncio.create_task(watch.run())
+        if self.settings.default is not None and models.default is None and watching is None:
+            raise CannotServe(f"--default {self.settings.default}: the models are {', '.join(models.names)}")
+        try:
+            yield models
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await models.close()
+
+    async def _prepare(self, ledger: Ledger, loaded: Model) -> None:
+        """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
+        account = await open_lineage(
+            ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
+        )
+        predictor = self._predictor(loaded, ledger)
+        await self._check_paid(ledger, account, predictor)
+        if isinstance(predictor, PayOncePredictor) and (charged := await predictor.hold_for_owner()):
+            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+
+    @staticmethod
+    async def _check_paid(ledger: Ledger, account: LineageAccount, predictor: Predictor) -> None:
+        """Raise CannotServe unless the lineage's account can pay for what a model answers."""
+        if isinstance(predictor, MeteredPredictor):
+            check_affordable(account, predictor.mechanism)
+        elif isinstance(predictor, PayOncePredictor):
+            await check_release(ledger, predictor.released)
+
+    @asynccontextmanager
+    async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:
+        """Give the application of one process. published: what the service's own audit has found."""
+        http = await _http_options(self.settings)
+        bodies = Bodies(http.seconds_for_body)
+        async with (
+            aclosing(http),
+            self.open_ledger() as ledger,
+            self._models(ledger) as models,
+            self._over_grpc(models, ledger, metrics, http, bodies),
+        ):
+            if ledger.rehearsal:
+                logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
+            largest = self.server.largest_body
+            yield create_app(
+                models, ledger, largest_body=largest, metrics=metrics, options=http, audit=published, bodies=bodies
+            )
+
+    def _over_grpc(
+        self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions, bodies: Bodies
+    ) -> AbstractAsyncContextManager[object]:
+        """Return what answers over gRPC too, if that is to be."""
+        if self.grpc_port is None:
+            return nullcontext()
+        with extra("grpc", "answering over gRPC"):
+            from service.rpc.server import GrpcPort
+
+        authentication = Authentication(ledger, http.tokens, http.rate_limit, http.failed_tries)
+        spans = None if http.tracing is None else RequestSpans(http.tracing)
+        port = GrpcPort(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
+        longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
+        return port.listening(
+            _address(self.settings.host, self.grpc_port),
+            longest=longest if self.settings.watch is None else LARGEST_BODY,
+            drain_seconds=self.server.drain_seconds,
+            most_connections=self.server.max_connections,
+            tls=self.server.tls,
+        )
+
+    def worker_application(self, folder: Path) -> Application:
+        """Return the application of one of several workers. folder: what they share with the owner's process."""
+        logs.configure(self.settings.log_format)
+        logs.name_worker()
+        _end_with_parent()
+        published = None
+        if self.settings.self_audit_key is not None:
+            from dpserve.self_audit import shown_in
+
+            published = partial(shown_in, folder / _SHOWN_AUDIT)
+        return Application(self._opened(Metrics(), published))
+
+    def _load(self, bundle: Path) -> Model:
+        """Return a bundle's model, which is in memory once."""
+        with _loading:
+            key = bundle, stamp_of(bundle) if bundle.is_dir() else ()
+            model = _loaded.get(key)
+            if model is None:
+                model = _loaded[key] = load_model(bundle, self.settings.device)
+        if isinstance(model, ReleasedModel):
+            self._check_release(model)
+        else:
+            self._priced(model)
+        return model
+
+    def _predictor(self, model: Model, ledger: Ledger) -> Predictor:
+        """Return what answers."""
+        settings = self.settings
+        limits: dict[str, Any] = {
+            "largest_batch": settings.largest_batch,
+            "max_batch_size": settings.max_batch_size,
+            "max_batch_time": settings.max_batch_time,
+        }
+        if isinstance(model, ReleasedModel):
+            return PayOncePredictor(model, ledger, **limits)
+        return MeteredPredictor(model, self._priced(model), ledger, **limits)
+
+    def _budget(self, model: Model) -> Budget | None:
+        if not self.settings.is_given:
+            return None
+        cost = Cost.parse(model.certificate.cost) if isinstance(model, ReleasedModel) else self._priced(model).cost
+        return self.settings.budget(self.settings.accepts or accepts_for(cost))
+
+    def _check_release(self, model: ReleasedModel) -> None:
+        """Raise CannotServe for settings that concern other models alone, where there is no other."""
+        if len(self.settings.bundle) != 1 or self.settings.watch is not None:
+            return
+        if self.settings.self_audit_key is not None:
+            raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
+        if self.settings.mechanism is not None or self.settings.price is not None:
+            raise CannotServe(
+                f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
+                "trained, and its price fixed, so leave --mechanism and --price out"
+            )
+
+    def _priced(self, model: ServedModel) -> Mechanism:
+        mechanism, price = self.settings.mechanism or DEFAULT_MECHANISM, self.settings.price or DEFAULT_PRICE
+        chosen = priced(mechanism, price, len(model.certificate.classes))
+        if isinstance(model, PublishedNetwork):
+            model.certificate.check_mechanism(chosen, accept_unproven=self.settings.accept_unproven)
+        if chosen.status != "proven" and not self.settings.accept_unproven:
+            raise CannotServe(
+                f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and "
+                "for three or more classes no finite epsilon holds. Serve it with --accept-unproven, or choose a "
+                "proven one"
+            )
+        return chosen
+
+    def _audit(self, loaded: Sequence[Model], folder: Path) -> "SelfAudit | None":
+        """Return the service's own audit of the default model; the workers show what it writes in `folder`."""
+        settings, key = self.settings, self.settings.self_audit_key
+        if key is None:
+            return None
+        from dpserve.self_audit import SelfAudit
+
+        audited = [model for model in loaded if settings.default in (None, model.certificate.name)]
+        if len(audited) != 1 or isinstance(audited[0], ReleasedModel) or (settings.watch and not settings.default):
+            raise CannotServe("--self-audit-key audits a bundle's model that takes noise: name it with --default")
+        kept = options.state_folder() / "self-audit"
+        shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
+        rows = min(settings.self_audit_rows, settings.largest_batch)
+        mechanism = self._priced(audited[0])
+        return SelfAudit(audited[0], mechanism, key, settings.self_audit_seconds, rows, kept, shown)
+
+    def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
+        kind = self.settings.log_format
+        if admin is not None:
+            where = where_the_key_is(options.state_folder())
+            own = url_of(admin.listening, self.server.tls)
+            typer.echo(logs.announcement(f"the owner's port is {own}, its key is in {where}", kind))
+        if self.grpc_port is not None:
+            own = _address(self.settings.host, self.grpc_port)
+            typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
+        typer.echo(logs.announcement(f"serving {names} on {address}", kind))
+        if audit is not None:
+            audit.start(address, self.server.tls)
+
+
+def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
+    """Listen on the owner's port, if there is to be one. Raises CannotServe and OSError."""
+    if not settings.admin:
+        return None
+    folder = options.state_folder()
+    key, metrics = admin_key(folder), metrics_key()
+    if key == metrics:
+        raise CannotServe(f"{METRICS_VARIABLE} must not be the admin key: it is for those who may read /metrics alone")
+    return AdminPort(
+        _listening(settings, service_port),
+        key_digest(key),
+        folder / FOLDER,
+        metrics_digest=None if metrics is None else key_digest(metrics),
+    )
+
+
+def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
+    if settings.admin_port is not None:
+        return bind(settings.admin_host, settings.admin_port, "admin-port")
+    following = service_port + 1 if 0 < service_port < 65535 else 0
+    try:
+        return bind(settings.admin_host, following, "admin-port")
+    except CannotServe:
+        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let this process and its workers have so many connections in addition to the files that they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
+
+
+def _end_with_parent() -> None:
+    """Have the kernel tell this worker to end when the process that started it is gone."""
+    with suppress(OSError, AttributeError):  # which only Linux has
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _stop(*_: object) -> None:
+    raise _Stopped
+
+
+def _worker(service: ConfiguredService, folder: Path) -> Application:
+    return service.worker_application(folder)
+
+
+def grpc_port_of(settings: ServeSettings) -> int | None:
+    """Return the port for gRPC, which each worker listens on by itself. Raises CannotServe if it is taken."""
+    if settings.grpc_port is None:
+        return None
+    with bind(settings.host, settings.grpc_port, "grpc-port") as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _request_log(settings: ServeSettings) -> RequestLog | None:
+    """Return what writes a line for each request, or None."""
+    return RequestLog() if settings.log_format == "json" else None
+
+
+async def _http_options(settings: ServeSettings) -> HttpOptions:
+    """Return who may ask, how often, and what is written down. Raises CannotServe."""
+    tokens = limit = None
+    if settings.jwt_issuer and settings.jwt_audience and settings.jwt_keys:
+        with extra("jwt", "taking tokens"):
+            from service.http.tokens import Tokens, TokenSettings
+
+        algorithms = settings.algorithms
+        tokens = await Tokens.open(
+            TokenSettings(
+                settings.jwt_issuer,
+                settings.jwt_audience,
+                settings.jwt_keys,
+                settings.jwt_claim,
+                algorithms,
+                settings.jwt_scope_claim,
+            )
+        )
+    if settings.rate_limit is not None:
+        from service.http.rate_limit import rate_limit
+
+        limit = rate_limit(settings.rate_limit, settings.rate_limit_store)
+    tries = None
+    if settings.failed_tries:
+        from service.http.rate_limit import FailedTries
+
+        tries = FailedTries(settings.failed_tries)
+    return HttpOptions(
+        tokens=tokens,
+        rate_limit=limit,
+        failed_tries=tries,
+        origins=settings.origins,
+        log=_request_log(settings),
+        tracing=configured_tracing(),
+    )

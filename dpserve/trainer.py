@@ -1,0 +1,269 @@
+"""What `dpserve train` and `PrivateClassifier.fit` do: read records, train what is asked for, and write a bundle."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import typer
+
+from accounting.budgets import Budget
+from accounting.ledger import BudgetExhausted, HoldRequest, Ledger
+from accounting.losses import Cost
+from accounting.picorho import to_rho
+from dpserve.commands import console
+from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user, state_folder
+from dpserve.commands.tables import LOCAL
+from dpserve.train_options import NewBundle, TrainOptions
+from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.mechanism import Price
+from mechanisms.randomness import SystemRandomness
+from training import kinds
+from training.data.records import Records
+from training.errors import TrainingError, WrongOption
+from training.feature_maps import Fourier, Hog
+from training.kinds import Certified, Job
+from training.lineage import KnownRecords, overlap, owner_key
+from training.planning import rules
+from training.releases.objective import NO_UNITS
+
+OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teachers",)}
+"""What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
+
+
+def train(given: TrainOptions) -> tuple[Certified, str | None]:
+    """Train what is asked for, write the bundle, and note its records in the lineage.
+
+    Returns its certificate, and the warning of a second budget, if there is one. Raises WrongOption for options that do
+    not go together, and TrainingError.
+    """
+    kind, budget = given.kind, given.budget
+    ray = given.engine != LOCAL
+    if ray and (not given.engine.startswith("ray") or kind == "teachers" or budget or given.encoder):
+        raise WrongOption(
+            "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
+        )
+    if given.unit is not None and kind == "objective":
+        raise WrongOption("unit", NO_UNITS)
+    if given.unit is not None and budget is not None:
+        raise WrongOption(
+            "unit",
+            "does not go with --budget: what it chooses by simulates single records. Name a --release and its --price",
+        )
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
+    encoder = given.encoder_content()
+    if encoder is not None and (
+        kind or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
+    ):
+        raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --release and --budget")
+    if given.choose is not None and (budget is not None or given.unit is not None or ray):
+        raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
+    if budget is None and (given.queries is not None or given.public is not None):
+        raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
+    feature_map = given.feature_map(records.declaration, encoder)
+    with trained_once(given, lineage, records) as warning:
+        job = Job(
+            records,
+            given.model_name,
+            lineage,
+            feature_map,
+            given.out,
+            given.of_kinds(),
+            state_folder(),
+            console,
+            encoder,
+        )
+        job = _with_choice(job, given)
+        if budget is not None:
+            kind, job = _planned(job, given, budget)
+        return kinds.train(kind, job), warning
+
+
+@contextmanager
+def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[str | None]:
+    """Note the records in the lineage while something is done, and for good when it has succeeded.
+
+    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records, or units, that are in
+    another lineage, unless the owner accepts that.
+    """
+    known = KnownRecords(state_folder())
+    digests = known.digests(records)
+    with known.noted(lineage, digests) as elsewhere:
+        warning = None
+        if elsewhere:
+            said = overlap(lineage, digests, elsewhere)
+            if not given.overlapping_lineage_is_accepted:
+                raise TrainingError(
+                    f"{said} To keep one budget, train with --lineage {next(iter(elsewhere))}. To open a second one "
+                    "all the same, add --overlapping-lineage-is-accepted"
+                )
+            warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+            typer.echo(warning, err=True)
+        yield warning
+
+
+def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Job]:
+    """Return the kind of model and the job that the planner recommends for a budget, and print why.
+
+    Of a release that the owner chose, the options are set for the budget. Raises WrongOption for options that are
+    chosen here as well.
+    """
+    # A simulation needs what training needs and more.
+    from training.planning.recommendation import by_rule, by_simulation, of_kind
+    from training.planning.tiers import planned_tiers, tier_options
+
+    release, queries, options = given.kind, given.queries, job.options
+    _check_nothing_is_chosen_twice(given, options)
+    n = job.records_declared()
+    whole, declared = whole_picorho(budget), job.records.declaration
+    shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
+    kind = rules.kind_of(declared, shape)
+    public = _public_rows(given, job.records)
+    if release is not None:
+        found = of_kind(release, "fourier" if isinstance(job.feature_map, Fourier) else "identity", queries)
+    elif public is not None:
+        with console.shares("simulating") as progress:
+            found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+    else:
+        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
+    for line in (f"Chosen: {found.reason}.", *(f"Warning: {warning}." for warning in found.warnings)):
+        console.stdout_console().print(line, highlight=False)
+    made = found.training_options(n, whole, queries, kind)
+    made |= {name: options[name] for name in ("hidden", "teachers") if name in options}
+    if "tier" in options:
+        made = dict(tier_options(planned_tiers(kinds.tier_prices(options["tier"]), whole)))
+    chosen = found.chosen
+    if chosen.release in (None, "weights", "objective") and "tolerance" in options:
+        made["tolerance"] = options["tolerance"]
+    feature_map = rules.feature_map(chosen.features, declared, shape)
+    return chosen.release, replace(job, feature_map=feature_map, options=made)
+
+
+def _check_nothing_is_chosen_twice(given: TrainOptions, options: Mapping[str, object]) -> None:
+    """Raise WrongOption for options in whose place the planner's rules would put their own.
+
+    Of feature maps the rules have two, and an owner who names the release chooses between these: `auto`, `fourier`.
+    Images have a third, by their shape.
+    """
+    release = given.kind
+    chooses = f"chooses {'the options' if release else 'the mechanism and its options'}"
+    free = {"hog"} if given.image_shape else {"fourier"} if release is not None else set()
+    for name in ("features", "cross", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
+        value = getattr(given, name)
+        if value not in ([], TrainOptions.model_fields[name].default, *(free if name == "features" else ())):
+            raise WrongOption(
+                "budget",
+                f"{chooses}: leave --{name.replace('_', '-')} out. Its rules are for auto and fourier features",
+            )
+    own = ("records_declared", "tolerance", *OWN_CHOICES.get(release or "", ()))
+    twice = [name for name in options if name not in own]
+    if twice:
+        raise WrongOption("budget", f"{chooses}: leave --{twice[0].replace('_', '-')} out")
+
+
+def _public_rows(given: TrainOptions, private: Records) -> Records | None:
+    """Return the public rows to simulate on, by the declaration of the private records. None for none.
+
+    Raises WrongOption where the owner names the release, and TrainingError for rows that are private records.
+    """
+    if given.public is None:
+        return None
+    if given.kind is not None:
+        option = "release" if given.teachers is None else "teachers"
+        raise WrongOption("public", f"chooses the mechanism: leave --{option} out")
+    declared = private.declaration
+    found = given.read_like(
+        given.public,
+        declared.feature_names,
+        declared.lower,
+        declared.upper,
+        declared.classes,
+        given.classes,
+        declared.columns,
+    )
+    known = KnownRecords(state_folder())
+    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
+    if shared := max(rows_in_both(found, private), same):
+        raise TrainingError(
+            f"{given.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
+            "covered by any budget. Put rows that are public into a file of their own"
+        )
+    return found
+
+
+def rows_in_both(rows: Records, private: Records) -> int:
+    """Return how many of the rows are, in their columns and label, private records."""
+    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
+    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
+
+
+def _with_choice(job: Job, given: TrainOptions) -> Job:
+    """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
+    if given.choose is None:
+        for name in ("choose_price", "choose_budget"):
+            if getattr(given, name) is not None:
+                raise WrongOption(name, "goes with --choose")
+        return job
+    # It needs the solver.
+    from training.choice import choice_for, choose
+
+    if given.kind not in (None, "weights"):
+        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
+    if "lam" in job.options:
+        raise WrongOption("lam", "is what is chosen: leave it out")
+    lams, price = _lams(given.choose), given.choose_price
+    if price is None:
+        raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
+    declared = job.records_declared()
+    rest = {name: value for name, value in job.options.items() if name != "records_declared"}
+    recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
+    choice = choice_for(lams, declared, whole_picorho(price), recipe, len(job.records.declaration.classes))
+    budget = None if given.choose_budget is None else _budget(given.choose_budget)
+
+    def pay(cost: Cost) -> None:
+        asyncio.run(_charge(ledger_location(given.choose_ledger), job.lineage, cost, budget))
+        typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
+
+    key = owner_key(job.state / "lineage.key")
+    with console.steps_with_progress(len(lams), "choosing") as report:
+        chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
+    shown = ", ".join(f"{lam:g}: {loss:.3f}" for lam, loss in zip(lams, chosen.losses, strict=True))
+    typer.echo(f"Chosen: --lam {chosen.lam:g}. Noisy log losses, each +- {choice.noise:.2g}: {shown}")
+    return replace(job, options=rest | {"lam": chosen.lam})
+
+
+def _lams(text: str) -> tuple[float, ...]:
+    name, _, values = text.partition("=")
+    try:
+        found = tuple(float(value) for value in values.split(","))
+    except ValueError:
+        found = ()
+    if name != "lam" or len(found) < 2:
+        raise WrongOption("choose", f"takes lam=L1,L2,..., two values or more, not {text!r}")
+    return found
+
+
+def _budget(text: str) -> Budget:
+    price = Price.parse(f"epsilon:{text}")
+    if price.delta is None:
+        raise WrongOption("choose_budget", f"takes E@DELTA, as 3@1e-6, not {text!r}")
+    return Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian")
+
+
+async def _charge(location: str, lineage: str, cost: Cost, budget: Budget | None) -> None:
+    # Training should not wait for what answers.
+    from service.opening import open_lineage, too_dear
+
+    wish = HoldRequest(lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
+    async with Ledger.open(location, journals=journals_folder()) as ledger:
+        await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+        try:
+            await ledger.charge(wish)
+        except BudgetExhausted as refused:
+            raise too_dear("the choice", lineage, refused, "nothing was chosen") from None

@@ -1,0 +1,81 @@
+"""What noise on a head's answers is planned by: how far its logits move, and where an expected accuracy comes from."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.bundle import CertifiedHead
+from training.feature_maps import NORM_BOUND
+from training.planning.answers import PublicSample
+from training.recipe import DEFAULT_TOLERANCE
+from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
+
+Floats = NDArray[np.float64]
+
+MOST_ROWS = 2000
+"""An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""
+
+_MARGIN_POINTS = 201
+
+
+@dataclass(frozen=True)
+class PlannedHead:
+    """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from.
+
+    margin: see `usual_margin`.
+    """
+
+    classes: int
+    sensitivity: float
+    margin: float
+    sample: PublicSample | None = None
+
+    @classmethod
+    def of(cls, head: CertifiedHead) -> "PlannedHead":
+        """Return one that is trained."""
+        certificate = head.certificate
+        classes, sensitivity = len(certificate.classes), certificate.weight_sensitivity * NORM_BOUND
+        return cls(classes, sensitivity, usual_margin(None, certificate.strong_convexity, NORM_BOUND, classes))
+
+    @classmethod
+    def of_numbers(cls, n: int | None, lam: float, norm: float, classes: int) -> "PlannedHead":
+        """Return one that may be trained on n records, by Lambda and the bound of the features' norm.
+
+        Where n is known its accuracy has an upper end. Raises ValueError.
+        """
+        sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
+        sample = None
+        if n is not None:
+            margin = largest_margin(n, lam, DEFAULT_TOLERANCE, norm, classes)
+            origin = (
+                f"rows of the largest margin that {n} records allow, {margin:.4g}: an upper end, not an expectation"
+            )
+            sample = PublicSample.of_margins(np.array([margin]), classes, sensitivity, origin)
+        return cls(classes, sensitivity, usual_margin(n, lam, norm, classes), sample)
+
+    def with_margins(self, text: str) -> PublicSample:
+        """Return rows whose true class's logit exceeds the others by MEAN:SD. Raises ValueError for other text."""
+        mean, _, deviation = text.partition(":")
+        try:
+            margins = NormalDist(float(mean), float(deviation))
+            points = np.array([margins.inv_cdf((i + 0.5) / _MARGIN_POINTS) for i in range(_MARGIN_POINTS)])
+            if not np.isfinite(points).all():
+                raise ArithmeticError
+        except (ValueError, ArithmeticError) as error:
+            raise ValueError(f"margins are written MEAN:SD with a finite mean and SD > 0, not {text!r}") from error
+        origin = f"margins given as normal with mean {margins.mean:g} and standard deviation {margins.stdev:g}"
+        return PublicSample.of_margins(points, self.classes, self.sensitivity, origin)
+
+
+def sample_of(head: CertifiedHead, X: Floats, y: NDArray[np.int64], source: str) -> PublicSample:
+    """Return a head's logits on rows X (n, d), with their sensitivities: at most `MOST_ROWS`, spread evenly.
+
+    y: their classes (n,). source: where they are from.
+    """
+    used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
+    phi = head.features(X[used])
+    origin = f"{len(used)} rows of {source}, declared public"
+    commonest = float(np.bincount(y[used]).max() / len(used))
+    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
