@@ -181,14 +181,17 @@ def export(
 
 
 @contextmanager
-def written(target: Path, content: bytes) -> Iterator[None]:
-    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing."""
+def written(target: Path, content: bytes = b"") -> Iterator[Path]:
+    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing.
+
+    Gives where it is until then, for content that is not known yet.
+    """
     if target.exists():
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
-        yield
+        yield draft
         draft.rename(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -269,7 +272,13 @@ def evaluate(
     if tier not in [each.name for each in certificate.tiers]:
         raise TrainingError(f"there is no tier {tier!r}")
     asked = model.at(tier) if isinstance(model, TieredModel) else model
-    X, y, lineage = _rows(certificate, held_out)
+    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
+    if certificate.unit is not None and lineage == certificate.lineage:
+        raise TrainingError(
+            f"{certificate.name} protects all records of one {certificate.unit} together, and an evaluation one record "
+            "alone: its price would not be what the model's lineage counts. Evaluate it on records of others, with "
+            "--lineage of their own"
+        )
     target = reported.out or bundle / EVALUATION_FILE
     charged: list[str] = []
 
@@ -281,13 +290,14 @@ def evaluate(
         ]
         charged.extend(asyncio.run(_charge_both(ledger, wishes, lineage, budget)))
 
-    if target.exists():
-        raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
-    with counting("asking", len(y)) as more:
-        found = evaluation.evaluate(asked, X, y, whole, SystemRandomness(), parts, pay=pay, progress=lambda _: more(1))
-    content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
-    with written(target, json.dumps(content, indent=1).encode()):
-        pass
+    # What cannot be written is not paid for.
+    with written(target) as draft, _rows(certificate, held_out, lineage) as (X, y):
+        with counting("asking", len(y)) as more:
+            found = evaluation.evaluate(
+                asked, X, y, whole, SystemRandomness(), parts, pay=pay, progress=lambda _: more(1)
+            )
+        content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
+        draft.write_text(json.dumps(content, indent=1))
     print_evaluation(stdout_console(), found)
     for line in charged:
         typer.echo(line)
@@ -302,12 +312,16 @@ def _parts(report: str) -> tuple[Part, ...]:
     return cast(tuple[Part, ...], tuple(named))
 
 
-def _rows(certificate: ReleaseCertificate, held_out: HeldOut) -> tuple[Floats, Integers, str]:
-    """Return the rows (n, d), their classes (n,) and the lineage that pays. Raises TrainingError."""
-    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
+@contextmanager
+def _rows(certificate: ReleaseCertificate, held_out: HeldOut, lineage: str) -> Iterator[tuple[Floats, Integers]]:
+    """Give the rows (n, d) and their classes (n,), noted in the lineage that pays for good when that has succeeded.
+
+    Raises TrainingError.
+    """
     X, y, records = held_out.read_held_out(certificate, held_out.data, "--data", held_out.classes)
     if records is None:
-        return X, y, lineage
+        yield X, y
+        return
     known = KnownRecords(options.state_folder())
     with known.noted(lineage, known.digests(records)) as elsewhere:
         for name, (count, _) in elsewhere.items():
@@ -315,7 +329,7 @@ def _rows(certificate: ReleaseCertificate, held_out: HeldOut) -> tuple[Floats, I
                 f"{count:,} of the rows of {held_out.data} are in the lineage {name!r}, which would learn of them "
                 f"twice and pay once: let it pay, with --lineage {name}, or take these rows out"
             )
-    return X, y, lineage
+        yield X, y
 
 
 async def _charge_both(
@@ -335,7 +349,8 @@ async def _charge_both(
             try:
                 charge = await ledger.charge(wish)
             except BudgetExhausted as refused:
-                raise too_dear(what, wish.lineage, refused, "no evaluation was made") from None
+                outcome = "; ".join(["no evaluation was made", *said])
+                raise too_dear(what, wish.lineage, refused, outcome) from None
             if charge.charged:
                 said.append(f"the lineage {wish.lineage} was charged rho = {to_rho(charge.charged):g} for {what}")
     return said

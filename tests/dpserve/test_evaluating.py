@@ -83,3 +83,25 @@ def test_a_head_whose_answers_are_paid_for_one_by_one_is_refused(run, bundle):
     (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
     said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *BUDGET)
     assert "Train a pay-once model" in said
+
+
+def test_rows_that_were_not_paid_for_are_not_noted_in_a_lineage(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", "--lineage", "hedl", *PRICE)
+    run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *BUDGET)
+
+
+def test_what_cannot_be_written_is_not_paid_for(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    before = spent(run)
+    run.fails("evaluate", "model", "--data", "held.csv", *PRICE, "--out", "nowhere/e.json")
+    assert spent(run) == before
+
+
+def test_a_model_of_units_is_not_evaluated_at_the_price_of_records(run):
+    rows = [row.replace("\n", f",{index % 7}\n") for index, row in enumerate(ROWS)]
+    (run.folder / "r.csv").write_text(HEADER.replace("\n", ",who\n") + "".join(rows))
+    run(*TRAIN, *SUMS, "--unit", "who")
+    (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
+    said = run.fails("evaluate", "model", "--data", "held.csv", *PRICE, *BUDGET)
+    assert "all records of one who together" in said
