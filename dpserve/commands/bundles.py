@@ -26,9 +26,9 @@ from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
-from training.certificate import Certificate
+from training.certificate import Certificate, ProvenCertificate
 from training.data.records import Floats
-from training.errors import TrainingError, WrongOption
+from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
 from training.feature_maps import Bins, Encoder
@@ -51,13 +51,35 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
     certificate = model.certificate
+    evaluated = _evaluation(bundle, certificate.model_id)
     if as_json:
-        typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
+        of_evaluation = {} if evaluated is None else {"evaluation": evaluated.model_dump() | evaluated.figures()}
+        typer.echo(json.dumps(certificate.model_dump(mode="json") | of_evaluation | {"verified": True}, indent=2))
         return
     print_certificate(stdout_console(), certificate)
+    if evaluated is not None:
+        print_evaluation(stdout_console(), evaluated)
     assumptions = (f"\n - {each}" for each in certificate.assumptions)
     stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
+
+
+def _evaluation(bundle: Path, model_id: str) -> Evaluation | None:
+    """Return the evaluation that lies with a bundle, if one does. Raises BundleError for what is none of the model."""
+    path = bundle / EVALUATION_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        tier, figures = content.pop("tier"), content.pop("figures")
+        found = Evaluation.model_validate(content)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BundleError(f"{path} holds no evaluation: {error}") from error
+    if found.model_id != model_id:
+        raise BundleError(f"{path} is the evaluation of another model")
+    if figures != found.figures():
+        raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
+    return found
 
 
 def print_certificate(console: Console, certificate: Certified) -> None:
@@ -103,6 +125,7 @@ def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
+        *_choice(certificate),
         ("tolerance tau", f"{certificate.tolerance:g}"),
         ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
@@ -115,6 +138,7 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
     return [
         ("pay-once model", certificate.release),
         *_features(certificate),
+        *_choice(certificate),
         ("classes", str(len(certificate.classes))),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -122,6 +146,13 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
             if not isinstance(value, list | dict)
         ),
     ]
+
+
+def _choice(certificate: ProvenCertificate) -> list[tuple[str, str]]:
+    if (choice := certificate.choice) is None:
+        return []
+    candidates = ", ".join(f"{lam:g}" for lam in choice.lams)
+    return [("chosen on the records", f"from {candidates}, for rho = {to_rho(choice.cost.picorho):g} besides")]
 
 
 def _of_teachers(certificate: TeachersCertificate) -> list[tuple[str, str]]:
@@ -341,7 +372,8 @@ async def _charge_both(
     """
     from service.opening import open_lineage, too_dear
 
-    said, by = [], options.operating_systems_user()
+    said: list[str] = []
+    by = options.operating_systems_user()
     async with where.opened() as ledger:
         await open_lineage(ledger, lineage, budget, by=by)
         for wish, what in zip(wishes, ("the model", "the evaluation"), strict=True):

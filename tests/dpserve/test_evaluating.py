@@ -49,7 +49,24 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     # Whoever evaluates again draws again, and pays again; the model was paid for.
     run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--out", "again.json")
     assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": 2 * found.law.cost.picorho}
-    assert "verified" in run("inspect", "model").stdout
+    inspected = run("inspect", "model").stdout
+    assert "verified" in inspected
+    assert f"evaluation {found.evaluation_id[:8]}" in inspected
+    assert json.loads(run("inspect", "model", "--json").stdout)["evaluation"]["accuracy"] == figures["accuracy"]
+
+
+def test_figures_that_do_not_follow_from_what_was_released_are_not_shown(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    run("evaluate", "model", "--data", "held.csv", *PRICE)
+    path = run.folder / "model" / "evaluation.json"
+    content = json.loads(path.read_text())
+    content["figures"]["accuracy"]["estimate"] += 0.01
+    path.write_text(json.dumps(content))
+    assert "do not follow from what was released" in run.fails("inspect", "model")
+    path.write_text(json.dumps(content | {"model_id": "0" * 32}))
+    assert "of another model" in run.fails("inspect", "model")
+    path.write_text("[]")
+    assert "holds no evaluation" in run.fails("inspect", "model")
 
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
