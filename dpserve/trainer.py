@@ -220,9 +220,14 @@ def _check_choice(given: TrainOptions) -> None:
         raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
     if "lam" in given.of_kinds():
         raise WrongOption("lam", "is what is chosen: leave it out")
-    _lams(given.choose)
+    lams = _lams(given.choose)
     if given.choose_price is None:
         raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
+    # A choice is paid for before the model is trained: what is wrong with the model is said before.
+    options = {name: value for name, value in given.of_kinds().items() if name != "records_declared"}
+    kinds.check(given.kind, options | {"lam": lams[0]})
+    if given.kind == "weights":
+        kinds.tiers(options)
 
 
 def _with_choice(job: Job, given: TrainOptions) -> Job:
@@ -242,6 +247,9 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     def pay(cost: Cost) -> None:
         asyncio.run(_charge(ledger_location(given.choose_ledger), job.lineage, cost, budget))
         typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
+        known = KnownRecords(job.state)
+        with known.noted(job.lineage, known.digests(job.records)):
+            pass  # that they were chosen by is known from now on, whatever becomes of the training
 
     key = owner_key(job.state / "lineage.key")
     with console.steps_with_progress(len(lams), "choosing") as report:

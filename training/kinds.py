@@ -113,7 +113,7 @@ def _train_weights(job: Job) -> ReleaseCertificate:
     from training.releases.weights import release_weights, save_weights
     from training.train import train as train_head
 
-    prices, recipe = _tiers(job.options), job.recipe()
+    prices, recipe = tiers(job.options), job.recipe()
     with job.progress.minimising(recipe.tolerance) as report:
         head = train_head(job.records, recipe, job.lineage, report)
     return save_weights(job.out, release_weights(head, prices, job.lineage, SystemRandomness(), job.records))
@@ -196,7 +196,7 @@ def _widths(options: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(width for width in options.get("hidden", ()) if width)
 
 
-def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
+def tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
         raise WrongOption("price", f"give either --price P, or --tier NAME=P for each precision; P is {_PRICES}")

@@ -300,8 +300,8 @@ def evaluate(
         )
     certificate = model.certificate
     tier = reported.tier or certificate.tiers[-1].name
-    if tier not in [each.name for each in certificate.tiers]:
-        raise TrainingError(f"there is no tier {tier!r}")
+    if tier not in (tiers := [each.name for each in certificate.tiers]):
+        raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
     asked = model.at(tier) if isinstance(model, TieredModel) else model
     lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
     if certificate.unit is not None and lineage == certificate.lineage:
