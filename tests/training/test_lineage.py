@@ -153,7 +153,11 @@ def test_names():
 
 
 def test_what_was_noted_inside_a_training_that_fails_stays(known, records):
-    with pytest.raises(TrainingError), known.noted("patients", known.digests(records)):
-        noted(known, "patients", records)
-        raise TrainingError
+    def training():
+        with known.noted("patients", known.digests(records)):
+            noted(known, "patients", records)
+            raise TrainingError
+
+    with pytest.raises(TrainingError):
+        training()
     assert list(among(known, records)) == ["patients"]
