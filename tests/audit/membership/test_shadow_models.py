@@ -14,11 +14,11 @@ from audit.membership.shadow_models import (
     train_shadow_models,
 )
 from training.objective import RegularisedCrossEntropy
-from training.published.bounds import Recipe, Topology
+from training.published.bounds import PublishedRecipe, Topology
 from training.solver import minimise
 
 HEADS = HeadRecipe(3, 1.0)
-NETWORKS = NetworkRecipe(Recipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
+NETWORKS = NetworkRecipe(PublishedRecipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
 
 
 @pytest.fixture(scope="module")
