@@ -1,6 +1,6 @@
 """The configuration's file and the environment's variables: which are read, and which must be slips.
 
-`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, but for the ledger, which
+`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, except for the ledger, which
 stands above that table, because every command uses it. Unknown keys and misspelt variables are refused: a misspelt
 budget must not pass for none.
 """

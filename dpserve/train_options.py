@@ -279,7 +279,7 @@ class TrainOptions(NewBundle):
 
     @property
     def kind(self) -> str | None:
-        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for one that there is not."""
+        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for an unknown one."""
         if self.release is not None and self.release not in PAY_ONCE:
             advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
             raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")
@@ -302,7 +302,7 @@ class TrainOptions(NewBundle):
         return None
 
     def feature_map(self, declaration: Declaration, encoder: bytes | None = None) -> FeatureMap:
-        """Return the map. Raises TrainingError for a kind or a parameter that there is not, or that does not fit.
+        """Return the map. Raises TrainingError for a kind or a parameter that is unknown, or that does not fit.
 
         encoder: the content of an ONNX file whose first output is the features, in place of another map.
         """

@@ -77,7 +77,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def cost(self) -> Cost:
-        """The cost of one release. Raises ValueError for text that is none."""
+        """The cost of one release. Raises ValueError for text that states none."""
         return Cost.parse(self.cost_text)
 
     @cached_property

@@ -89,7 +89,7 @@ class _Said(BaseModel):
     ] = None
 
     def on(self, ledger: Ledger) -> Ledger:
-        """Return the ledger as one on whose acts stands who does this, and why. Raises ValueError."""
+        """Return the ledger, whose acts will say who does this and why. Raises ValueError."""
         return ledger.acting(self.by, self.why, after=self.after_act)
 
 

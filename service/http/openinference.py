@@ -112,7 +112,7 @@ class OpenInferenceCodec:
         )
 
     def _outputs_of(self, request: InferRequest) -> dict[str, bool]:
-        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for what there is not."""
+        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for an unknown one."""
         by_default = request.parameters.get("binary_data_output", False) is True
         if not request.outputs:
             return dict.fromkeys(self._predictor.outputs, by_default)

@@ -141,7 +141,7 @@ async def answer(
         else:
             request = await asyncio.to_thread(codec.decode, header, body)
     except (Problem, RequestRefused):
-        # Whose key is gone hears of that alone.
+        # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
     if dry_run:

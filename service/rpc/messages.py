@@ -63,7 +63,7 @@ def message(name: str) -> Any:
 
 
 def parse(name: str, content: bytes) -> Any:
-    """Return a message. Raises a 400 problem for what is none."""
+    """Return a message. Raises a 400 problem for bytes that are none."""
     try:
         return message(name).FromString(content)
     except DecodeError:

@@ -244,7 +244,7 @@ class _Room:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The methods by path; a further one, `other`, answers what there is not, so that it is counted, too."""
+    """The methods by path; a further one, `other`, answers calls of unknown methods, so that they are counted, too."""
 
     def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
         self._handlers = handlers

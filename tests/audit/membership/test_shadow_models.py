@@ -82,7 +82,7 @@ def test_cuda_trains_the_models_that_the_processor_does(pool, recipe):
     np.testing.assert_allclose(there.logits, here.logits, atol=5e-3)
 
 
-def test_what_stands_on_an_unseen_network_is_not_mimicked():
+def test_a_model_on_an_unknown_encoder_gets_no_shadow_models():
     model = {"classes": ["a", "b"], "feature_map": {"kind": "encoder", "model_sha256": "0" * 64}}
     with pytest.raises(ValueError, match="does not show"):
         shadow_setup_of(model, 100)

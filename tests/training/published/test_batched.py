@@ -129,7 +129,7 @@ def test_first_weights_are_glorot_uniform_and_their_own() -> None:
     assert logits(one, torch.zeros(5, 200)).abs().max() == 0
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     topology = Topology(2, (2,), 2)
     with pytest.raises(ValueError, match="at least 1"):
         PublishedRecipe(topology, "per-record", epochs=0)
