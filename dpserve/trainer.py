@@ -30,6 +30,8 @@ from training.lineage import KnownRecords, overlap, owner_key
 from training.planning import rules
 from training.releases.objective import NO_UNITS
 
+_ROWS_IN_A_PART = 256
+
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teachers",)}
 """What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
 
@@ -53,13 +55,11 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             "unit",
             "does not go with --budget: what it chooses by simulates single records. Name a --release and its --price",
         )
-    plain = budget is None and given.choose is None
-    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     encoder = given.encoder_content()
     if encoder is not None and (
-        kind or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
+        kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
     ):
-        raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --release and --budget")
+        raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --teachers and --budget")
     if given.choose is not None and (budget is not None or given.unit is not None or ray):
         raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
     if budget is None and (given.queries is not None or given.public is not None):
@@ -67,6 +67,12 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
     plain = budget is None and given.choose is None
     lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     feature_map = given.feature_map(records.declaration, encoder)
+    if encoder is not None:
+        # It takes its time, and keeps what it has computed.
+        with console.steps_with_progress(len(records), "features") as done:
+            for start in range(0, len(records), _ROWS_IN_A_PART):
+                feature_map(records.X[start : start + _ROWS_IN_A_PART], {})
+                done(min(start + _ROWS_IN_A_PART, len(records)))
     with trained_once(given, lineage, records) as warning:
         job = Job(
             records,
@@ -77,7 +83,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             given.of_kinds(),
             state_folder(),
             console,
-            encoder,
         )
         job = _with_choice(job, given)
         if budget is not None:

@@ -35,17 +35,21 @@ and batches. Another b may round to another phi, which is another question then,
 """
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from training import hog
-from training.columns import Columns, TextColumn, coordinates_of, numbers_among
+from training import hog, word_vectors
+from training.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
+from training.encoder import OnnxEncoder
+from training.errors import BundleError, TrainingError
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -76,6 +80,8 @@ _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
+ENCODER_FILE = "encoder.onnx"
+"""In a bundle."""
 UNIT_ROWS = _CLIP_NORMS[0]
 """A clip norm that draws every row to length 1."""
 
@@ -107,7 +113,28 @@ class FeatureMap(BaseModel):
                 raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
         if self.columns and coordinates_of(self.columns)[1:] != (self.lower, self.upper):
             raise ValueError("the bounds are not those of the columns' coordinates")
+        if len(vectors_among(self.columns)) > 1:
+            raise ValueError("all texts must be encoded with the same word vectors")
         return self
+
+    def files(self) -> dict[str, bytes]:
+        """Return the public files that a bundle needs for the map, by name. Raises BundleError for one not read."""
+        for sha256 in vectors_among(self.columns):
+            if (table := word_vectors.opened(sha256)) is None:
+                raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
+            return {word_vectors.FILE: table.content()}
+        return {}
+
+    def open_files(self, folder: Path, device: str | None = None) -> None:
+        """Open these files of a bundle. Raises BundleError for one that is not there or is another.
+
+        device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not
+        there, or that is named for a map that is no encoder.
+        """
+        if device is not None:
+            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+        for sha256 in vectors_among(self.columns):
+            word_vectors.open_bundled(folder, sha256)
 
     @property
     def dimension(self) -> int:
@@ -414,6 +441,8 @@ class Encoder(FeatureMap):
     input_range: tuple[float, float] | None = None
     """What the declared bounds are scaled to for the model; None: rows are given to it as they are, clipped."""
     _compute: Callable[[Floats], Singles] | None = PrivateAttr(default=None)
+    _source: bytes | Path | None = PrivateAttr(default=None)
+    """The model, or the file that it is in."""
 
     @model_validator(mode="after")
     def _range_is_in_order(self) -> Self:
@@ -431,11 +460,36 @@ class Encoder(FeatureMap):
         """All: how rows are put together is the model's."""
         return None
 
-    def computed_by(self, compute: Callable[[Floats], Singles]) -> Self:
-        """Return this map with its model: from the model's inputs (n, d) to features (n, width)."""
+    def computed_by(self, compute: Callable[[Floats], Singles], content: bytes | None = None) -> Self:
+        """Return this map with its model: from the model's inputs (n, d) to features (n, width). content: its file."""
         attached = self.model_copy()
-        attached._compute = compute
+        attached._compute, attached._source = compute, content
         return attached
+
+    def files(self) -> dict[str, bytes]:
+        """Return the model's file too."""
+        content = self._source.read_bytes() if isinstance(self._source, Path) else self._source
+        self._check(content)
+        return super().files() | {ENCODER_FILE: content or b""}
+
+    def open_files(self, folder: Path, device: str | None = None) -> None:
+        """Open the model too, to answer: rows are computed together."""
+        super().open_files(folder)
+        path = folder / ENCODER_FILE
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{folder} lacks its encoder: cannot read {path}: {error.strerror}") from error
+        self._check(content)
+        encoder = OnnxEncoder(content, len(self.lower), device or "cpu")
+        if encoder.width != self.width:
+            raise BundleError(f"the encoder gives {encoder.width} features, and the certificate says {self.width}")
+        self._compute, self._source = encoder.together, path
+
+    def _check(self, content: bytes | None) -> None:
+        found = None if content is None else hashlib.sha256(content).hexdigest()
+        if found != self.model_sha256:
+            raise BundleError(f"the encoder has the SHA-256 {found}, and the certificate says {self.model_sha256}")
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, _ = _bounds(self.lower, self.upper)
@@ -457,7 +511,7 @@ AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discrimi
 """Those that need no file: the one list of them. A map's own fields are its options, by the same names."""
 
 HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]
-"""Those that a certified head may stand on."""
+"""Those that a head, or a pay-once model, may stand on."""
 
 FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
     each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])

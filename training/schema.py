@@ -13,7 +13,7 @@ A schema is public. It goes into the certificate, so nothing in it may be read o
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from training.columns import (
     NumberColumn,
     TextColumn,
     TimeColumn,
+    Vectors,
     coordinates_of,
 )
 from training.data.records import Declaration
 from training.errors import DataError
+from training.word_vectors import WordVectors
 
 _NAMED = 12
 """Columns that are named before the others are counted."""
@@ -92,6 +94,14 @@ class Schema:
         return self._but(label), LabelColumn(
             found.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, found.levels)
         )
+
+    def with_word_vectors(self, vectors: WordVectors) -> "Schema":
+        """Return the schema with every text encoded by these vectors too. Raises DataError where there is no text."""
+        if not any(isinstance(column, TextColumn) for column in self.columns):
+            raise DataError('the schema has no free text, a string with "text": {}, to encode with word vectors')
+        update = {"vectors": Vectors(sha256=vectors.sha256, width=vectors.width)}
+        columns = [each.model_copy(update=update) if isinstance(each, TextColumn) else each for each in self.columns]
+        return replace(self, columns=tuple(columns))
 
     def _but(self, label: str) -> Columns:
         features = tuple(column for column in self.columns if column.name != label)

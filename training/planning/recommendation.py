@@ -403,4 +403,4 @@ def _check_descent(
     widths = (feature_map.dimension, *hidden, len(declaration.classes))
     choices = by_rule(n, mu_for(whole), Network(widths).size, hidden=hidden)
     recipe = DpSgdRecipe("planned", feature_map, choices, whole)
-    certify(recipe, declaration.classes, declaration.feature_names, "planned")
+    certify(recipe, declaration, "planned")

@@ -33,7 +33,6 @@ from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import fresh_fields
 from training.data.records import Records
 from training.exact_network import exact_layers
 from training.published.bounds import Activation, Objective, PublishedRecipe, Topology
@@ -224,17 +223,18 @@ def train_published(
     inputs = ScaledInputs(lower=declaration.lower, upper=declaration.upper)
     lower, upper = np.asarray(inputs.lower), np.asarray(inputs.upper)
     topology = Topology(declaration.features, hidden, len(declaration.classes))
-    certificate = UnprovenCertificate.model_validate(
-        fresh_fields(name, declaration.classes, declaration.feature_names, inputs, lineage)
-        | {
-            "objective": objective,
-            "alpha": alpha,
-            "hidden": hidden,
-            "activation": activation,
-            "records": len(records),
-            "l2_regulariser": l2_regulariser,
-        }
-        | claims(topology, len(records), l2_regulariser)
+    certificate = UnprovenCertificate.fresh(
+        name,
+        declaration,
+        inputs,
+        lineage,
+        objective=objective,
+        alpha=alpha,
+        hidden=hidden,
+        activation=activation,
+        records=len(records),
+        l2_regulariser=l2_regulariser,
+        **claims(topology, len(records), l2_regulariser),
     )
     X = torch.from_numpy(((records.X - lower) / (upper - lower)).astype(np.float32))
     recipe = PublishedRecipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)

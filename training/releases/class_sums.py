@@ -34,13 +34,12 @@ from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration, continued
 from training.releases.calibration import Calibration
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around, rounded
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
@@ -264,16 +263,17 @@ def train_class_sums(
         for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
         steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
-        certificate = ClassSumsCertificate.model_validate(
-            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()))
-            | {
-                "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
-                "calibration_mu": calibration_mu,
-                "centre_mu": centre_mu,
-                "sums_mu": sums_mu,
-                "steps_mu": steps_mu,
-            }
+        certificate = ClassSumsCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
+            calibration_mu=calibration_mu,
+            centre_mu=centre_mu,
+            sums_mu=sums_mu,
+            steps_mu=steps_mu,
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
@@ -432,9 +432,9 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_class_sums(folder: Path) -> ClassSums:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, ClassSumsCertificate)
+def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
     shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
     if certificate.steps_mu:

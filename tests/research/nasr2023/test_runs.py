@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from mechanisms.elementary import softmax
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -16,7 +17,6 @@ from research.nasr2023.runs import (
 )
 from research.white_box.bounds import ClaimedRun
 from research.white_box.observations import Descent, Example, sound
-from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")

@@ -97,9 +97,9 @@ def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_dpsgd(folder: Path) -> DpSgdModel:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, DpSgdCertificate)
+def load_dpsgd(folder: Path, device: str | None = None) -> DpSgdModel:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, DpSgdCertificate, device)
     network, public = certificate.network, certificate.feature_map.public_tensors()
     shapes = layer_shapes(network.widths) | {_CENTRE: (certificate.feature_map.dimension,)}
     released = checked_tensors(tensors, shapes, public)

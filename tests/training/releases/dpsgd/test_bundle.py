@@ -26,7 +26,7 @@ from training.releases.dpsgd.train import DpSgdRecipe, certify, shares, temperat
 from training.releases.model import ReleasedModel
 from training.sums import ROWS, of_rows
 
-SHOWN = (("no", "yes"), ("a", "b", "c"), "l")
+SHOWN = (Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")), "l")
 DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
 PRICE = 500_000_000_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.objective import softmax
+from mechanisms.elementary import softmax
 from training.releases.dpsgd.network import SUM_ERROR, Network
 
 
