@@ -15,7 +15,7 @@ from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.columns import usual_norm
-from training.data.classes import parse_classes
+from training.data.declared import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, WrongOption

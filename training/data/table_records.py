@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
-from training.data.bounds import parse_bounds
+from training.data.declared import parse_bounds
 from training.data.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
 from training.data.records import Declaration, Digests, NoRecords, Records, Units
 from training.data.tables import Batch, Table, open_table
