@@ -1,6 +1,6 @@
 """Reading what the owner declares.
 
-Classes: `no,yes`, or `0=no,1=yes` where the records hold other values. Bounds: `0:16` for every feature, `age=17:90` for
+Classes: `no,yes`, or `0=no,1=yes` where the records hold other values. Bounds: `0:16` for all features, `age=17:90` for
 one.
 """
 
