@@ -196,5 +196,5 @@ def test_two_services_do_not_keep_one_audit(tmp_path):
 
 
 def test_a_mechanism_that_cannot_be_audited_so_is_refused_at_the_start(run, bundle):
-    served = "serve", bundle, "--mechanism", "label", "--price", "epsilon:0.1", "--rho", 1, "--delta", 1e-5
+    served = "serve", bundle, "--mechanism", "label", "--price", "epsilon:0.1", "--rho", 1, "--delta", 1e-5, "--port", 0
     assert "two services" in run.fails(*served, "--self-audit-key", "k" * 20)
