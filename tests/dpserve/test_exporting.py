@@ -113,6 +113,6 @@ def test_a_bundle_of_another_version_is_refused(run, train, budget):
     assert spent(run) == 0
 
 
-def test_a_form_that_there_is_not_is_refused(run, train):
+def test_an_unknown_form_is_refused(run, train):
     train(*SUMS)
     assert "there are onnx, sklearn, safetensors" in run.fails("export", "model", "--to", "pickle")

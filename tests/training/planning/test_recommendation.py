@@ -86,7 +86,7 @@ def test_options_are_those_that_train_takes():
     assert descent["price"] == "rho:0.01"
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments_are_refused():
     rows = blobs(20, 2)
     with pytest.raises(TrainingError, match="at least 50 rows, and there are 20"):
         by_simulation(rows, n=None, whole=whole(1), queries=10)
