@@ -55,8 +55,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             "unit",
             "does not go with --budget: what it chooses by simulates single records. Name a --release and its --price",
         )
-    plain = budget is None and given.choose is None
-    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     encoder = given.encoder_content()
     if encoder is not None and (
         kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
