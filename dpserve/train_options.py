@@ -347,7 +347,8 @@ class TrainOptions(NewBundle):
         """Return what a map of this kind takes: the declaration's, and the options of the same names."""
         given = self.model_dump(include=set(kind.model_fields)) | _declared(declaration)
         if shape is not None:
-            given["image_shape"] = shape
+            # As the rules do for heads.
+            given |= {"image_shape": shape, "centred": self.kind is None}
         if not kind.model_fields["clip_norm"].is_required():
             del given["clip_norm"]
         elif self.clip_norm is None:
