@@ -192,7 +192,7 @@ def _distinct(options: tuple[str, ...], heads: Heads) -> Iterator[str]:
     seen: list[tuple[str | None, object, FeatureMap]] = []
     for name in options:
         option = OPTIONS[name]
-        made = option.release, option.settings, heads.feature_map(option.features)
+        made = option.release, option.settings, heads.feature_map(option.features, head=option.release is None)
         if made not in seen:
             seen.append(made)
             yield name
