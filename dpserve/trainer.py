@@ -147,7 +147,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     chosen = found.chosen
     if chosen.release in (None, "weights", "objective") and "tolerance" in options:
         made["tolerance"] = options["tolerance"]
-    feature_map = rules.feature_map(chosen.features, declared, shape)
+    feature_map = rules.feature_map(chosen.features, declared, shape, head=chosen.release is None)
     return chosen.release, replace(job, feature_map=feature_map, options=made)
 
 
