@@ -34,7 +34,8 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
     if missing or (everywhere is None and not named):
         raise DataError(
             f"declare public bounds for {_some(missing or feature_names)}: --bounds LOW:HIGH for every feature, "
-            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records"
+            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records. Columns that are no "
+            "numbers need --schema: 'dpserve schema draft' writes one to fill in"
         )
     pairs = [named.get(name, everywhere) or (0.0, 0.0) for name in feature_names]
     return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)
