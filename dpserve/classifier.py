@@ -79,6 +79,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float | None = None,
         delta: float | None = None,
         schema: Any = None,
+        word_vectors: str | Path | None = None,
         bounds: Any = None,
         classes: Any = None,
         ignore: Sequence[str] | None = None,
@@ -121,7 +122,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the planner chooses, by `records_declared`; None, a head, or with `teachers` so many teachers, each of whose
         answers is paid for when a service gives it.
         epsilon, delta: what all answers together cost, for a model that is private itself.
-        schema: a Table Schema, as a file's path or a dictionary, in place of the next two.
+        schema: a Table Schema, as a file's path or a dictionary, in place of bounds and classes. word_vectors: a public
+        file for its free texts.
         bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
         ignore: columns to leave out. unit: the column that names whose each record is.
         overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
@@ -137,6 +139,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
+        self.word_vectors = word_vectors
         self.bounds = bounds
         self.classes = classes
         self.ignore = ignore

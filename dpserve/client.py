@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpserve.frames import rows_for
+from dpserve.frames import Rows, rows_to_send
 
 _NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
@@ -185,7 +185,7 @@ class _Questions:
 
     def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         batches = []
         for start in range(0, len(rows), largest):
             answered = yield from self._ask_array(rows[start : start + largest], tier)
@@ -202,7 +202,7 @@ class _Questions:
 
     def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
         model = yield from self._ask_model()
-        rows, largest = rows_for(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         said = []
         for start in range(0, len(rows), largest):
             answered = yield from self._ask_rows("/predict", rows[start : start + largest], tier)
@@ -211,7 +211,7 @@ class _Questions:
 
     def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
-        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_for(model, X), tier)
+        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X), tier)
         quote: dict[str, Any] = quoted.json()["quote"]
         return quote
 
@@ -224,19 +224,24 @@ class _Questions:
         page: dict[str, Any] = listed.json()
         return page
 
-    def _ask_rows(self, path: str, rows: NDArray[np.float64], tier: str | None) -> _Steps[httpx.Response]:
-        asked = {"instances": rows.tolist()} | ({} if tier is None else {"tier": tier})
+    def _ask_rows(self, path: str, rows: Rows, tier: str | None) -> _Steps[httpx.Response]:
+        asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | (
+            {} if tier is None else {"tier": tier}
+        )
         return self._ask("POST", self._of_model + path, json=asked)
 
-    def _ask_array(self, rows: NDArray[np.float64], tier: str | None) -> _Steps[httpx.Response]:
-        # Arrays as they are: neither side turns numbers into decimal text and back.
-        content = io.BytesIO()
-        np.save(content, rows, allow_pickle=False)
-        headers = {"Content-Type": _NPY, "Accept": _NPY}
+    def _ask_array(self, rows: Rows, tier: str | None) -> _Steps[httpx.Response]:
+        headers = {"Accept": _NPY}
+        asked: dict[str, Any] = {"json": {"instances": rows}}
+        if not isinstance(rows, list):
+            # Arrays as they are: neither side turns numbers into decimal text and back.
+            content = io.BytesIO()
+            np.save(content, rows, allow_pickle=False)
+            headers["Content-Type"], asked = _NPY, {"content": content.getvalue()}
         if self._wait is not None:
             headers["Prefer"] = f"wait={self._wait:g}"
         query = "" if tier is None else "?" + urlencode({"tier": tier})
-        return self._ask("POST", f"{self._of_model}/predict{query}", content=content.getvalue(), headers=headers)
+        return self._ask("POST", f"{self._of_model}/predict{query}", headers=headers, **asked)
 
 
 class Client(_Questions):

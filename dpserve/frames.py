@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Rows = NDArray[np.float64] | list[dict[str, object]]
+"""Rows (n, d), or by name."""
 _MOST_NAMED = 5
 
 
@@ -37,6 +39,26 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
         raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
     _check_bounds(rows, model)
     return rows
+
+
+def rows_to_send(model: Mapping[str, Any], X: Any) -> Rows:
+    """Return rows as `rows_for` does; or by name, for the service to encode, where word vectors are needed for it.
+
+    Such a model's bundle holds a file of them, which its clients lack. Raises ValueError as `rows_for` does, but leaves
+    it to the service to look at the values.
+    """
+    described = model["feature_map"].get("columns") or ()
+    if not any("vectors" in each for each in described) or (named := _rows_by_name(X)) is None:
+        return rows_for(model, X)
+    check_names(named[0], [each["name"] for each in described])
+    return [{name: _in_json(value) for name, value in row.items()} for row in named[1]]
+
+
+def _in_json(value: Any) -> object:
+    """Return a value as JSON has it: dates as texts, and what is missing as null."""
+    if value != value:
+        return None
+    return value.isoformat() if hasattr(value, "isoformat") else value.item() if hasattr(value, "item") else value
 
 
 def check_names(columns: Sequence[str], names: Sequence[str]) -> None:

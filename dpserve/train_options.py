@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from dpserve.commands import options
 from dpserve.commands.command import option
-from dpserve.commands.console import steps_with_progress
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.columns import usual_norm
-from training.data.classes import parse_classes
+from training.data.declared import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, WrongOption
@@ -28,6 +27,7 @@ from training.planning import rules
 from training.recipe import DEFAULT_TOLERANCE
 from training.schema import Schema
 from training.sealing import one_line
+from training.word_vectors import read_word_vectors
 
 _Part = TypeVar("_Part")
 
@@ -39,7 +39,6 @@ CHOICE = "--choose, in place of --lam"
 DPSGD = "--release dpsgd"
 TEACHERS = "--teachers, in place of --release"
 _KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
-_ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
 
 
@@ -161,6 +160,12 @@ class TrainOptions(NewBundle):
         complete=options.feature_names,
     )
     image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
+    word_vectors: Path | None = option(
+        None,
+        "FILE of public word vectors, made without these records, for the free texts of --schema: text as word2vec, "
+        "GloVe and fastText write it, .gz or not, or .npz.",
+        panel=FEATURES,
+    )
     cross: list[str] | None = option(
         None,
         "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
@@ -277,9 +282,17 @@ class TrainOptions(NewBundle):
     )
     device: str | None = option(None, "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
 
+    def _declared(self) -> tuple[tuple[str, ...], tuple[str, ...], Schema | None]:
+        names, values, schema = super()._declared()
+        if self.word_vectors is not None:
+            if schema is None or self.engine != LOCAL:
+                raise WrongOption("word_vectors", "goes with --schema, and not with --engine")
+            schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
+        return names, values, schema
+
     @property
     def kind(self) -> str | None:
-        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for one that there is not."""
+        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for an unknown one."""
         if self.release is not None and self.release not in PAY_ONCE:
             advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
             raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")
@@ -302,7 +315,7 @@ class TrainOptions(NewBundle):
         return None
 
     def feature_map(self, declaration: Declaration, encoder: bytes | None = None) -> FeatureMap:
-        """Return the map. Raises TrainingError for a kind or a parameter that there is not, or that does not fit.
+        """Return the map. Raises TrainingError for a kind or a parameter that is unknown, or that does not fit.
 
         encoder: the content of an ONNX file whose first output is the features, in place of another map.
         """
@@ -310,7 +323,8 @@ class TrainOptions(NewBundle):
             return self._encoder(declaration, encoder)
         shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
-            return self._crossed(rules.feature_map("identity", declaration, shape), declaration)
+            chosen = rules.feature_map("identity", declaration, shape, head=self.kind is None)
+            return self._crossed(chosen, declaration)
         kind = "identity" if self.features == "auto" else self.features
         if kind not in FEATURE_MAPS:
             raise TrainingError(f"--features takes {_KINDS}, not {kind!r}")
@@ -333,7 +347,8 @@ class TrainOptions(NewBundle):
         """Return what a map of this kind takes: the declaration's, and the options of the same names."""
         given = self.model_dump(include=set(kind.model_fields)) | _declared(declaration)
         if shape is not None:
-            given["image_shape"] = shape
+            # As the rules do for heads.
+            given |= {"image_shape": shape, "centred": self.kind is None}
         if not kind.model_fields["clip_norm"].is_required():
             del given["clip_norm"]
         elif self.clip_norm is None:
@@ -355,17 +370,17 @@ class TrainOptions(NewBundle):
             raise TrainingError(f"--cross: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
     def _encoder(self, declaration: Declaration, content: bytes) -> Encoder:
-        """Return the feature map of an ONNX file, computing rows apart from each other; it shows how far it is."""
+        """Return the feature map of an ONNX file. Each row is computed apart from all others, and once: it is kept."""
         encoder, scaled = OnnxEncoder(content, declaration.features, self.device or "cpu"), self.encoder_range
 
+        kept: dict[bytes, Singles] = {}
+
         def compute(rows: Floats) -> Singles:
-            # Rows are computed apart from each other, so that nothing changes where they come in parts.
-            parts = []
-            with steps_with_progress(len(rows), "features") as done:
-                for start in range(0, len(rows), _ROWS_IN_A_PART):
-                    parts.append(encoder.apart(rows[start : start + _ROWS_IN_A_PART]))
-                    done(min(start + _ROWS_IN_A_PART, len(rows)))
-            return np.concatenate(parts)
+            digests = [hashlib.blake2b(row.tobytes(), digest_size=32).digest() for row in rows]
+            new = [place for place, digest in enumerate(digests) if digest not in kept]
+            for place, features in zip(new, encoder.apart(rows[new]), strict=True):
+                kept[digests[place]] = features
+            return np.array([kept[digest] for digest in digests])
 
         try:
             parameters = {
@@ -375,7 +390,7 @@ class TrainOptions(NewBundle):
                 "width": encoder.width,
                 "model_sha256": hashlib.sha256(content).hexdigest(),
             }
-            return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute)
+            return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute, content)
         except ValueError as error:
             raise TrainingError(f"--encoder-range or --clip-norm: {one_line(error)}") from error
 

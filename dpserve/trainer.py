@@ -30,6 +30,8 @@ from training.lineage import KnownRecords, overlap, owner_key
 from training.planning import rules
 from training.releases.objective import NO_UNITS
 
+_ROWS_IN_A_PART = 256
+
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teachers",)}
 """What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
 
@@ -46,8 +48,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption(
             "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
-    plain = budget is None and given.choose is None
-    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     if given.unit is not None and kind == "objective":
         raise WrongOption("unit", NO_UNITS)
     if given.unit is not None and budget is not None:
@@ -57,14 +57,22 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         )
     encoder = given.encoder_content()
     if encoder is not None and (
-        kind or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
+        kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
     ):
-        raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --release and --budget")
+        raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --teachers and --budget")
     if given.choose is not None and (budget is not None or given.unit is not None or ray):
         raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
+    plain = budget is None and given.choose is None
+    lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     feature_map = given.feature_map(records.declaration, encoder)
+    if encoder is not None:
+        # It takes its time, and keeps what it has computed.
+        with console.steps_with_progress(len(records), "features") as done:
+            for start in range(0, len(records), _ROWS_IN_A_PART):
+                feature_map(records.X[start : start + _ROWS_IN_A_PART], {})
+                done(min(start + _ROWS_IN_A_PART, len(records)))
     with trained_once(given, lineage, records) as warning:
         job = Job(
             records,
@@ -75,7 +83,6 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             given.of_kinds(),
             state_folder(),
             console,
-            encoder,
         )
         job = _with_choice(job, given)
         if budget is not None:
@@ -85,21 +92,25 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
 
 @contextmanager
 def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[str | None]:
-    """Note the records in the lineage when what is done meanwhile has succeeded.
+    """Note the records in the lineage while something is done, and for good when it has succeeded.
 
-    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records that are in another
-    lineage, unless the owner accepts that.
+    Gives the warning of a second budget, which is printed, too. Raises TrainingError for records, or units, that are in
+    another lineage, unless the owner accepts that.
     """
-    known, warning = KnownRecords(state_folder()), None
+    known = KnownRecords(state_folder())
     digests = known.digests(records)
-    if not given.overlapping_lineage_is_accepted:
-        known.check(lineage, digests)
-    elsewhere = {other: count for other, count in known.among(digests).items() if other != lineage}
-    if elsewhere:
-        warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {overlap(lineage, len(digests), elsewhere)}"
-        typer.echo(warning, err=True)
-    yield warning
-    known.remember(lineage, digests)
+    with known.noted(lineage, digests) as elsewhere:
+        warning = None
+        if elsewhere:
+            said = overlap(lineage, digests, elsewhere)
+            if not given.overlapping_lineage_is_accepted:
+                raise TrainingError(
+                    f"{said} To keep one budget, train with --lineage {next(iter(elsewhere))}. To open a second one "
+                    "all the same, add --overlapping-lineage-is-accepted"
+                )
+            warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+            typer.echo(warning, err=True)
+        yield warning
 
 
 def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Job]:
@@ -135,7 +146,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     chosen = found.chosen
     if chosen.release in (None, "weights", "objective") and "tolerance" in options:
         made["tolerance"] = options["tolerance"]
-    feature_map = rules.feature_map(chosen.features, declared, shape)
+    feature_map = rules.feature_map(chosen.features, declared, shape, head=chosen.release is None)
     return chosen.release, replace(job, feature_map=feature_map, options=made)
 
 
@@ -182,7 +193,7 @@ def _public_rows(given: TrainOptions, private: Records) -> Records | None:
         declared.columns,
     )
     known = KnownRecords(state_folder())
-    same = len(np.intersect1d(known.digests(found), known.digests(private)))
+    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
     if shared := max(rows_in_both(found, private), same):
         raise TrainingError(
             f"{given.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "

@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 USUAL_BATCH_SIZE = 1000
 """Rows of a batch, unless told otherwise: enough to share costs, not enough to keep others waiting."""
 
+DEEP_BATCH_SIZE = 64
+"""Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
+
 _BATCH_BYTES = 64 * 2**20
 """Of the rows and features of a batch; a single request may have more."""
 

@@ -24,7 +24,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import USUAL_BATCH_SIZE, Batcher, BatchLimits
+from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
@@ -40,9 +40,6 @@ _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Laplace: "laplace",
     LaplaceLoss: "laplace",
 }
-
-_DEEP_BATCH_SIZE = 64
-"""Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
 
 
 class _Arrival(Struct, frozen=True, eq=False):
@@ -86,7 +83,7 @@ class MeteredPredictor(Predictor):
         self._noise = self._noise_of(np.ones(1))
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        most = _DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
+        most = DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
 

@@ -42,10 +42,11 @@ from accounting.ledger import (
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import Uncertainty
-from service.batcher import Batcher, BatchLimits
+from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
+from training.feature_maps import Encoder
 from training.releases.certificate import ReleaseCertificate, Tier
 from training.releases.model import ReleasedModel, TieredModel
 
@@ -135,7 +136,10 @@ class PayOncePredictor(Predictor):
         self._batcher: Batcher[_Wish, _Held] = Batcher(self._hold)
         features = self.released.feature_map
         _, self._noise = model.answers(np.asarray(features.lower)[None])
-        limits = BatchLimits.of(len(features.lower) + features.dimension, max_batch_size, max_batch_time)
+        # An encoder takes its time, in which the loop serves others.
+        self._few_rows, most = (0, DEEP_BATCH_SIZE) if isinstance(features, Encoder) else (_FEW_ROWS, USUAL_BATCH_SIZE)
+        numbers = len(features.lower) + features.dimension
+        limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._computing: Batcher[_Rows, _Computed] = Batcher(self._compute_batch, limits)
 
     @property
@@ -186,8 +190,8 @@ class PayOncePredictor(Predictor):
             places = [place for place, each in enumerate(batch) if each.tier == tier]
             X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
             model = self._models[tier]
-            computing = _computed(model, X) if len(X) <= _FEW_ROWS else await asyncio.to_thread(_computed, model, X)
-            probabilities, noise = computing
+            few = len(X) <= self._few_rows
+            probabilities, noise = _computed(model, X) if few else await asyncio.to_thread(_computed, model, X)
             start = 0
             for place in places:
                 rows = slice(start, start + len(batch[place].X))

@@ -1,13 +1,11 @@
 """A bundle: a certified head in a folder, its certificate sealed into its weights (`training.sealing`).
 
 Loading verifies: the certificate's numbers are derived again, both files are compared with each other, and the public
-random tensors are drawn again from their seed. The bundle of a head on an encoder also holds the public ONNX model, in
-`encoder.onnx`, and the certificate has that file's digest. Only such a bundle needs ONNX Runtime.
+random tensors are drawn again from their seed.
 """
 
 import functools
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
 from training.certificate import Certificate
-from training.encoder import OnnxEncoder
-from training.errors import BundleError, TrainingError
+from training.errors import BundleError
 from training.feature_maps import Encoder
 from training.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
 from training.sealing import (
@@ -32,8 +29,6 @@ from training.sealing import (
 from training.sensitivity import weight_norm
 
 Floats = NDArray[np.float64]
-
-ENCODER_FILE = "encoder.onnx"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,56 +67,19 @@ class CertifiedHead:
         return summands(self.weights)
 
 
-def save_bundle(folder: Path, head: CertifiedHead, encoder: bytes | None = None) -> Certificate:
-    """Write the bundle into a new folder; return its certificate with the digest.
-
-    encoder: the ONNX file, if the head stands on one. Raises BundleError.
-    """
+def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
     tensors = with_public_tensors({"weights": head.weights}, head.tensors) | with_noise_key(head.noise_key)
-    public = {} if encoder is None else {ENCODER_FILE: encoder}
-    _check_encoder(head.certificate, encoder)
-    return save_sealed(folder, tensors, head.certificate, public)
+    return save_sealed(folder, tensors, head.certificate)
 
 
 def load_bundle(folder: Path, device: str | None = None) -> CertifiedHead:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different.
-
-    device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
-    if one is named and the head stands on no encoder.
-    """
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
     if (kind := kind_of(folder)) not in ("head", "published"):
         raise BundleError(
             f"{folder} holds a model of the kind {kind!r}, and this takes a head whose answers are paid for one by one"
         )
-    head = _checked_head(*load_sealed(folder, Certificate))
-    feature_map = head.certificate.feature_map
-    if not isinstance(feature_map, Encoder):
-        if device is not None:
-            raise TrainingError(f"{head.certificate.name} has no encoder to compute on a device: leave --device out")
-        return head
-    try:
-        content = (folder / ENCODER_FILE).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{folder} lacks its encoder: cannot read {error.filename}: {error.strerror}") from error
-    _check_encoder(head.certificate, content)
-    attached = with_encoder(feature_map, content, device or "cpu")
-    return replace(head, certificate=head.certificate.model_copy(update={"feature_map": attached}))
-
-
-def with_encoder(feature_map: Encoder, content: bytes, device: str) -> Encoder:
-    """Return the map with its model, ready to answer: rows are computed together. Raises TrainingError."""
-    encoder = OnnxEncoder(content, len(feature_map.lower), device)
-    if encoder.width != feature_map.width:
-        raise BundleError(f"the encoder gives {encoder.width} features, and the certificate says {feature_map.width}")
-    return feature_map.computed_by(encoder.together)
-
-
-def _check_encoder(certificate: Certificate, content: bytes | None) -> None:
-    feature_map = certificate.feature_map
-    expected = feature_map.model_sha256 if isinstance(feature_map, Encoder) else None
-    found = None if content is None else hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise BundleError(f"the encoder has the SHA-256 {found}, and the certificate says {expected}")
+    return _checked_head(*load_sealed(folder, Certificate, device))
 
 
 def _checked_head(certificate: Certificate, tensors: Tensors) -> CertifiedHead:

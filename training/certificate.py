@@ -9,11 +9,12 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from training.columns import Columns, coordinates_of
+from training.columns import Columns, coordinates_of, vectors_among
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
 from training.quantised import weight_step
@@ -74,6 +75,7 @@ OTHER_ASSUMPTIONS = (
 )
 """What is wrong with a certificate whose assumptions differ."""
 
+ONE_MORE_OR_FEWER: Literal["add or remove one record"] = "add or remove one record"
 UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
 
 ASSUMPTIONS = (
@@ -97,9 +99,17 @@ ENCODER_ASSUMPTIONS = (
     "While the private records' features were computed, one at a time, the encoder gave the same numbers for the same "
     "row, whatever rows came before; this was checked on public rows.",
     "While it answers, the encoder may give other numbers for a row on another device or in another batch. Where they "
-    "round to another phi that is another question, with noise of its own and charged as one.",
+    "round to another phi that is another question, with noise of its own and charged as one; a model that is paid for "
+    "once gives another answer to it, computed from what was released.",
 )
-"""What a head on an encoder rests on in addition."""
+"""What a model on an encoder rests on in addition."""
+
+WORD_VECTOR_ASSUMPTIONS = (
+    "The word vectors that texts are encoded with, whose `sha256` a column names, were made without the private "
+    "records: nobody trained, tuned or chose them on these records or by results on them. What the public text that "
+    "they were made from says about a person who is also in the private records is not covered.",
+)
+"""What a model rests on in addition whose texts are encoded with word vectors."""
 
 
 UNIT_ASSUMPTION = (
@@ -108,6 +118,18 @@ UNIT_ASSUMPTION = (
     "by the composition of their number."
 )
 """What stands in place of the first assumption where records are weighted by units."""
+
+
+class Declared(Protocol):
+    """What is public about the records that a model was trained on (`training.data.records.Declaration`)."""
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """Each feature's."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes."""
 
 
 class ModelCertificate(SealedCertificate):
@@ -123,14 +145,31 @@ class ModelCertificate(SealedCertificate):
     model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     """Random, not derived from the weights."""
     created: AwareDatetime
-    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = (
-        "add or remove one record"
-    )
+    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
     classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
     feature_names: tuple[str, ...] = Field(min_length=1)
     feature_map: Any
     """A map with public bounds of every feature, `lower` and `upper`."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return the certificate of a new model: with its id, its time, and what was declared.
+
+        numbers: the certificate's other fields. Raises ValidationError.
+        """
+        return cls.model_validate(
+            {
+                "name": name,
+                "model_id": secrets.token_hex(16),
+                "created": now(),
+                "classes": tuple(declared.classes),
+                "feature_names": tuple(declared.feature_names),
+                "feature_map": feature_map,
+                "lineage": lineage,
+            }
+            | numbers
+        )
 
     @property
     def columns(self) -> Columns:
@@ -186,9 +225,24 @@ class ProvenCertificate(ModelCertificate):
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
 
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with what the proof assumes. `unit` among the numbers: the column of privacy units, or None."""
+        protected = {"assumptions": (), "neighbouring": UNITS if numbers.get("unit") else ONE_MORE_OR_FEWER}
+        made = super().fresh(name, declared, feature_map, lineage, **protected, **numbers)
+        return made.model_copy(update={"assumptions": made.assumed()})
+
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
-        return of_units(self.ASSUMPTIONS, self.unit)
+        return assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
+
+    def public_files(self) -> dict[str, bytes]:
+        """Return those of the feature map."""
+        return cast(FeatureMap, self.feature_map).files()
+
+    def open_files(self, folder: Path, device: str | None) -> None:
+        """Open those of the feature map."""
+        cast(FeatureMap, self.feature_map).open_files(folder, device)
 
     def differences(self) -> list[str]:
         """Return what differs, the assumptions among it."""
@@ -224,20 +278,18 @@ class Certificate(ProvenCertificate):
         """Return the bounds, steps and sensitivities: see `derive`."""
         return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
 
-    def assumed(self) -> tuple[str, ...]:
-        """Return what the proof for a head on this feature map assumes."""
-        return assumptions_on(self.feature_map, self.unit)
 
+def assumptions_on(
+    feature_map: FeatureMap, unit: str | None = None, assumptions: tuple[str, ...] = ASSUMPTIONS
+) -> tuple[str, ...]:
+    """Return what a proof assumes on this feature map.
 
-def assumptions_on(feature_map: FeatureMap, unit: str | None = None) -> tuple[str, ...]:
-    """Return what the proof for a head on this feature map assumes. unit: the column of privacy units, if any."""
-    first = of_units(ASSUMPTIONS, unit)
-    return (*first, *ENCODER_ASSUMPTIONS) if isinstance(feature_map, Encoder) else first
-
-
-def of_units(assumptions: tuple[str, ...], unit: str | None) -> tuple[str, ...]:
-    """Return the assumptions of a proof, the first of which says what neighbouring is. unit: None for one record."""
-    return assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
+    unit: the column of privacy units, None where it is one record. assumptions: those of the proof, the first of which
+    says what neighbouring is.
+    """
+    first = assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
+    encoder = ENCODER_ASSUMPTIONS if isinstance(feature_map, Encoder) else ()
+    return (*first, *encoder, *(WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()))
 
 
 def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
@@ -251,30 +303,6 @@ def derive(strong_convexity: float, tolerance: float, classes: int, dimension: i
         "weight_step": weight_step(dimension),
         "weight_sensitivity": weights,
         "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
-    }
-
-
-def neighbouring(unit: str | None, assumptions: tuple[str, ...]) -> dict[str, object]:
-    """Return the fields that say what neighbouring is, the assumptions of the proof among them.
-
-    unit: the column of privacy units, None where it is one record.
-    """
-    assumed: dict[str, object] = {"assumptions": of_units(assumptions, unit)}
-    return assumed if unit is None else assumed | {"neighbouring": UNITS, "unit": unit}
-
-
-def fresh_fields(
-    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
-) -> dict[str, object]:
-    """Return the fields that every new certificate has: the model's name and id, its time, and what was declared."""
-    return {
-        "name": name,
-        "model_id": secrets.token_hex(16),
-        "created": now(),
-        "classes": tuple(classes),
-        "feature_names": tuple(feature_names),
-        "feature_map": feature_map,
-        "lineage": lineage,
     }
 
 

@@ -9,8 +9,12 @@ Sums and not means: how many records validate is private. `most`, a public numbe
 order of their hashes, and what sums are divided by.
 
 Not offered: a random number of trainings of pay-once models, of which the best is kept (Liu and Talwar 2019; Papernot
-and Steinke 2022). Its Renyi divergence has a term ln E[K]/(alpha - 1), without bound as alpha goes to 1: no rho and no
-mu, which is what accounts add up, covers it, and with pure losses alone its price is three times the dearest run. Nor
+and Steinke 2022). With runs of rho-zCDP, Theorem 2 of the latter bounds its Renyi divergence by some f(alpha) = rho
+alpha + c + ln E[K]/(alpha - 1), without bound as alpha goes to 1. As divergences grow with alpha, it is at most the
+least f at any larger order, and so zCDP of that least value, which is more than 2 sqrt(rho ln E[K]) + c. k runs one by
+one cost k rho, which is less up to k = 46 for rho = 0.0359 (docs/releases.md has figures). Through (epsilon, delta) it
+costs epsilon tanh(epsilon/2), as every epsilon-DP release does at most, which is cheaper from k = 71 on for rho =
+0.001. With pure losses its price is two or three times the dearest run. How long training takes would tell K. Nor
 the exponential mechanism, although its proof is the same: accounts of Gaussian charges do not pay for it, and for few
 candidates its noise is no smaller: at equal rho 0.9 against 1.2 standard deviations for three.
 """

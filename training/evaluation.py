@@ -10,10 +10,10 @@ Gaussian noise (`mechanisms.gaussian_vector`). What follows from them, intervals
 The price. Let neighbouring sets of held-out records differ by one record, added or removed. A record's own cells and
 loss are a function of that record, of the model and of public numbers, computed in arrays of one row, so that all
 other records' terms are the same, bit for bit. The vectors before noise therefore differ by exactly that record's term.
-Its parts are, in whole steps of 2^-30: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
+Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
 the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero. The
-squares of the weights add up to at most 2^60 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
-terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
+squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
+(`training.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
 
 The records that the model was trained on. The model is a release that was paid for, and an evaluation depends on these
 records through it alone. So where no held-out record was trained on, the evaluation costs the held-out records' own
@@ -44,8 +44,8 @@ from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.certificate import FLOATING_POINT, UNIFORM_BITS
-from training.errors import TrainingError
 from training.releases.model import ReleasedModel
+from training.sums import check_count
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -63,9 +63,8 @@ SHARES: dict[Part, Fraction] = {
 EDGES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 """The calibration's bins of the likeliest class's probability: from one number on, to below the next."""
 
-MOST_RECORDS = 2**22
 CONFIDENCE = 0.95
-_GRID = 2**30
+_GRID = 2**28
 
 ASSUMPTIONS = (
     "Neighbouring sets of held-out records differ by the addition or removal of one record; a person with several "
@@ -125,7 +124,7 @@ class Law:
 
     @cached_property
     def weights(self) -> dict[Part, int]:
-        """What a record adds to its cell of each part, in steps of 2^-30: the squares add up to at most 2^60."""
+        """What a record adds to its cell of each part, in steps of 2^-28: the squares add up to at most 2^56."""
         whole = sum(SHARES[part] for part in self.parts)
         return {part: math.isqrt(math.floor(SHARES[part] / whole * _GRID**2)) for part in self.sizes}
 
@@ -317,8 +316,7 @@ def evaluate(
     """
     certificate = model.certificate
     law = Law(mu_for(whole), len(certificate.classes), tuple(part for part in SHARES if part in parts))
-    if len(y) > MOST_RECORDS:
-        raise TrainingError(f"an evaluation takes at most {MOST_RECORDS} records, not {len(y)}: take a sample of them")
+    check_count(len(y))
     total = np.zeros(sum(law.sizes.values()), dtype=np.int64)
     for index in range(len(y)):
         total += law.term(model.probabilities(X[index : index + 1].copy())[0], int(y[index]))

@@ -19,8 +19,8 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
   crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
   of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1.
-- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`). An image
-  of one shade has h = 0.
+- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`), for a head
+  less each block's mean. An image of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
@@ -35,17 +35,21 @@ and batches. Another b may round to another phi, which is another question then,
 """
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from training import hog
-from training.columns import Columns, TextColumn, coordinates_of, numbers_among
+from training import hog, word_vectors
+from training.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
+from training.encoder import OnnxEncoder
+from training.errors import BundleError, TrainingError
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -76,6 +80,8 @@ _TABLE_BITS = 16
 _LARGEST_DIMENSION = 2**22
 _CLIP_NORMS = (2.0**-20, 2.0**20)
 """Within these no square that matters underflows or overflows when a norm is computed."""
+ENCODER_FILE = "encoder.onnx"
+"""In a bundle."""
 UNIT_ROWS = _CLIP_NORMS[0]
 """A clip norm that draws every row to length 1."""
 
@@ -107,7 +113,28 @@ class FeatureMap(BaseModel):
                 raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
         if self.columns and coordinates_of(self.columns)[1:] != (self.lower, self.upper):
             raise ValueError("the bounds are not those of the columns' coordinates")
+        if len(vectors_among(self.columns)) > 1:
+            raise ValueError("all texts must be encoded with the same word vectors")
         return self
+
+    def files(self) -> dict[str, bytes]:
+        """Return the public files that a bundle needs for the map, by name. Raises BundleError for one not read."""
+        for sha256 in vectors_among(self.columns):
+            if (table := word_vectors.opened(sha256)) is None:
+                raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
+            return {word_vectors.FILE: table.content()}
+        return {}
+
+    def open_files(self, folder: Path, device: str | None = None) -> None:
+        """Open these files of a bundle. Raises BundleError for one that is not there or is another.
+
+        device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not
+        there, or that is named for a map that is no encoder.
+        """
+        if device is not None:
+            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+        for sha256 in vectors_among(self.columns):
+            word_vectors.open_bundled(folder, sha256)
 
     @property
     def dimension(self) -> int:
@@ -362,9 +389,9 @@ class Hog(FeatureMap):
     The features are the image's pixels, row by row, each with its channels: x has height * width * channels of them.
 
     Proof that ||phi(x)|| <= 1 for every x. Clipping leaves u in [0, 1]^d whatever x is, so that `hog.described` gives
-    finite numbers b, from 0 to 2^9. `_into_ball` returns length b / max(r, ||b||), rounded towards zero, the norm
-    exact but for its square root and one multiplication: at most `length` (1 + 2^-50) long, which `SHRINK` makes up
-    for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
+    finite numbers b, from 0 to 2^9, and `hog.centred` from -2^9 to 2^9. `_into_ball` returns length b / max(r, ||b||),
+    rounded towards zero, the norm exact but for its square root and one multiplication: at most `length` (1 + 2^-50)
+    long, which `SHRINK` makes up for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
     """
 
     kind: Literal["hog"] = "hog"
@@ -372,6 +399,8 @@ class Hog(FeatureMap):
     """Every row has the same norm already."""
     image_shape: tuple[int, int, int]
     """Height, width and channels: 1 for grey, 3 for red, green and blue."""
+    centred: bool = Field(default=False, exclude_if=lambda centred: not centred)
+    """Whether each block's numbers are less their mean, and each quarter's colours (`hog.centred`)."""
 
     @model_validator(mode="after")
     def _shape_is_that_of_the_rows(self) -> Self:
@@ -385,7 +414,8 @@ class Hog(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        return _into_ball(hog.described(u, self.image_shape), UNIT_ROWS, length)
+        b = hog.described(u, self.image_shape)
+        return _into_ball(hog.centred(b, self.image_shape) if self.centred else b, UNIT_ROWS, length)
 
 
 class Encoder(FeatureMap):
@@ -414,6 +444,8 @@ class Encoder(FeatureMap):
     input_range: tuple[float, float] | None = None
     """What the declared bounds are scaled to for the model; None: rows are given to it as they are, clipped."""
     _compute: Callable[[Floats], Singles] | None = PrivateAttr(default=None)
+    _source: bytes | Path | None = PrivateAttr(default=None)
+    """The model, or the file that it is in."""
 
     @model_validator(mode="after")
     def _range_is_in_order(self) -> Self:
@@ -431,11 +463,36 @@ class Encoder(FeatureMap):
         """All: how rows are put together is the model's."""
         return None
 
-    def computed_by(self, compute: Callable[[Floats], Singles]) -> Self:
-        """Return this map with its model: from the model's inputs (n, d) to features (n, width)."""
+    def computed_by(self, compute: Callable[[Floats], Singles], content: bytes | None = None) -> Self:
+        """Return this map with its model: from the model's inputs (n, d) to features (n, width). content: its file."""
         attached = self.model_copy()
-        attached._compute = compute
+        attached._compute, attached._source = compute, content
         return attached
+
+    def files(self) -> dict[str, bytes]:
+        """Return the model's file too."""
+        content = self._source.read_bytes() if isinstance(self._source, Path) else self._source
+        self._check(content)
+        return super().files() | {ENCODER_FILE: content or b""}
+
+    def open_files(self, folder: Path, device: str | None = None) -> None:
+        """Open the model too, to answer: rows are computed together."""
+        super().open_files(folder)
+        path = folder / ENCODER_FILE
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BundleError(f"{folder} lacks its encoder: cannot read {path}: {error.strerror}") from error
+        self._check(content)
+        encoder = OnnxEncoder(content, len(self.lower), device or "cpu")
+        if encoder.width != self.width:
+            raise BundleError(f"the encoder gives {encoder.width} features, and the certificate says {self.width}")
+        self._compute, self._source = encoder.together, path
+
+    def _check(self, content: bytes | None) -> None:
+        found = None if content is None else hashlib.sha256(content).hexdigest()
+        if found != self.model_sha256:
+            raise BundleError(f"the encoder has the SHA-256 {found}, and the certificate says {self.model_sha256}")
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, _ = _bounds(self.lower, self.upper)
@@ -457,7 +514,7 @@ AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discrimi
 """Those that need no file: the one list of them. A map's own fields are its options, by the same names."""
 
 HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]
-"""Those that a certified head may stand on."""
+"""Those that a head, or a pay-once model, may stand on."""
 
 FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
     each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])

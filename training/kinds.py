@@ -35,10 +35,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets.
-
-    encoder: the content of the ONNX file that computes the features, if one does.
-    """
+    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets."""
 
     records: Records
     name: str
@@ -48,7 +45,6 @@ class Job:
     options: Mapping[str, Any]
     state: Path
     progress: Progress
-    encoder: bytes | None = None
 
     def records_declared(self) -> int:
         """Return about how many records there are. Raises WrongOption where that is not said."""
@@ -107,7 +103,7 @@ def _train_head(job: Job) -> Certificate:
 
     recipe = job.recipe()
     with job.progress.minimising(recipe.tolerance) as report:
-        return save_bundle(job.out, train_head(job.records, recipe, job.lineage, report), job.encoder)
+        return save_bundle(job.out, train_head(job.records, recipe, job.lineage, report))
 
 
 def _train_weights(job: Job) -> ReleaseCertificate:

@@ -9,15 +9,19 @@ company. Training on them is then refused, unless the owner accepts a second bud
 
 The set is exact: 16 bytes for each record. A sketch would be smaller and would be wrong about some records, either way.
 Two different records have one digest with a probability of n m 2^-128 among n and m of them.
+
+A unit is known by its name alone, whatever its column is called: a person is the same person in a table that calls the
+column otherwise. So other units that have the same names are taken for it, as where two tables number theirs from 1.
 """
 
 import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +40,19 @@ _DIGEST = np.dtype(f"S{_DIGEST_BYTES}")
 """Compared, sorted and written as 16 bytes each: what NumPy strips of them, zeros at the end, none of that looks at."""
 _OF_UNIT = b"dpserve: a unit of records\0"
 _SUFFIX = ".digests"
+_NOTE = ".note"
+"""Of the digests of a training that goes on."""
 
 Digests = NDArray[np.bytes_]
+Shared = Mapping[str, tuple[int, ...]]
+"""By lineage how many records, and how many units."""
+
+
+class Known(NamedTuple):
+    """Keyed digests of records, and of units: sorted, each once."""
+
+    records: Digests
+    units: Digests
 
 
 class KnownRecords:
@@ -46,64 +61,90 @@ class KnownRecords:
     def __init__(self, folder: Path) -> None:
         """folder: where the secret is, and a folder `trained` with a folder for each lineage; made when needed."""
         self._key = folder / "lineage.key"
-        self._trained = folder / "trained"
+        self.folder = folder / "trained"
 
-    def digests(self, records: Records) -> Digests:
-        """Return the keyed digests of every row of the source, what is picked from it or not, and of every unit.
-
-        They are sorted, each once.
-        """
+    def digests(self, records: Records) -> Known:
+        """Return the keyed digests of every row of the source, what is picked from it or not, and of every unit."""
         key = owner_key(self._key)
         names = None if records.units is None else records.units.names
-        named = () if names is None else (name.tobytes() for name in names)
-        keyed = bytearray()
-        for content in chain(records.source, (_OF_UNIT + name for name in named)):
-            keyed += hmac.digest(key, content, "sha256")[:_DIGEST_BYTES]
-        return np.unique(np.frombuffer(keyed, dtype=_DIGEST))
+        named = () if names is None else (_OF_UNIT + name.tobytes() for name in names)
+        return Known(*(_keyed(key, contents) for contents in (records.source, named)))
 
-    def remember(self, lineage: str, digests: Digests) -> None:
-        """Note that these records are in the lineage. Raises OSError."""
-        folder = self._trained / check_lineage_name(lineage)
-        digests = np.setdiff1d(digests, self._of(folder), assume_unique=True)
-        if len(digests):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            content = digests.tobytes()
-            write_whole(folder / f"{hashlib.sha256(content).hexdigest()[: 2 * _DIGEST_BYTES]}{_SUFFIX}", content)
+    @contextmanager
+    def noted(self, lineage: str, digests: Known) -> Iterator[Shared]:
+        """Note that records and units are in a lineage, and yield in which others they are, with those that train now.
 
-    def among(self, digests: Digests) -> Mapping[str, int]:
-        """Return how many of these records are in each lineage that has any, by its name, those with most first."""
-        folders = sorted(self._trained.glob("[!.]*"))
-        shared = {folder.name: len(np.intersect1d(digests, self._of(folder), assume_unique=True)) for folder in folders}
-        return dict(sorted(((name, count) for name, count in shared.items() if count), key=lambda entry: -entry[1]))
+        The note is there before the others are looked through: of two trainings at once that share a record at least
+        one sees the other's. It is taken back where the block raises, and stays where the process is killed. Raises
+        OSError.
+        """
+        folder = self.folder / check_lineage_name(lineage)
+        note, both = folder / f"{secrets.token_hex(_DIGEST_BYTES)}{_NOTE}", np.union1d(*digests)
+        while not note.exists():
+            with suppress(FileNotFoundError):  # another training ended, and took the empty folder away
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_whole(note, both.tobytes())
+        try:
+            yield {other: count for other, count in self.among(digests).items() if other != lineage}
+            new = np.setdiff1d(both, self._of(folder, notes=False), assume_unique=True).tobytes()
+            if new:
+                write_whole(folder / f"{hashlib.sha256(new).hexdigest()[: 2 * _DIGEST_BYTES]}{_SUFFIX}", new)
+        finally:
+            note.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+                self.folder.rmdir()
 
-    def check(self, lineage: str, digests: Digests) -> None:
-        """Raise TrainingError if any of these records, or units, is in another lineage than this one."""
-        elsewhere = {other: count for other, count in self.among(digests).items() if other != lineage}
-        if elsewhere:
-            raise TrainingError(
-                f"{overlap(lineage, len(digests), elsewhere)} To keep one budget, train with --lineage "
-                f"{next(iter(elsewhere))}. To open a second one all the same, add --overlapping-lineage-is-accepted"
-            )
+    def among(self, digests: Known) -> Shared:
+        """Return how many records, and units, are in each lineage that has any, by its name, those with most first."""
+        shared = {}
+        for folder in sorted(self.folder.glob("[!.]*")):
+            own = self._of(folder)
+            shared[folder.name] = tuple(len(np.intersect1d(part, own, assume_unique=True)) for part in digests)
+        return dict(sorted(((name, each) for name, each in shared.items() if any(each)), key=lambda one: -sum(one[1])))
 
-    def _of(self, folder: Path) -> Digests:
-        """Return a lineage's digests, sorted, each once."""
-        parts = [np.empty(0, dtype=_DIGEST)]
-        for path in folder.glob("[!.]*"):
-            content = path.read_bytes()
-            if path.suffix != _SUFFIX:  # written by an earlier version: hexadecimal digits in lines
-                content = bytes.fromhex(content.decode("ascii"))
-            if len(content) % _DIGEST_BYTES:
-                raise TrainingError(f"{path} should hold digests of {_DIGEST_BYTES} bytes, and is damaged")
-            parts.append(np.frombuffer(content, dtype=_DIGEST))
-        return np.unique(np.concatenate(parts))
+    def _of(self, folder: Path, *, notes: bool = True) -> Digests:
+        """Return a lineage's digests, sorted, each once. notes: those of trainings that go on, too."""
+        while True:
+            try:
+                parts = [_read(path) for path in folder.glob("[!.]*") if notes or path.suffix != _NOTE]
+            except FileNotFoundError:  # a training ended, and its note became one of the others: look again
+                continue
+            return np.unique(np.concatenate([np.empty(0, dtype=_DIGEST), *parts]))
 
 
-def overlap(lineage: str, records: int, elsewhere: Mapping[str, int]) -> str:
+def _keyed(key: bytes, contents: Iterable[bytes]) -> Digests:
+    keyed = bytearray()
+    for content in contents:
+        keyed += hmac.digest(key, content, "sha256")[:_DIGEST_BYTES]
+    return np.unique(np.frombuffer(keyed, dtype=_DIGEST))
+
+
+def _read(path: Path) -> Digests:
+    content = path.read_bytes()
+    if path.suffix not in (_SUFFIX, _NOTE):  # written by an earlier version: hexadecimal digits in lines
+        content = bytes.fromhex(content.decode("ascii"))
+    if len(content) % _DIGEST_BYTES:
+        raise TrainingError(f"{path} should hold digests of {_DIGEST_BYTES} bytes, and is damaged")
+    return np.frombuffer(content, dtype=_DIGEST)
+
+
+def overlap(lineage: str, digests: Known, elsewhere: Shared) -> str:
     """Say how many of a lineage's records, and units, are in which others."""
-    counted = " and ".join(f"{count:,} are in the lineage {other!r}" for other, count in elsewhere.items())
+
+    def counted(*counts: int) -> str:
+        kinds = ("record", "unit") if len(digests.units) else ("record",)
+        return " and ".join(f"{count:,} {kind}{'s' * (count != 1)}" for count, kind in zip(counts, kinds, strict=False))
+
+    shared = ", ".join(
+        f"{counted(*each)} {'is' if sum(each) == 1 else 'are'} in the lineage {other!r}"
+        for other, each in elsewhere.items()
+    )
+    by_name = " Units are known by their names: others that have the same ones count as they do."
     return (
-        f"Of the {records:,} records of the lineage {lineage!r}, {counted} as well. Each lineage has a "
-        "budget of its own, and whoever asks models of both learns what both allow together."
+        f"Of the {counted(*map(len, digests))} of the lineage {lineage!r}, {shared} as well. Each lineage has a budget "
+        "of its own, and whoever asks models of both learns what both allow together."
+        f"{by_name * any(units for _, units in elsewhere.values())}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.elementary import softmax
 from training.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
 
 Floats = NDArray[np.float64]
@@ -161,13 +162,6 @@ def _products(left: Floats, phi: Any, weights: Floats | None) -> Floats:
         left *= weights
     products: Floats = left @ phi if isinstance(phi, np.ndarray) else (phi.T @ left.T).T
     return products
-
-
-def softmax(Z: Floats) -> Floats:
-    """Return the softmax of each row of Z: (..., C)."""
-    E = np.exp(Z - Z.max(axis=-1, keepdims=True))
-    shares: Floats = E / E.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def _gamma(k: int) -> float:

@@ -13,7 +13,7 @@ A schema is public. It goes into the certificate, so nothing in it may be read o
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,15 @@ from training.columns import (
     NumberColumn,
     TextColumn,
     TimeColumn,
+    Vectors,
     coordinates_of,
 )
 from training.data.records import Declaration
 from training.errors import DataError
+from training.word_vectors import WordVectors
 
+_NAMED = 12
+"""Columns that are named before the others are counted."""
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
 _TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
@@ -46,7 +50,7 @@ _LEVELS_OF = ("number", "integer", "string")
 
 
 @dataclass(frozen=True)
-class Label:
+class LabelColumn:
     """The column of labels. column: its levels are what classes are called in the table; classes: their names."""
 
     column: LevelsColumn
@@ -66,7 +70,7 @@ class Schema:
     subset: bool = False
     missing: tuple[str, ...] = ()
 
-    def split(self, label: str) -> tuple[Columns, Label]:
+    def split(self, label: str) -> tuple[Columns, LabelColumn]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
         found = next((column for column in self.columns if column.name == label), None)
         if found is None:
@@ -81,15 +85,23 @@ class Schema:
             else:
                 levels = ("false", "true")
             known = LevelsColumn(name=label, levels=levels, missing=found.missing)
-            return self._but(label), Label(known, ("false", "true"))
+            return self._but(label), LabelColumn(known, ("false", "true"))
         if not isinstance(found, LevelsColumn) or len(found.levels) < 2:
             raise DataError(
                 f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "
                 '{"value": 0, "label": "no"} gives a number a name'
             )
-        return self._but(label), Label(
+        return self._but(label), LabelColumn(
             found.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, found.levels)
         )
+
+    def with_word_vectors(self, vectors: WordVectors) -> "Schema":
+        """Return the schema with every text encoded by these vectors too. Raises DataError where there is no text."""
+        if not any(isinstance(column, TextColumn) for column in self.columns):
+            raise DataError('the schema has no free text, a string with "text": {}, to encode with word vectors')
+        update = {"vectors": Vectors(sha256=vectors.sha256, width=vectors.width)}
+        columns = [each.model_copy(update=update) if isinstance(each, TextColumn) else each for each in self.columns]
+        return replace(self, columns=tuple(columns))
 
     def _but(self, label: str) -> Columns:
         features = tuple(column for column in self.columns if column.name != label)
@@ -306,10 +318,11 @@ class _Field:
 def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Return a template of a schema, and what is to be filled in, from names and storage types alone.
 
-    columns: each column's name and its type, None where the file does not say. label: the column of classes, if known.
+    What is to be filled in is said once, after the names of the columns that lack it. columns: each column's name and
+    its type, None where the file does not say. label: the column of classes, if known.
     """
     fields: list[dict[str, Any]] = []
-    missing: list[str] = []
+    missing: dict[str, list[str]] = {}
     for name, type_ in columns:
         field: dict[str, Any] = {"name": name, "type": type_}
         if name == label:
@@ -323,8 +336,13 @@ def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -
             field["constraints"] = dict(field["constraints"])
         fields.append(field)
         if what:
-            missing.append(f"{name}: {what}")
-    return {"fields": fields, "missingValues": [""]}, missing
+            missing.setdefault(what, []).append(name)
+    return {"fields": fields, "missingValues": [""]}, [f"{_listed(names)}: {what}" for what, names in missing.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 _BOUNDS = ({"minimum": None, "maximum": None}, "constraints.minimum and maximum, known without the records")

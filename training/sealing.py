@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from mechanisms.randomness import NoiseKey
-from training.errors import BundleError
+from training.errors import BundleError, TrainingError
 
 MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
@@ -53,23 +53,31 @@ class SealedCertificate(BaseModel):
         """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
         raise NotImplementedError
 
+    def public_files(self) -> Mapping[str, bytes]:
+        """Return what lies beside the model, by name: public files whose digests the certificate has."""
+        return {}
+
+    def open_files(self, folder: Path, device: str | None) -> None:
+        """Open these files. device, and what is raised: as for `load_sealed`."""
+        del folder
+        if device is not None:
+            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
 
 
-def save_sealed(
-    folder: Path, tensors: Tensors, certificate: AnyCertificate, public: Mapping[str, bytes] = MappingProxyType({})
-) -> AnyCertificate:
+def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> AnyCertificate:
     """Write both files into a new folder that its owner alone can read; return the certificate with the digest.
 
-    public: further files by name, whose digests the certificate holds already. The folder appears whole or not at all.
-    Raises BundleError if it exists already.
+    The public files that it names lie beside them. The folder appears whole or not at all. Raises BundleError if it
+    exists already, and for a public file that is another.
     """
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     model = save(contiguous, metadata={_SEALED: certificate.sealed()})
     certificate = certificate.with_digest_of(model)
     written = {MODEL_FILE: model, CERTIFICATE_FILE: certificate.model_dump_json(indent=2).encode()}
-    write_folder(folder, {**written, **public})
+    write_folder(folder, {**written, **certificate.public_files()})
     return certificate
 
 
@@ -91,8 +99,12 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
 
 
-def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificate, Tensors]:
-    """Read both files and verify them. Raises BundleError saying what is missing, damaged or different."""
+def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = None) -> tuple[AnyCertificate, Tensors]:
+    """Read both files, verify them, and open the public files. Raises BundleError saying what is missing or different.
+
+    device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
+    if one is named and the model has no encoder.
+    """
     try:
         text = (folder / CERTIFICATE_FILE).read_text(encoding="utf-8")
         model = (folder / MODEL_FILE).read_bytes()
@@ -118,6 +130,7 @@ def load_sealed(folder: Path, kind: type[AnyCertificate]) -> tuple[AnyCertificat
         raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
     if sealed != certificate.sealed():
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
+    certificate.open_files(folder, device)
     return certificate, tensors
 
 

@@ -15,9 +15,9 @@ from benchmarks.serving.figures import Setting
 from benchmarks.serving.load import Body
 from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
 from benchmarks.serving.processes import Server, free_port, started
+from mechanisms.elementary import softmax
 from training.bundle import load_bundle
 from training.loading import load_model
-from training.objective import softmax
 from training.releases.model import ReleasedModel
 
 PEERS = Path(__file__).with_name("peers")

@@ -20,12 +20,12 @@ from starlette.types import ASGIApp
 from accounting.budgets import Budget
 from accounting.ledger import Balance, Charge, ChargeRequest
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.elementary import softmax
 from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, run
 from service.metered import MeteredPredictor
 from service.models import Models
 from training.bundle import load_bundle
-from training.objective import softmax
 
 COST = Cost((GaussianLoss(1e-4),))
 _BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, 10**12)

@@ -187,7 +187,10 @@ def written(target: Path, content: bytes) -> Iterator[None]:
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
+        try:
+            draft.write_bytes(content)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(target)) from None
         yield
         draft.rename(target)
     finally:
@@ -309,15 +312,12 @@ def _rows(certificate: ReleaseCertificate, held_out: HeldOut) -> tuple[Floats, I
     if records is None:
         return X, y, lineage
     known = KnownRecords(options.state_folder())
-    digests = known.digests(records)
-    elsewhere = {name: count for name, count in known.among(digests).items() if name != lineage}
-    if elsewhere:
-        name, count = next(iter(elsewhere.items()))
-        raise TrainingError(
-            f"{count:,} of the rows of {held_out.data} are in the lineage {name!r}, which would learn of them twice "
-            f"and pay once: let it pay, with --lineage {name}, or take these rows out"
-        )
-    known.remember(lineage, digests)
+    with known.noted(lineage, known.digests(records)) as elsewhere:
+        for name, (count, _) in elsewhere.items():
+            raise TrainingError(
+                f"{count:,} of the rows of {held_out.data} are in the lineage {name!r}, which would learn of them "
+                f"twice and pay once: let it pay, with --lineage {name}, or take these rows out"
+            )
     return X, y, lineage
 
 

@@ -24,7 +24,7 @@ from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.bundle import load_bundle
-from training.data.classes import parse_classes
+from training.data.declared import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import NORM_BOUND, UNIT_ROWS
@@ -62,6 +62,7 @@ class PlanOptions(FileOptions):
     )
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
     bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
+    clip: bool = option(False, "Before training: clip values beyond the bounds, as for train.", panel=READING)
     n: int | None = option(None, "How many records, about.", "--n", panel=BEFORE)
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
@@ -105,7 +106,9 @@ class PlanOptions(FileOptions):
                 "declare the class names of the rows with --class-names a,b,..., or give their --schema"
             )
         flag = "--public" if self.public else OUTSIDE
-        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or (), schema=schema)
+        return self.read(
+            source, flag, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema
+        )
 
 
 def plan(
@@ -128,7 +131,7 @@ def plan(
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
         _plan_before_training(budgets["gaussian"], given, as_json=as_json)
         return
-    before = (given.outside, given.bounds, given.tier, given.schema_file, given.image_shape)
+    before = (given.outside, given.bounds, given.clip, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     head = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
@@ -167,7 +170,7 @@ def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
         return planned
     X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
     known, lineage = KnownRecords(options.state_folder()), head.certificate.lineage
-    if records is not None and (shared := known.among(known.digests(records)).get(lineage, 0)):
+    if records is not None and (shared := known.among(known.digests(records)).get(lineage, (0,))[0]):
         raise TrainingError(
             f"{given.public} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
             "them is not covered by any budget. Put rows that are public into a file of their own"

@@ -32,10 +32,10 @@ _VALIDATED = 6
 
 ESTIMATORS: dict[str, Callable[[Floats, float], Floats]] = {
     "none": lambda noisy, _: noisy,
-    "coordinate": shrinkage.by_coordinate,
     "singular-value": shrinkage.by_singular_value,
     "both": shrinkage.by_both,
-    "chosen": lambda noisy, sigma: shrinkage.estimator_for(noisy, sigma)(noisy, sigma),
+    "entry": shrinkage.by_entry,
+    "both and entry": shrinkage.shrunk,
 }
 
 
@@ -71,7 +71,7 @@ FORMS: tuple[Form, ...] = tuple(
     for estimator, by_direction in product(ESTIMATORS, (True, False))
 )
 
-SHIPPED = Form(class_sums.CENTRE_SHARE, True, "chosen", True)
+SHIPPED = Form(class_sums.CENTRE_SHARE, True, "both and entry", True)
 """What `training.releases.class_sums` releases."""
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from accounting.picorho import PICORHO_PER_RHO
+from mechanisms.elementary import softmax
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
-from training.objective import softmax
 from training.planning import options as planned
 from training.planning.cases import Case, Floats
 from training.planning.options import UNLIMITED, Qualities, Trial
@@ -34,8 +34,9 @@ def _planned(name: str) -> Option:
 
 
 def _without_privacy(trial: Trial) -> Qualities:
-    weights = trial.heads.weights("identity", 1.0)
-    return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked("identity") @ weights.T))}
+    chosen = trial.heads.feature_map("identity")
+    weights = trial.heads.weights(chosen, 1.0)
+    return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked(chosen) @ weights.T))}
 
 
 def _algorithm_1(trial: Trial) -> Qualities:
@@ -63,11 +64,11 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
 
         from research.lu2022 import printed
         from training.published import bounds
-        from training.published.bounds import Recipe
+        from training.published.bounds import PublishedRecipe
         from training.published.train import Assignment, stacked_logits, train_stack
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
-        recipe = Recipe(topology, "per-record-and-class")
+        recipe = PublishedRecipe(topology, "per-record-and-class")
         X = torch.from_numpy(np.vstack([case.X, case.asked]).astype(np.float32))
         y = torch.from_numpy(np.concatenate([case.y, case.answers]))
         n = len(case.y)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from accounting import identifiability
 from audit.estimators import confidence_of_each
 from audit.pieces import ResultStore
+from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research import dpsgd_theorems
 from research.erlingsson2019.presentation import Point
 from research.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from research.white_box.experiments import Material, Progress, Setting, canary_of
 from research.white_box.observations import Descent, observe_steps, sound
-from training.objective import softmax
 from training.releases.dpsgd.network import Network
 from training.releases.dpsgd.step import StepRelease
 

@@ -39,6 +39,10 @@ NOT_RUN = {
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
+    (
+        "data.md",
+        "train --data letters.parquet",
+    ): "a published file, 170 MB: tests/dpserve/test_classifier.py trains with a small one",
     ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
     (
         "encoders.md",

@@ -1,6 +1,7 @@
 """The estimator: scikit-learn's conventions, and what privacy takes from them."""
 
 import asyncio
+import json
 import pickle
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from accounting.ledger import Ledger
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivateClassifier
+from training.errors import BundleError
 from training.loading import load_model
 
 GENERATOR = np.random.default_rng(0)
@@ -138,6 +140,34 @@ SCHEMA = {
 }
 
 
+def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared, home):
+    (home / "vectors.txt").write_text("good 1 0\nbad 0 1\n")
+    text = {"name": "said", "type": "string", "text": {"buckets": 2}}
+    schema = {"fields": [text, {"name": "ok", "type": "string", "constraints": {"enum": ["yes", "no"]}}]}
+    declared |= {"schema": schema, "bounds": None, "classes": None}
+    table = pd.DataFrame({"said": ["good", "bad"] * 200, "ok": ["yes", "no"] * 200})
+    with pytest.raises(ValueError, match=r"word_vectors=.*goes with schema="):
+        PrivateClassifier(**declared | {"schema": None, "bounds": (0, 1), "classes": ["yes", "no"]}).set_params(
+            word_vectors=home / "vectors.txt"
+        ).fit(ROWS, Y)
+    model = PrivateClassifier(**declared, word_vectors=home / "vectors.txt").fit(table, "ok")
+    rows = [{"said": "good"}, {"said": "bad"}, {"said": "Good, good!"}]
+    answers = model.predict_proba(rows)
+    assert model.predict(rows).tolist() == ["yes", "no", "yes"]
+    model.save(home / "bundle")
+    asked = (
+        "import json, sys; from pathlib import Path; from training.columns import encode_rows; "
+        "from training.loading import load_model; model = load_model(Path(sys.argv[1])); "
+        "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
+    )
+    command = [sys.executable, "-c", asked, str(home / "bundle"), json.dumps(rows)]
+    elsewhere = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert [row[::-1] for row in elsewhere] == answers.tolist()
+    (home / "bundle" / "word-vectors.npy").unlink()
+    with pytest.raises(BundleError, match="lacks its word vectors"):
+        load_model(home / "bundle")
+
+
 def test_a_schema_declares_every_column(declared):
     table = FRAME.assign(city=["Oslo", "Lima"] * 200, since=pd.Timestamp("2020-02-03"), note="of no use")
     table.loc[1000, "age"] = None
@@ -213,12 +243,12 @@ class TestRefits:
             search.fit(X, Y)
         assert not (home / "home" / "trained").exists()
 
-    def test_a_pipeline_fits_the_one_that_it_was_given(self, declared, spent):
+    def test_a_pipeline_fits_the_classifier_it_was_given(self, declared, spent):
         pipeline = make_pipeline(FunctionTransformer(np.negative), PrivateClassifier(**declared)).fit(X, Y)
         assert pipeline.predict(X).shape == (400,)
         assert spent(declared) > 0
 
-    def test_whoever_says_so_pays_for_each(self, declared, spent):
+    def test_every_fit_is_charged_where_the_owner_says_so(self, declared, spent):
         model = PrivateClassifier(**declared | {"epsilon": 1, "every_fit_is_charged": True}).fit(X, Y)
         again = clone(model).fit(X, Y)
         assert spent(declared) == pytest.approx(2 * model.charged_rho_)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dpserve.commands import console
+from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
 from training.data.digits import load_digits
 from training.data.records import Declaration, Records
 from training.kinds import KINDS, Job, train
 from training.loading import load_model
-from training.objective import softmax
 from training.planning.recommendation import of_kind
 from training.planning.rules import feature_map
 from training.releases.model import ReleasedModel

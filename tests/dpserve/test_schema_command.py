@@ -47,13 +47,28 @@ def test_a_draft_says_names_and_types_and_what_to_fill_in_and_no_value(run, tabl
         ("born", "datetime"),
         ("ill", "integer"),
     ]
-    assert " - age: constraints.minimum and maximum, known without the records" in done.stdout
+    assert " - age, born: constraints.minimum and maximum, known without the records" in done.stdout
     assert " - ill: constraints.enum: its classes" in done.stdout
     assert "--schema draft.json --label ill" in done.stdout
     other = table.assign(age=table.age * 2, work="elsewhere")
     other.to_parquet(run.folder / "t.parquet")
     run("schema", "draft", "t.parquet", "--label", "ill", "--out", "other.json")
     assert json.loads((run.folder / "other.json").read_text()) == content
+
+
+def test_a_draft_of_a_file_without_types_says_once_what_to_fill_in(run, table):
+    said = run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json").stdout.splitlines()
+    assert [line.partition(":")[0] for line in said[1:-1]] == [" - age, work, born", " - ill"]
+
+
+def test_all_that_is_wrong_with_what_is_declared_is_said_at_once(run, table):
+    run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json")
+    (run.folder / "model").mkdir()
+    train = ["train", "--data", "t.csv", "--label", "ill", "--schema", "draft.json", "--lam", "1", "--out", "model"]
+    said = run(*train, status=1).stderr
+    assert "name the lineage of these records with --lineage NAME" in said
+    assert all(f"field {name!r}" in said for name in ("age", "work", "born", "ill"))
+    assert "model exists already" in said
 
 
 def test_a_draft_is_not_written_over(run, table):
@@ -96,7 +111,7 @@ def test_the_same_records_in_another_file_are_noticed(run, table):
     run(*TRAIN, "--data", "t.parquet", "--lam", "1")
     again = [*TRAIN[:-3], "others", "--out", "other"]
     said = run(*again, "--data", "t.csv", "--lam", "1", status=1).stderr
-    assert re.search(r"Of the (\d+) records of the lineage 'others', \1 are in the lineage 'people'", said)
+    assert re.search(r"Of the (\d+) records of the lineage 'others', \1 records are in the lineage 'people'", said)
 
 
 def test_public_rows_and_candidates_are_read_by_the_models_columns(run, table):

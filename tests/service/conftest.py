@@ -15,6 +15,7 @@ import uvicorn
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.losses import Cost, GaussianLoss
+from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from service.admin.app import AdminPort, admin_port
 from service.http.app import create_app
@@ -28,7 +29,6 @@ from tests.service.people import head_on_columns
 from training.bundle import CertifiedHead
 from training.data.records import Declaration, Records
 from training.feature_maps import Identity
-from training.objective import softmax
 from training.recipe import Recipe
 from training.train import train
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from mechanisms.gaussian import Gaussian
 from tests.training.onnx_models import FEATURES, perceptron, weights
-from training.bundle import load_bundle, save_bundle, with_encoder
+from training.bundle import load_bundle, save_bundle
 from training.data.records import Declaration, Records
+from training.encoder import OnnxEncoder
 from training.feature_maps import Encoder
 from training.recipe import Recipe
 from training.train import train
@@ -25,9 +26,9 @@ def test_answers_are_those_of_the_bundles_encoder(start, tmp_path):
     declaration = Declaration(("a", "b", "c", "d"), feature_map.lower, feature_map.upper, ("red", "green", "blue"))
     X = generator.random((3000, FEATURES))
     y = X[:, :CLASSES].argmax(axis=1)
-    attached = with_encoder(feature_map, content, "cpu")
+    attached = feature_map.computed_by(OnnxEncoder(content, FEATURES).apart, content)
     head = train(Records(X, y, declaration, ()), Recipe("deep", attached, 1.0), "deep-lineage")
-    save_bundle(tmp_path / "deep", head, content)
+    save_bundle(tmp_path / "deep", head)
     # The dearest price there is: a noise multiplier of 0.25.
     service = start(load_bundle(tmp_path / "deep"), Gaussian(0.25), lineage_rho=900.0)
     client = service.http(service.add_client(rho=900.0))

@@ -13,6 +13,7 @@ from accounting.explanation import explain_account
 from accounting.ledger import key_digest
 from accounting.losses import Cost, GaussianLoss
 from accounting.report import AccountState
+from mechanisms.elementary import softmax
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from service import predictor
@@ -20,7 +21,6 @@ from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
 from service.listener import bind
 from training.bundle import CertifiedHead
-from training.objective import softmax
 
 from .conftest import Plain
 

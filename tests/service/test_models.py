@@ -20,7 +20,7 @@ from service.metered import MeteredPredictor
 from service.models import Models
 from service.predictor import Caller, RowsRequest
 from service.telemetry.throughput import Throughput
-from training.certificate import neighbouring
+from training.certificate import UNITS
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem
@@ -202,7 +202,7 @@ async def test_no_model_is_not_ready():
 
 
 def test_the_privacy_unit_of_each_model_is_public(start, head):
-    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
     of_units = renamed(replace(head, certificate=by_person), "shapes", "other")
     service = start(head, more=lambda ledger: [predictor(of_units, ledger)])
     http = service.http(service.add_client())
@@ -213,7 +213,7 @@ def test_the_privacy_unit_of_each_model_is_public(start, head):
 
 
 def test_a_clients_account_is_explained_by_the_models_unit(start, head):
-    by_person = head.certificate.model_copy(update=neighbouring("person", head.certificate.assumptions))
+    by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
     service = start(replace(head, certificate=by_person))
     explained = service.http(service.add_client()).get("/budget").json()["explanation"]
     assert explained["unit"] == "person"

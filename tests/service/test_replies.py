@@ -14,9 +14,9 @@ import pytest
 
 from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest
+from mechanisms.elementary import softmax
 from service.metered import MeteredPredictor
 from service.predictor import Prediction
-from training.objective import softmax
 
 from .conftest import DELTA, LARGEST_BATCH, Plain, RunningService
 

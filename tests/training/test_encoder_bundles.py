@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dpserve.cli import app
-from training.bundle import ENCODER_FILE, load_bundle, save_bundle, with_encoder
+from training.bundle import load_bundle, save_bundle
 from training.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
-from training.errors import BundleError, TrainingError
-from training.feature_maps import NORM_BOUND
+from training.errors import BundleError, NotExportable, TrainingError
+from training.export.files import exported
+from training.feature_maps import ENCODER_FILE, NORM_BOUND
+from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE, MODEL_FILE
 
 from .onnx_models import FEATURES, perceptron
@@ -92,11 +95,17 @@ def test_a_certificate_without_the_assumption_is_found(bundle):
         load_bundle(bundle)
 
 
-def test_a_bundle_is_not_saved_without_its_encoder(bundle, tmp_path):
+def test_a_bundle_is_saved_again_with_its_encoder_and_not_with_another(bundle, tmp_path):
     head = load_bundle(bundle)
+    save_bundle(tmp_path / "again", head)
+    assert (tmp_path / "again" / ENCODER_FILE).read_bytes() == CONTENT
     for wrong in (None, CONTENT + b" "):
+        feature_map = head.certificate.feature_map.computed_by(lambda rows: rows, wrong)
         with pytest.raises(BundleError, match="SHA-256"):
-            save_bundle(tmp_path / "another", head, wrong)
+            save_bundle(
+                tmp_path / "another",
+                replace(head, certificate=head.certificate.model_copy(update={"feature_map": feature_map})),
+            )
     assert not (tmp_path / "another").exists()
 
 
@@ -112,15 +121,15 @@ def test_a_head_without_an_encoder_takes_no_device(trained):
     [
         (("--device", "cpu"), "goes with --encoder"),
         (("--features", "relu"), "goes with none of"),
-        (("--release", "weights", "--price", "rho:1"), "goes with none of"),
+        (("--teachers", "3"), "goes with none of"),
         (("--encoder-range", "1:0"), "finite and in order"),
         (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "'cpu' or 'cuda'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(trained, options, said):
-    whole = options if options == ("--device", "cpu") else (*encoder(trained), *options)
-    done = train(trained, *whole)
+    before = {"cpu": ("--lam", "1"), "3": encoder(trained)[2:]}.get(options[-1], encoder(trained))
+    done = train(trained, *before, *options)
     assert done.exit_code != 0
     assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
     assert not (trained / "bundle").exists()
@@ -129,4 +138,25 @@ def test_options_that_do_not_go_together_are_refused(trained, options, said):
 def test_a_model_of_another_width_is_found(bundle):
     feature_map = load_bundle(bundle).certificate.feature_map
     with pytest.raises(BundleError, match="gives 8 features, and the certificate says 9"):
-        with_encoder(feature_map.model_copy(update={"width": 9}), CONTENT, "cpu")
+        feature_map.model_copy(update={"width": 9}).open_files(bundle)
+
+
+@pytest.mark.parametrize(
+    "release", ["class-sums", "weights --lam 1", "objective", "dpsgd --records-declared 60 --steps 20"]
+)
+def test_a_pay_once_model_stands_on_an_encoder(trained, release):
+    options = ("--release", *release.split(), "--price", "rho:0.5", "--encoder", str(trained / "public.onnx"))
+    done = train(trained, *options)
+    assert done.exit_code == 0, done.output
+    model = load_model(trained / "bundle", "cpu")
+    assert (trained / "bundle" / ENCODER_FILE).read_bytes() == CONTENT
+    assert set(ENCODER_ASSUMPTIONS) < set(model.certificate.assumptions)
+    rows = np.random.default_rng(0).random((70, FEATURES))
+    answers = model.probabilities(rows)
+    np.testing.assert_allclose(answers[:1], model.probabilities(rows[:1]), atol=1e-3)
+    for form in ("onnx", "sklearn"):
+        with pytest.raises(NotExportable, match="'encoder'"):
+            exported(model, form)
+    (trained / "bundle" / ENCODER_FILE).unlink()
+    with pytest.raises(BundleError, match="lacks its encoder"):
+        load_model(trained / "bundle")

@@ -20,7 +20,7 @@ from tests.training.conftest import identity, make_records
 from training.evaluation import CONFIDENCE, EDGES, SHARES, Evaluation, Law, evaluate
 from training.releases.class_sums import train_class_sums
 
-ONE = 2**30
+ONE = 2**28
 FALSE_ALARM = 1e-6
 
 answers = st.lists(st.floats(0, 1) | st.sampled_from([math.nan, math.inf, 0.0, 5e-324, 1.0]), min_size=4, max_size=4)

@@ -3,9 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from training.data.parsing import name_digests
 from training.data.records import Units
 from training.errors import TrainingError
-from training.lineage import KnownRecords, check_lineage_name, owner_key
+from training.lineage import KnownRecords, check_lineage_name, overlap, owner_key
 
 
 @pytest.fixture
@@ -13,32 +14,42 @@ def known(tmp_path):
     return KnownRecords(tmp_path / "state")
 
 
+def noted(known, lineage, records):
+    """Note them, as a training does that ends well, and return where else they are."""
+    with known.noted(lineage, known.digests(records)) as elsewhere:
+        return elsewhere
+
+
+def among(known, records):
+    return known.among(known.digests(records))
+
+
 def test_a_set_with_one_record_less_is_recognised_in_any_order(known, records):
-    known.remember("patients", known.digests(records))
+    noted(known, "patients", records)
     order = np.random.default_rng(1).permutation(len(records.source))[1:]
     neighbour = replace(records, source=tuple(records.source[index] for index in order))
 
-    assert known.among(known.digests(neighbour)) == {"patients": len(set(neighbour.source))}
+    assert among(known, neighbour) == {"patients": (len(set(neighbour.source)), 0)}
 
 
 def test_what_is_picked_from_the_source_does_not_matter(known, records):
     picked = replace(records, X=records.X[:9, :2], y=records.y[:9])
-    assert known.digests(picked).tobytes() == known.digests(records).tobytes()
+    assert known.digests(picked).records.tobytes() == known.digests(records).records.tobytes()
 
 
 def test_records_are_counted_in_each_lineage_once(known, records):
     rows = list(dict.fromkeys(records.source))
     parts = [replace(records, source=tuple(part)) for part in (rows[:10], rows[5:12], rows[20:])]
-    known.remember("first", known.digests(parts[0]))
-    known.remember("first", known.digests(parts[1]))
-    known.remember("second", known.digests(parts[1]))
+    noted(known, "first", parts[0])
+    noted(known, "first", parts[1])
+    noted(known, "second", parts[1])
 
-    assert known.among(known.digests(parts[0])) == {"first": 10, "second": 5}
-    assert known.among(known.digests(parts[2])) == {}
+    assert among(known, parts[0]) == {"first": (10, 0), "second": (5, 0)}
+    assert among(known, parts[2]) == {}
 
 
 def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, records, tmp_path):
-    known.remember("patients", known.digests(records))
+    noted(known, "patients", records)
     other = KnownRecords(tmp_path / "other")
 
     assert not known.among(other.digests(records))
@@ -47,48 +58,77 @@ def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, rec
     assert kept.parent.stat().st_mode & 0o077 == 0
 
 
-def test_records_of_another_lineage_are_refused_by_its_name(known, records):
-    known.remember("patients", known.digests(records))
-    one = known.digests(replace(records, source=records.source[:1]))
-    known.check("patients", one)
-    with pytest.raises(TrainingError, match=r"1 are in the lineage 'patients'.*--lineage patients.*is-accepted"):
-        known.check("others", one)
-
-
 def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
-    known.remember("patients", known.digests(records))
-    fewer = known.digests(replace(records, source=records.source[1:]))
-    more = known.digests(replace(records, source=(*records.source, b"another")))
-    known.check("patients", fewer)
-    known.check("patients", more)
-    known.remember("patients", more)
-    sizes = sorted(path.stat().st_size for path in (known._trained / "patients").iterdir())
+    noted(known, "patients", records)
+    assert noted(known, "patients", replace(records, source=records.source[1:])) == {}
+    assert noted(known, "patients", replace(records, source=(*records.source, b"another"))) == {}
+    sizes = sorted(path.stat().st_size for path in (known.folder / "patients").iterdir())
     assert sizes == [16, 16 * len(set(records.source))]
 
 
-def test_another_record_of_a_known_person_is_noticed(known, records):
-    names = np.arange(3 * 16, dtype=np.uint8).reshape(3, 16)
-    own = replace(records, units=Units("who", np.arange(len(records)) % 3, names))
-    known.remember("patients", known.digests(own))
-    other = replace(own, source=(b"another",), units=Units("who", np.zeros(len(records), dtype=np.int64), names[1:2]))
-    assert known.among(known.digests(other)) == {"patients": 1}
-    assert not known.among(known.digests(replace(other, units=None)))
+def test_of_two_trainings_at_once_one_sees_the_other(known, records):
+    """Both check before either ends: the second must not find the first's lineage empty."""
+    digests = known.digests(records)
+    with known.noted("first", digests) as by_first, known.noted("second", digests) as by_second:
+        assert (dict(by_first), dict(by_second)) == ({}, {"first": (len(digests.records), 0)})
+    assert known.among(digests).keys() == {"first", "second"}
+    assert not list(known.folder.rglob("*.note"))
+
+
+def test_a_training_that_fails_leaves_no_note(known, records):
+    with pytest.raises(RuntimeError), known.noted("patients", known.digests(records)):
+        raise RuntimeError
+    assert among(known, records) == {}
+    assert not known.folder.exists()
+
+
+def test_a_training_that_was_killed_leaves_its_note(known, records):
+    training = known.noted("patients", known.digests(records))
+    training.__enter__()
+    assert KnownRecords(known.folder.parent).among(known.digests(records)).keys() == {"patients"}
+    training.__exit__(None, None, None)
+
+
+def of_persons(records, column, names, *, of=None):
+    octets = name_digests(names)
+    return replace(records, units=Units(column, np.arange(len(records)) % len(names) if of is None else of, octets))
+
+
+def test_another_record_of_a_known_person_is_noticed_whatever_the_column_is_called(known, records):
+    noted(known, "patients", of_persons(records, "who", ["ann", "bo", "cy"]))
+    other = of_persons(replace(records, source=(b"another",)), "person", ["bo"])
+    assert among(known, other) == {"patients": (0, 1)}
+    assert among(known, replace(other, units=None)) == {}
+
+
+def test_an_overlap_counts_records_and_units_apart(known, records):
+    one, other = (of_persons(records, "who", names) for names in (["ann", "bo"], ["bo", "cy", "di"]))
+    noted(known, "patients", replace(one, source=records.source[:7]))
+    digests = known.digests(other)
+    said = overlap("others", digests, known.among(digests))
+    count = len(digests.records)
+    assert f"Of the {count} records and 3 units of the lineage 'others', 7 records and 1 unit are in" in said
+    assert "Units are known by their names" in said
+    alone = known.digests(records)
+    said = overlap("others", alone, known.among(alone))
+    assert f"Of the {count} records of the lineage 'others', 7 records are in the lineage 'patients' as well" in said
 
 
 def test_what_an_earlier_version_noted_still_counts(known, records):
     digests = known.digests(records)
-    folder = known._trained / "patients"
+    folder = known.folder / "patients"
     folder.mkdir(parents=True)
-    (folder / ("0" * 32)).write_text("\n".join(digests.tobytes()[at : at + 16].hex() for at in range(0, 64, 16)))
-    assert known.among(digests) == {"patients": 4}
+    content = digests.records.tobytes()
+    (folder / ("0" * 32)).write_text("\n".join(content[at : at + 16].hex() for at in range(0, 64, 16)))
+    assert known.among(digests) == {"patients": (4, 0)}
 
 
 def test_digests_that_end_in_zeros_are_not_confused(known, monkeypatch, records):
     monkeypatch.setattr("training.lineage.hmac.digest", lambda key, row, kind: row.ljust(32, b"\0"))
-    one, other = (known.digests(replace(records, source=(row,))) for row in (b"a\0b", b"a"))
-    known.remember("patients", one)
-    assert not known.among(other)
-    assert known.among(one) == {"patients": 1}
+    one, other = (replace(records, source=(row,)) for row in (b"a\0b", b"a"))
+    noted(known, "patients", one)
+    assert not among(known, other)
+    assert among(known, one) == {"patients": (1, 0)}
 
 
 def test_the_owners_key_is_made_once_and_kept_private(tmp_path):

@@ -36,6 +36,8 @@ from training.columns import (
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
+_TRUTHS = BOOLEANS | {"yes": "1", "y": "1", "t": "1", "no": "0", "n": "0", "f": "0"}
+"""Words that a table may have where another has true and false."""
 Refusal = tuple[int, str]
 """A row, and what is wrong with its value in words."""
 
@@ -191,7 +193,7 @@ def _is_number(type_: pa.DataType) -> bool:
 def numbered(
     array: pa.Array, known: dict[str, int], missing: Sequence[str] = ()
 ) -> tuple[NDArray[np.int64], Refusal | None]:
-    """Return a number for each unit's name (n,), equal for equal names, and the first that is none.
+    """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
     known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name:
     all whose name is not known would else be one unit, and a person among them no unit at all.
@@ -215,11 +217,10 @@ def numbered(
     return numbers, (int(np.argmax(nameless)), "the record has no unit's name") if nameless.any() else None
 
 
-def name_digests(column: str, known: Iterable[str]) -> NDArray[np.uint8]:
-    """Return 16 bytes of each unit's name (u, 16), others in another column."""
-    key = hashlib.blake2b(column.encode("utf-8", "surrogatepass")).digest()
+def name_digests(known: Iterable[str]) -> NDArray[np.uint8]:
+    """Return 16 bytes of each unit's name (u, 16), the same whatever its column is called."""
     digests = (
-        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16, key=key, person=b"dpserve unit").digest()
+        hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16, person=b"dpserve unit").digest()
         for name in known
     )
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
@@ -230,9 +231,9 @@ def digests_of(
 ) -> NDArray[np.uint8]:
     """Return 16 bytes for each row (n, 16): a function of the row's values by column, whatever the columns' order.
 
-    A value is a number or a time, however it is written, or a text without the spaces around it; true and false are 1
-    and 0, and a missing value is an empty text. An array of NumPy's holds finite numbers. absent: by column, where a
-    value (n,) is declared to be missing.
+    A value is a number or a time, however it is written, or a text without the spaces around it; true and false, yes
+    and no are 1 and 0, and a missing value is an empty text. An array of NumPy's holds finite numbers. absent: by
+    column, where a value (n,) is declared to be missing.
 
     So a row has the same digest in a CSV file, a Parquet file and a data frame. Each
     value is mixed with its column's name (the finaliser of SplitMix64, in two lanes), and a row is their sum. It tells
@@ -283,7 +284,7 @@ def _canonical(value: object) -> str:
 
 @lru_cache(maxsize=2**12)
 def _word(text: str) -> int:
-    text = BOOLEANS.get(text.strip().lower(), text.strip())
+    text = _TRUTHS.get(text.strip().lower(), text.strip())
     if NUMBER.fullmatch(text) and text.lower().lstrip("+-") != "nan":
         return int(np.float64(float(text) + 0.0).view(np.uint64))
     if DATETIME.fullmatch(text):

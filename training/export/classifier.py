@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.losses import Cost
 from training.columns import Columns, TextColumn
 from training.errors import NotExportable
-from training.feature_maps import AnyFeatureMap
+from training.feature_maps import HeadFeatureMap
 from training.loading import AnyModel
 from training.releases.calibration import Calibration, losses
 from training.releases.certificate import ReleaseCertificate
@@ -50,7 +50,7 @@ class Classifier:
     centre: Floats | None = None
 
     @property
-    def feature_map(self) -> AnyFeatureMap:
+    def feature_map(self) -> HeadFeatureMap:
         """phi, which is public."""
         return self.certificate.feature_map
 

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.answer_noise import AnswerNoise
+from mechanisms.answer_noise import AnyNoise, Uncertainty
 from training.data.records import Declaration, Records
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.hog import Shape
@@ -82,11 +82,11 @@ def mean_of(figures: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(figures) else None
 
 
-def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) -> Quality:
+def quality(probabilities: Floats, labels: Labels, noise: AnyNoise | None = None) -> Quality:
     """Return what answers (m, C) are worth on rows of these classes (m,).
 
-    noise: the standard deviation of Gaussian noise on each row's logits, (m,), where it is known: then `interval` is
-    the mean width of the interval that is shown with the likeliest class's probability.
+    noise: what is known of it. Where that makes intervals, `interval` is the mean width of the one that is shown with
+    the likeliest class's probability.
 
     The calibration error is the expected one (Guo et al. 2017): over 15 bins of equal width of the likeliest class's
     probability, the mean distance of accuracy and probability, each bin weighted by its rows.
@@ -97,7 +97,7 @@ def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) 
     off = np.bincount(bins, right, minlength=_BINS) - np.bincount(bins, sure, minlength=_BINS)
     own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
     width = None
-    if noise is not None and (ends := AnswerNoise("gaussian", noise).intervals(probabilities)) is not None:
+    if noise is not None and (ends := Uncertainty(noise, probabilities).intervals) is not None:
         lower, upper = ends
         width = float((upper - lower)[np.arange(len(labels)), likeliest].mean())
     return Quality(float(right.mean()), float(-np.log(own).mean()), float(np.abs(off).sum() / len(labels)), width)
@@ -138,7 +138,7 @@ class Case:
         """The share of the rows asked whose likeliest class is the true one. answers: (m, C)."""
         return float((answers.argmax(axis=1) == self.answers).mean())
 
-    def quality(self, probabilities: Floats, noise: Floats | None = None) -> Quality:
+    def quality(self, probabilities: Floats, noise: AnyNoise | None = None) -> Quality:
         """What answers (m, C) to the rows asked are worth. noise: see `quality`."""
         return quality(probabilities, self.answers, noise)
 
@@ -154,10 +154,10 @@ class Heads:
     """Features and weights of a case, kept while it lasts."""
 
     case: Case
-    _records: dict[Features, Floats] = field(default_factory=dict, repr=False)
-    _asked: dict[Features, Floats] = field(default_factory=dict, repr=False)
-    _weights: dict[tuple[Features, float], Floats] = field(default_factory=dict, repr=False)
-    _directions: dict[Features, Floats] = field(default_factory=dict, repr=False)
+    _records: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
+    _asked: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
+    _weights: dict[tuple[FeatureMap, float], Floats] = field(default_factory=dict, repr=False)
+    _directions: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
 
     def of(self, case: Case) -> "Heads":
         """The same heads for another seed's noise on the same records."""
@@ -165,45 +165,43 @@ class Heads:
             raise ValueError("heads are of one split of the records")
         return Heads(case, self._records, self._asked, self._weights, self._directions)
 
-    def asked(self, features: Features) -> Floats:
+    def asked(self, chosen: FeatureMap) -> Floats:
         """phi of the rows asked: (m, D)."""
-        if features not in self._asked:
-            chosen = self.feature_map(features)
-            self._asked[features] = chosen(self.case.asked, chosen.public_tensors())
-        return self._asked[features]
+        if chosen not in self._asked:
+            self._asked[chosen] = chosen(self.case.asked, chosen.public_tensors())
+        return self._asked[chosen]
 
-    def directions(self, features: Features) -> Floats:
+    def directions(self, chosen: FeatureMap) -> Floats:
         """What DP-SGD makes of the records before it knows its budget: (n, D)."""
-        if features not in self._directions:
+        if chosen not in self._directions:
             # Of one map at a time, as the records below.
             self._records.clear()
             self._directions.clear()
-            self._directions[features] = directions_of(self.case.X, self.feature_map(features))
-        return self._directions[features]
+            self._directions[chosen] = directions_of(self.case.X, chosen)
+        return self._directions[chosen]
 
-    def records(self, features: Features) -> Floats:
+    def records(self, chosen: FeatureMap) -> Floats:
         """phi of the records: (n, D)."""
-        if features not in self._records:
+        if chosen not in self._records:
             # Only one map's are kept: those of many records fill the memory.
             self._records.clear()
             self._directions.clear()
-            chosen = self.feature_map(features)
-            self._records[features] = chosen(self.case.X, chosen.public_tensors())
-        return self._records[features]
+            self._records[chosen] = chosen(self.case.X, chosen.public_tensors())
+        return self._records[chosen]
 
-    def weights(self, features: Features, strong_convexity: float) -> Floats:
+    def weights(self, chosen: FeatureMap, strong_convexity: float) -> Floats:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
-        key = (features, strong_convexity)
+        key = (chosen, strong_convexity)
         if key not in self._weights:
             objective = RegularisedCrossEntropy.of(
-                self.records(features), self.case.y, self.case.classes, strong_convexity
+                self.records(chosen), self.case.y, self.case.classes, strong_convexity
             )
             self._weights[key] = quantised(minimise(objective, TOLERANCE))
         return self._weights[key]
 
-    def feature_map(self, features: Features) -> FeatureMap:
+    def feature_map(self, features: Features, *, head: bool = False) -> FeatureMap:
         """The map, by the public rules."""
-        return rules.feature_map(features, self.case.records.declaration, self.case.image_shape)
+        return rules.feature_map(features, self.case.records.declaration, self.case.image_shape, head=head)
 
 
 def weights_move(strong_convexity: float, weights: Floats) -> float:

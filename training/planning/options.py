@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
@@ -81,32 +82,35 @@ def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
     except ValueError:
         return None
     lam = rules.strong_convexity(mechanism.mu)
-    weights, phi = trial.heads.weights(features, lam), trial.heads.asked(features)
+    chosen = trial.heads.feature_map(features, head=True)
+    weights, phi = trial.heads.weights(chosen, lam), trial.heads.asked(chosen)
     randomness = trial.randomness("per-query", features, str(count))
     moved = logits_move(lam, weights, phi)
     answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
-    return trial.case.quality(answers, mechanism.noise_scale(moved, trial.case.classes))
+    return trial.case.quality(answers, AnswerNoise("gaussian", mechanism.noise_scale(moved, trial.case.classes)))
 
 
 def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         part, rest = calibration.divided(trial.whole)
         lam = rules.strong_convexity(mu_for(trial.whole))
-        weights = trial.heads.weights(features, lam)
+        chosen = trial.heads.feature_map(features)
+        weights = trial.heads.weights(chosen, lam)
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
         released = rounded(law.release(weights, words)).T
         case = trial.case
         calibrated = calibration.calibrated(
-            of_rows(trial.heads.records(features), case.y),
+            of_rows(trial.heads.records(chosen), case.y),
             lambda phi: phi @ released,
             case.classes,
             calibration.mu_of(part),
             words,
         )
-        phi = trial.heads.asked(features)
+        phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
-        return {UNLIMITED: case.quality(answers, calibrated.scale * law.standard_deviation * norms(phi))}
+        noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
+        return {UNLIMITED: case.quality(answers, noise)}
 
     return qualities
 
@@ -120,7 +124,7 @@ def _class_sums(trial: Trial) -> Qualities:
     model = train_class_sums(
         records, "compared", feature_map, trial.whole, "compared", words, records_declared=len(records)
     )
-    return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
+    return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
 
 
 def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
@@ -132,7 +136,7 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
         choices = perturbation_for(trial.whole, trial.case.classes)
         words = trial.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
-        return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
+        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
 
     return qualities
 
@@ -149,9 +153,9 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **rules.steps(chosen))
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
-        known = trial.heads.directions(features)
+        known = trial.heads.directions(chosen)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
-        return {UNLIMITED: case.quality(model.probabilities(case.asked))}
+        return {UNLIMITED: case.quality(*model.answers(case.asked))}
 
     return qualities
 
@@ -167,7 +171,8 @@ def _teachers(trial: Trial) -> Qualities:
         except ValueError:
             found[str(count)] = None
             continue
-        found[str(count)] = trial.case.quality(answers, mechanism.noise_scale(sensitivity, trial.case.classes))
+        noise = AnswerNoise("gaussian", mechanism.noise_scale(sensitivity, trial.case.classes))
+        found[str(count)] = trial.case.quality(answers, noise)
     return found
 
 
@@ -193,7 +198,7 @@ def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
 _HIDDEN = 128
 
 OPTIONS: dict[str, Option] = {
-    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=3),
+    "class-sums": Option("class sums", "once", _class_sums, "class-sums", "identity", version=4),
     "weights": Option("released weights", "once", _released_weights("identity"), "weights", "identity", version=2),
     "weights-fourier": Option(
         "released weights, Fourier features", "once", _released_weights("fourier"), "weights", "fourier", version=3
@@ -230,7 +235,7 @@ OPTIONS: dict[str, Option] = {
         version=2,
     ),
     "per-query": Option(
-        "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=2
+        "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=3
     ),
     "per-query-fourier": Option(
         "noise on each answer, Fourier features",

@@ -169,9 +169,9 @@ def save_published(folder: Path, network: PublishedNetwork) -> UnprovenCertifica
     return save_sealed(folder, tensors, network.certificate)
 
 
-def load_published(folder: Path) -> PublishedNetwork:
-    """Read and check a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, UnprovenCertificate)
+def load_published(folder: Path, device: str | None = None) -> PublishedNetwork:
+    """Read and check a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, UnprovenCertificate, device)
     noise_key, widths = noise_key_of(tensors), certificate.topology.widths
     layers = layers_in(checked_tensors(tensors, layer_shapes(widths)), widths)
     if not are_exact(layers, certificate.activation):

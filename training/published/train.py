@@ -33,10 +33,9 @@ from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import fresh_fields
 from training.data.records import Records
 from training.exact_network import exact_layers
-from training.published.bounds import Activation, Objective, Recipe, Topology
+from training.published.bounds import Activation, Objective, PublishedRecipe, Topology
 from training.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims
 
 
@@ -110,7 +109,7 @@ def train_stack(
     X: Tensor,
     y: Tensor,
     assignment: Assignment,
-    recipe: Recipe,
+    recipe: PublishedRecipe,
     *,
     on_epoch: Callable[[int], None] = lambda _: None,
 ) -> Parameters:
@@ -155,7 +154,7 @@ def gather_rows(X: Tensor, rows: Tensor) -> Tensor:
     return X.index_select(0, rows.reshape(-1)).view(*rows.shape, X.shape[1])
 
 
-def _loss_of(recipe: Recipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]:
+def _loss_of(recipe: PublishedRecipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]:
     def loss(model: Parameters, X: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
         losses = record_losses(logits(model, X, recipe.activation), y)
         return batch_loss(losses, recipe.topology.classes, recipe.objective, alpha)
@@ -163,7 +162,7 @@ def _loss_of(recipe: Recipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], T
     return loss
 
 
-def _adam(parameters: Parameters, recipe: Recipe) -> torch.optim.Adam:
+def _adam(parameters: Parameters, recipe: PublishedRecipe) -> torch.optim.Adam:
     """One Adam over stacked tensors is M independent ones, because it is elementwise.
 
     Keras' L2 regulariser l adds l ||W||^2 to the loss, without a half, for weights and not for biases: its gradient
@@ -224,20 +223,21 @@ def train_published(
     inputs = ScaledInputs(lower=declaration.lower, upper=declaration.upper)
     lower, upper = np.asarray(inputs.lower), np.asarray(inputs.upper)
     topology = Topology(declaration.features, hidden, len(declaration.classes))
-    certificate = UnprovenCertificate.model_validate(
-        fresh_fields(name, declaration.classes, declaration.feature_names, inputs, lineage)
-        | {
-            "objective": objective,
-            "alpha": alpha,
-            "hidden": hidden,
-            "activation": activation,
-            "records": len(records),
-            "l2_regulariser": l2_regulariser,
-        }
-        | claims(topology, len(records), l2_regulariser)
+    certificate = UnprovenCertificate.fresh(
+        name,
+        declaration,
+        inputs,
+        lineage,
+        objective=objective,
+        alpha=alpha,
+        hidden=hidden,
+        activation=activation,
+        records=len(records),
+        l2_regulariser=l2_regulariser,
+        **claims(topology, len(records), l2_regulariser),
     )
     X = torch.from_numpy(((records.X - lower) / (upper - lower)).astype(np.float32))
-    recipe = Recipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)
+    recipe = PublishedRecipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
     model = one_model(train_stack(X, torch.from_numpy(records.y), assignment, recipe), 0)
     layers = tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in model)

@@ -7,9 +7,9 @@ leaves those out.
 import hmac
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from training.certificate import (
     ONE_RECORD,
     TRAINING_SUCCEEDED,
     UNIFORM_BITS,
+    Declared,
     ProvenCertificate,
-    fresh_fields,
 )
 from training.errors import BundleError
-from training.feature_maps import AnyFeatureMap
+from training.feature_maps import HeadFeatureMap
 
 Floats = NDArray[np.float64]
 
@@ -49,13 +49,6 @@ COMMON_ASSUMPTIONS = (
     NO_OTHER_FIGURE,
 )
 """What every release assumes; a subclass adds its own."""
-
-
-def release_fields(
-    name: str, classes: Sequence[str], feature_names: Sequence[str], feature_map: object, lineage: str
-) -> dict[str, object]:
-    """Return the fields that every new release's certificate has, except for its cost."""
-    return fresh_fields(name, classes, feature_names, feature_map, lineage) | {"binding_key": secrets.token_hex(32)}
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,14 @@ class ReleaseCertificate(ProvenCertificate):
     """Its kind: a Literal in each subclass, by which `training.loading` finds the loader."""
     binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     """256 random bits that never leave the owner: see `drawn`. Private."""
-    feature_map: AnyFeatureMap
+    feature_map: HeadFeatureMap
     cost: str
     """What holding all of it costs, as the text of a `Cost`."""
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with a binding key of its own."""
+        return super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
 
     @property
     def drawn(self) -> bytes:

@@ -13,7 +13,7 @@ What is released, in this order, each on exact integer-grid noise (`mechanisms.g
 
 What is computed from that is post-processing: the classes' directions under the noise (`training.releases.shrinkage`),
 and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what the steps led to, or TEMPERATURE times the
-direction of class c where there were none.
+direction of class c where there were none. The constants that steps add to the logits are among the calibration's.
 """
 
 import functools
@@ -34,13 +34,12 @@ from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import neighbouring
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration, continued
 from training.releases.calibration import Calibration
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around, rounded
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
@@ -51,7 +50,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 CENTRE_SHARE = Fraction(1, 20)
-"""The share that the centre is paid from of what calibration leaves of mu^2."""
+"""The share that the centre is paid from of what calibration leaves of mu^2, at most."""
+
+CENTRE_NOISE = 0.1
+"""How long the noise of the mean may be beside rows of length 1: with less of it answers are no better."""
 
 COUNT_COORDINATE = 0.2
 TEMPERATURE = 8.0
@@ -260,17 +262,18 @@ def train_class_sums(
         calibration_mu = calibration.mu_of(for_calibration)
         for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
         steps_mu = mu_for(for_steps) if for_steps else 0.0
-        centre_mu, sums_mu = shares(for_sums)
-        certificate = ClassSumsCertificate.model_validate(
-            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | neighbouring(records.unit, ClassSumsCertificate.ASSUMPTIONS + (STEPS_ASSUMPTIONS if steps_mu else ()))
-            | {
-                "cost": str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
-                "calibration_mu": calibration_mu,
-                "centre_mu": centre_mu,
-                "sums_mu": sums_mu,
-                "steps_mu": steps_mu,
-            }
+        centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
+        certificate = ClassSumsCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
+            calibration_mu=calibration_mu,
+            centre_mu=centre_mu,
+            sums_mu=sums_mu,
+            steps_mu=steps_mu,
         )
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
@@ -280,22 +283,32 @@ def train_class_sums(
     exact = sums_of(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
     sums = sums_release.release(exact, randomness)
     model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
-    if steps_mu:
+    constants = np.zeros(classes)
+    if steps_mu and records_declared is not None:
         around = Rows(Centred(rows.make, model.mean))
-        stepped = continued.descended(model.directions, records.sums, around, steps_mu, randomness)
+        stepped, constants = continued.descended(
+            model.directions, records.sums, around, steps_mu, records_declared, randomness
+        )
         model = replace(model, stepped=stepped)
-    return replace(
-        model,
-        calibration=calibration.calibrated(records.sums, model.logits, classes, calibration_mu, randomness),
-    )
+
+    def logits(X: Floats) -> Floats:
+        return model.logits(X) + constants
+
+    found = calibration.calibrated(records.sums, logits, classes, calibration_mu, randomness)
+    return replace(model, calibration=Calibration(found.scale, found.scale * constants + found.offsets))
 
 
-def shares(whole: int) -> tuple[float, float]:
+def shares(whole: int, dimension: int = 0, records_declared: int | None = None) -> tuple[float, float]:
     """Return the mus of the centre and the sums, which cost at most `whole` picorho together.
 
-    The centre gets CENTRE_SHARE, or what the least release costs if that is more. Raises ValueError for too little.
+    The centre gets CENTRE_SHARE, or as much less as leaves CENTRE_NOISE in the mean of so many records, a public
+    number; or what the least release costs if that is more. Raises ValueError for too little.
     """
-    centre = max(whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator, LEAST_PRICE)
+    centre = whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator
+    if records_declared is not None:
+        mu = math.sqrt(dimension) / (CENTRE_NOISE * max(records_declared, 1))
+        centre = min(centre, math.ceil(mu * mu / 2 * picorho.PICORHO_PER_RHO))
+    centre = max(centre, LEAST_PRICE)
     if whole < 2 * LEAST_PRICE:
         raise ValueError(
             f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
@@ -419,9 +432,9 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_class_sums(folder: Path) -> ClassSums:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, ClassSumsCertificate)
+def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
     shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
     if certificate.steps_mu:

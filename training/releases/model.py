@@ -29,7 +29,8 @@ class ReleasedModel(Protocol):
     def probabilities(self, X: Floats) -> Floats:
         """Return the answers (n, C) to rows (n, d) within or beyond the declared bounds.
 
-        The same for every caller, and bit for bit the same for a row whatever rows are beside it.
+        The same for every caller, and bit for bit the same for a row whatever rows are beside it, except where an
+        encoder computes their features.
         """
         ...
 

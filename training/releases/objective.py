@@ -29,7 +29,7 @@ from training.objective import RegularisedCrossEntropy
 from training.quantised import LARGEST_WEIGHT_NORM, norms
 from training.releases import calibration
 from training.releases.calibration import Calibration
-from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid, release_fields
+from training.releases.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.releases.model import rounded
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
@@ -239,17 +239,18 @@ def train_perturbed(
     try:
         perturbing = GaussianNoise(choices.noise, shape[0] * shape[1])
         loss = perturbation_bound(choices.noise, choices.strong_convexity, NORM_BOUND, classes).loss
-        certificate = ObjectiveCertificate.model_validate(
-            release_fields(name, declaration.classes, declaration.feature_names, feature_map, lineage)
-            | {
-                "cost": str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
-                "calibration_mu": choices.calibration_mu,
-                "strong_convexity": choices.strong_convexity,
-                "tolerance": tolerance,
-                "noise": choices.noise,
-                "output_mu": choices.output_mu,
-                "output_sensitivity": _output_sensitivity(perturbing, tolerance, choices.strong_convexity),
-            }
+        certificate = ObjectiveCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            cost=str(Cost((loss, GaussianLoss(choices.output_mu), *calibration.losses(choices.calibration_mu)))),
+            calibration_mu=choices.calibration_mu,
+            strong_convexity=choices.strong_convexity,
+            tolerance=tolerance,
+            noise=choices.noise,
+            output_mu=choices.output_mu,
+            output_sensitivity=_output_sensitivity(perturbing, tolerance, choices.strong_convexity),
         )
         output = certificate.output()
     except ValueError as error:
@@ -281,9 +282,9 @@ def save_perturbed(folder: Path, model: PerturbedHead) -> ObjectiveCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_perturbed(folder: Path) -> PerturbedHead:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, ObjectiveCertificate)
+def load_perturbed(folder: Path, device: str | None = None) -> PerturbedHead:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ObjectiveCertificate, device)
     shape = (len(certificate.classes), certificate.feature_map.dimension)
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, {"weights": shape, "calibration": (shape[0] + 1,)}, public)

@@ -48,7 +48,7 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, derive, neighbouring
+from training.certificate import NAME, derive
 from training.data.records import Records
 from training.errors import TrainingError
 from training.quantised import norms
@@ -59,7 +59,6 @@ from training.releases.certificate import (
     ReleaseCertificate,
     Tier,
     check_on_grid,
-    release_fields,
 )
 from training.releases.model import rounded
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -226,16 +225,17 @@ def release_weights(
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
         raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
-    certificate = WeightsCertificate.model_validate(
-        release_fields(trained.name, trained.classes, trained.feature_names, trained.feature_map, lineage)
-        | neighbouring(trained.unit, WeightsCertificate.ASSUMPTIONS)
-        | {
-            "cost": str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
-            "strong_convexity": trained.strong_convexity,
-            "tolerance": trained.tolerance,
-            "weight_sensitivity": trained.weight_sensitivity,
-            "precisions": precisions,
-        }
+    certificate = WeightsCertificate.fresh(
+        trained.name,
+        trained,
+        trained.feature_map,
+        lineage,
+        unit=trained.unit,
+        cost=str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
+        strong_convexity=trained.strong_convexity,
+        tolerance=trained.tolerance,
+        weight_sensitivity=trained.weight_sensitivity,
+        precisions=precisions,
     )
     released = [
         GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release(head.weights, randomness)
@@ -261,9 +261,9 @@ def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
-def load_weights(folder: Path) -> ReleasedWeights:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, WeightsCertificate)
+def load_weights(folder: Path, device: str | None = None) -> ReleasedWeights:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, WeightsCertificate, device)
     public = certificate.feature_map.public_tensors()
     shape = (len(certificate.precisions), len(certificate.classes), certificate.feature_map.dimension)
     own = checked_tensors(tensors, {"released": shape, "calibrations": (shape[0], shape[1] + 1)}, public)

@@ -98,9 +98,9 @@ def save_teachers(folder: Path, model: Teachers) -> TeachersCertificate:
     return save_sealed(folder, tensors | {_TAUGHT: model.taught.astype(np.uint8)}, model.certificate)
 
 
-def load_teachers(folder: Path) -> Teachers:
-    """Read and verify a bundle. Raises BundleError saying what is missing, damaged or different."""
-    certificate, tensors = load_sealed(folder, TeachersCertificate)
+def load_teachers(folder: Path, device: str | None = None) -> Teachers:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, TeachersCertificate, device)
     noise_key, public = noise_key_of(tensors), certificate.feature_map.public_tensors()
     taught = tensors.pop(_TAUGHT, np.empty(0))
     if taught.shape != (certificate.teachers,) or taught.dtype != np.uint8:

@@ -23,6 +23,7 @@ TEMPERATURE = 8.0
 
 MOST_TEACHERS = 10_000
 
+BY_RECORD: Literal["by a keyed hash of the record"] = "by a keyed hash of the record"
 BY_UNIT: Literal["by a keyed hash of the unit"] = "by a keyed hash of the unit"
 
 _ROUNDING = 2.0**-48
@@ -56,7 +57,7 @@ class TeachersCertificate(ProvenCertificate):
     feature_map: AnyFeatureMap
     teachers: int = Field(ge=2, le=MOST_TEACHERS)
     """m."""
-    parts: Literal["by a keyed hash of the record", "by a keyed hash of the unit"] = "by a keyed hash of the record"
+    parts: Literal["by a keyed hash of the record", "by a keyed hash of the unit"] = BY_RECORD
     hidden: tuple[int, ...]
     """The widths of the hidden layers; none for linear teachers."""
     activation: Literal["tanh", "relu"]

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.randomness import NoiseKey
-from training.certificate import fresh_fields, neighbouring
 from training.data.records import Records
 from training.errors import DataError, TrainingError
 from training.exact_network import exact_layers
 from training.feature_maps import FeatureMap
 from training.sealing import one_line
 from training.teachers.bundle import Teachers
-from training.teachers.certificate import BY_UNIT, Rule, TeachersCertificate, mean_sensitivity
+from training.teachers.certificate import BY_RECORD, BY_UNIT, Rule, TeachersCertificate, mean_sensitivity
 from training.teachers.networks import Schedule, train_stack
 
 Parts = tuple[NDArray[np.int64], ...]
@@ -56,19 +55,19 @@ def train_teachers(
     TrainingError for choices that have no certificate.
     """
     tensors = recipe.feature_map.public_tensors()
-    classes = records.declaration.classes
     try:
-        certificate = TeachersCertificate.model_validate(
-            fresh_fields(recipe.name, classes, records.declaration.feature_names, recipe.feature_map, lineage)
-            | neighbouring(records.unit, TeachersCertificate.ASSUMPTIONS)
-            | ({} if records.unit is None else {"parts": BY_UNIT})
-            | {
-                "teachers": recipe.teachers,
-                "hidden": recipe.hidden,
-                "activation": recipe.schedule.activation,
-                "rule": recipe.rule,
-                "logit_sensitivity": mean_sensitivity(max(recipe.teachers, 1), len(classes)),
-            }
+        certificate = TeachersCertificate.fresh(
+            recipe.name,
+            records.declaration,
+            recipe.feature_map,
+            lineage,
+            unit=records.unit,
+            parts=BY_RECORD if records.unit is None else BY_UNIT,
+            teachers=recipe.teachers,
+            hidden=recipe.hidden,
+            activation=recipe.schedule.activation,
+            rule=recipe.rule,
+            logit_sensitivity=mean_sensitivity(max(recipe.teachers, 1), len(records.declaration.classes)),
         )
     except ValueError as error:
         raise TrainingError(f"these teachers are not possible: {one_line(error)}") from error

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from mechanisms.elementary import softmax
 from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
@@ -16,7 +17,6 @@ from research.nasr2023.runs import (
 )
 from research.white_box.bounds import ClaimedRun
 from research.white_box.observations import Descent, Example, sound
-from training.objective import softmax
 from training.releases.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")
@@ -105,7 +105,7 @@ def test_a_whole_run_is_told_apart_less_the_less_mu_is():
     assert np.all(low <= 1 - LEVELS)
 
 
-def test_whole_runs_are_reported_by_who_saw_them():
+def test_runs_are_reported_for_each_adversary():
     """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
     claim = ClaimedRun(2.0, 1.0, 4, 1e-5)
     quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)

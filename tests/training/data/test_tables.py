@@ -173,6 +173,15 @@ def test_missing_values_and_times_have_one_digest_however_they_are_written(tmp_p
     assert one[0] == one[1] != one[2]
 
 
+def test_yes_and_true_have_one_digest(tmp_path):
+    (tmp_path / "t.csv").write_text("smokes,x,ok\nyes,1,0\nNo,2,1\n")
+    frame = pd.DataFrame({"smokes": [True, False], "x": [1.0, 2.0], "ok": [False, True]})
+    truths = {"type": "boolean", "trueValues": ["yes", "true"], "falseValues": ["no", "No", "false"]}
+    fields = [{"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 9}}]
+    schema = parse_schema({"fields": [{"name": "smokes", **truths}, *fields, {"name": "ok", "type": "boolean"}]})
+    assert list(read(tmp_path / "t.csv", schema).source) == list(read(frame, schema).source)
+
+
 def test_columns_may_come_in_any_order(tmp_path):
     (tmp_path / "t.csv").write_text("ok,x,y\n1,2,3\n0,4,5\n")
     (tmp_path / "u.csv").write_text("y,ok,x\n3,1,2\n5,0,4\n")

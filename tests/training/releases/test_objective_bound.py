@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from accounting.losses import LARGEST_COIN
-from training.objective import softmax
+from mechanisms.elementary import softmax
 from training.releases import objective_bound
 from training.releases.objective_bound import perturbation_bound
 

@@ -11,12 +11,11 @@ from pydantic import ValidationError
 from accounting import gaussian_envelope, picorho, sampling_error
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import NAME, neighbouring
+from training.certificate import NAME, Declared
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap
 from training.releases import calibration
-from training.releases.certificate import release_fields
 from training.releases.class_sums import Directions
 from training.releases.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
 from training.releases.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
@@ -60,13 +59,7 @@ class DpSgdRecipe:
             )
 
 
-def certify(
-    recipe: DpSgdRecipe,
-    classes: tuple[str, ...],
-    feature_names: tuple[str, ...],
-    lineage: str,
-    unit: str | None = None,
-) -> DpSgdCertificate:
+def certify(recipe: DpSgdRecipe, declared: Declared, lineage: str, unit: str | None = None) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
     unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
@@ -81,12 +74,18 @@ def certify(
         noise = _noise(recipe, steps_mu)
         dimension = recipe.feature_map.dimension
         cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu, calibration_mu)
-        certificate = DpSgdCertificate.model_validate(
-            release_fields(recipe.name, classes, feature_names, recipe.feature_map, lineage)
-            | {"cost": str(cost), "noise_multiplier": noise, "centre_mu": centre_mu, "steps_mu": steps_mu}
-            | {"calibration_mu": calibration_mu}
-            | choices.as_fields()
-            | neighbouring(unit, DpSgdCertificate.ASSUMPTIONS)
+        certificate = DpSgdCertificate.fresh(
+            recipe.name,
+            declared,
+            recipe.feature_map,
+            lineage,
+            unit=unit,
+            cost=str(cost),
+            noise_multiplier=noise,
+            centre_mu=centre_mu,
+            steps_mu=steps_mu,
+            calibration_mu=calibration_mu,
+            **choices.as_fields(),
         )
         certificate.derived_cost()
     except ValidationError as error:
@@ -147,7 +146,7 @@ def train_dpsgd(
     sums = records.sums if directions is None else of_rows(directions, records.y)
     check_shards(sums)
     declaration = records.declaration
-    certificate = certify(recipe, declaration.classes, declaration.feature_names, lineage, records.unit)
+    certificate = certify(recipe, declaration, lineage, records.unit)
     tensors = recipe.feature_map.public_tensors()
     rows = ROWS if directions is not None else Rows(Directions(Features(recipe.feature_map)))
     centre = np.zeros(recipe.feature_map.dimension)
