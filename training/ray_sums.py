@@ -5,6 +5,7 @@ of them, a digest of each, and sums. It draws all randomness and writes the bund
 training: nothing was written then, and nothing is charged, as a model costs when it is served.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,26 @@ def lost(error: Exception) -> TrainingError:
     return TrainingError(f"a Ray worker was lost or failed: {reason}. Nothing was written and nothing charged")
 
 
+def _connect(address: str) -> None:
+    """Join the cluster, or start one here. Raises TrainingError that says what to do."""
+    import ray
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the refusal below says what Ray's warnings say
+            ray.init(address=None if address == "ray" else address, log_to_driver=False)
+    except Exception as error:  # Ray raises errors of many kinds here, and nothing but its start is tried
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        said = f"a Ray cluster cannot be started here ({reason})"
+        if address != "ray":
+            said = (
+                f"no Ray cluster can be used at {address} ({reason}): see that its client server's address and port "
+                "are right and open to this machine, that Python and Ray have the same versions there, and, if it asks "
+                "for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
+            )
+        raise TrainingError(f"{said}. Nothing was written and nothing charged") from error
+
+
 def read_on_ray(
     address: str, files: Sequence[str], reader: Reader, progress: Callable[[int, float], None] = lambda _, __: None
 ) -> RemoteRecords:
@@ -135,7 +156,7 @@ def read_on_ray(
         import ray
     try:
         if not ray.is_initialized():
-            ray.init(address=None if address == "ray" else address, log_to_driver=False)
+            _connect(address)
         free: Callable[[], dict[str, float]] = ray.available_resources
         count = min(int(free().get("CPU", 0)), len(files))
         if not count:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.serving.processes import free_port
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from tests.seeded import Seeded
 from tests.training.conftest import identity
@@ -94,6 +95,17 @@ def test_threads_and_what_is_kept_change_no_bit(folder, monkeypatch):
     monkeypatch.setattr(sums, "KEPT", 0)
     for one, other in zip(expected, trained(reader()(str(folder))), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow  # Ray tries for half a minute
+def test_a_cluster_that_cannot_be_reached_is_named_with_what_to_do(folder):
+    pytest.importorskip("ray")
+    address = f"ray://127.0.0.1:{free_port()}"
+    said = rf"no Ray cluster can be used at {address} .*RAY_AUTH_TOKEN_PATH.*nothing charged"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Ray Client connection timed out")
+        with pytest.raises(TrainingError, match=said):
+            read_on_ray(address, files_of(str(folder)), reader())
 
 
 @pytest.fixture(scope="module")
