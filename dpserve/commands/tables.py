@@ -193,6 +193,7 @@ def draft(
     data: str = option(..., "A table: CSV, Parquet, Feather; a file, a folder or a URL.", argument=True),
     out: Path = option(Path("schema.json"), "The new schema: a .json or a .toml file."),
     label: str = option("label", "The column of classes."),
+    unit: str | None = option(None, "The column of privacy units, which a schema does not describe."),
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
@@ -204,7 +205,10 @@ def draft(
     table = open_table(data)
     if label not in table.names:
         raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
-    content, missing = drafted(list(zip(table.names, table.types, strict=True)), label)
+    if unit is not None and (unit == label or unit not in table.names):
+        raise DataError(f"{data} has no column {unit!r} beside its classes: name the column of units with --unit")
+    described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name != unit]
+    content, missing = drafted(described, label)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
     try:
         with out.open("x", encoding="utf-8") as file:

@@ -61,6 +61,14 @@ def test_a_draft_of_a_file_without_types_says_once_what_to_fill_in(run, table):
     assert [line.partition(":")[0] for line in said[1:-1]] == [" - age, work, born", " - ill"]
 
 
+def test_a_draft_asks_nothing_of_the_column_of_units(run, table):
+    table.assign(person=1).to_csv(run.folder / "t.csv", index=False)
+    draft = ["schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json", "--unit"]
+    for wrong in ("ill", "nobody"):
+        assert f"has no column '{wrong}' beside its classes" in run.fails(*draft, wrong)
+    assert "person" not in run(*draft, "person").stdout + (run.folder / "draft.json").read_text()
+
+
 def test_all_that_is_wrong_with_what_is_declared_is_said_at_once(run, table):
     run("schema", "draft", "t.csv", "--label", "ill", "--out", "draft.json")
     (run.folder / "model").mkdir()
