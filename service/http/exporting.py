@@ -8,6 +8,7 @@ import asyncio
 import time
 from http import HTTPStatus
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 
@@ -66,17 +67,17 @@ class Files:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._made: dict[tuple[str, Form, str], Exported] = {}
-        """By model id, form and tier."""
+        self._made: WeakKeyDictionary[PayOncePredictor, dict[tuple[Form, str], Exported]] = WeakKeyDictionary()
+        """For as long as the model is served."""
         self._making = asyncio.Lock()
 
     async def of(self, predictor: PayOncePredictor, form: Form, tier: str) -> Exported:
         """Return a file. Raises what `exported` raises."""
-        key = predictor.certificate.model_id, form, tier
         async with self._making:
-            if key not in self._made:
-                self._made[key] = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
-        return self._made[key]
+            made = self._made.setdefault(predictor, {})
+            if (form, tier) not in made:
+                made[form, tier] = await asyncio.to_thread(exported, predictor.at(tier), form, tier)
+        return made[form, tier]
 
 
 async def _held(

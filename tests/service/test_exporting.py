@@ -1,5 +1,9 @@
 """`GET /models/{name}/export`: a client takes away the tier that it holds, and pays for it once."""
 
+import asyncio
+import gc
+import weakref
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -8,6 +12,7 @@ from safetensors.numpy import load
 from accounting.picorho import to_rho
 from mechanisms.randomness import SystemRandomness
 from service.http import exporting
+from service.pay_once import PayOncePredictor
 from training.errors import MissingExtra
 from training.export.files import FORMS, exported
 from training.releases.weights import release_weights
@@ -109,6 +114,16 @@ def test_a_file_is_made_once_however_many_ask_for_it(service, tiered, monkeypatc
     files = [http.get("/models/colours/export", params={"to": form}) for form in ("onnx", "onnx", "safetensors")]
     assert made == [("onnx", "coarse"), ("safetensors", "coarse")]
     assert files[0].content == files[1].content
+
+
+def test_files_of_a_model_that_is_gone_are_dropped(tiered):
+    files, predictor = exporting.Files(), PayOncePredictor(tiered, None, largest_batch=1)
+    made = [asyncio.run(files.of(predictor, "safetensors", "coarse")) for _ in range(2)]
+    assert made[0] is made[1]
+    gone = weakref.ref(made.pop()), weakref.ref(predictor)
+    del made, predictor
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
 
 
 def test_a_file_that_failed_is_tried_again(service, monkeypatch):
