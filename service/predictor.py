@@ -41,7 +41,7 @@ from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
-from training.columns import RowRefused, encode_rows
+from training.columns import RowRefused, encode_rows, in_row, wrong_names
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
@@ -177,7 +177,7 @@ class Predictor(ABC):
     def check_named(self, instances: Sequence[Mapping[str, Value]]) -> Floats:
         """Return rows by the names of their columns as (n, d) float64, encoded as the model's schema says.
 
-        Raises InvalidRows naming the first row that cannot be asked about.
+        Raises InvalidRows with all that is wrong with the first row that cannot be asked about.
         """
         self._check_count(len(instances))
         if self.certificate.columns:
@@ -188,13 +188,11 @@ class Predictor(ABC):
         names = self.certificate.feature_names
         known = set(names)
         for index, row in enumerate(instances):
-            if row.keys() != known:
-                missing = [name for name in names if name not in row]
-                wrong = f"{missing[0]!r} is missing" if missing else f"{min(row.keys() - known)!r} is unknown"
-                raise InvalidRows(f"row {index}: the column {wrong}", index)
-            for column, name in enumerate(names):
-                if type(row[name]) is not float:
-                    raise InvalidRows(f"row {index}, column {column} ({name!r}) must be a number", index, column)
+            wrong = [] if row.keys() == known else wrong_names(names, row)
+            others = [column for column, name in enumerate(names) if name in row and type(row[name]) is not float]
+            wrong += [f"column {column} ({names[column]!r}) must be a number" for column in others]
+            if wrong:
+                raise InvalidRows(in_row(index, wrong), index, others[0] if others else None)
         return self.check_rows([[cast(float, row[name]) for name in names] for row in instances])
 
     def check_array(self, X: NDArray[np.floating[Any]]) -> Floats:
@@ -214,14 +212,15 @@ class Predictor(ABC):
     def _within_bounds(self, X: Floats) -> Floats:
         inside = (self._lower <= X) & (self._upper >= X)
         if np.count_nonzero(inside) < inside.size:
-            index, column = (int(place) for place in np.argwhere(~inside)[0])
-            name = self.certificate.feature_names[column]
-            raise InvalidRows(
-                f"row {index}, column {column} ({name!r}) must be a number from {self._lower[column]:g} to "
-                f"{self._upper[column]:g}, the declared bounds",
-                index,
-                column,
-            )
+            index = int(np.argmin(inside.all(axis=1)))
+            columns = [int(column) for column in np.flatnonzero(~inside[index])]
+            names = self.certificate.feature_names
+            wrong = [
+                f"column {column} ({names[column]!r}) must be a number from {self._lower[column]:g} to "
+                f"{self._upper[column]:g}, the declared bounds"
+                for column in columns
+            ]
+            raise InvalidRows(in_row(index, wrong), index, columns[0])
         # 0.0 and -0.0 are the same row: they must share one answer.
         return X + 0.0
 

@@ -61,6 +61,9 @@ HASHED_WEIGHT = 1 / 3
 """What hashed n-grams are multiplied by beside word vectors: within the training part of 20 newsgroups the best of 1,
 1/2, 1/3 and 1/4 at epsilon 1, and 0.003 below the best at epsilon 4."""
 _SHOWN = 60
+_NAMED = 12
+DELIMITERS = ",;\t|\x01^"
+"""Of CSV: the one that a header has most of."""
 
 
 NUL = "holds a NUL character, which is no text"
@@ -73,10 +76,10 @@ class ValueRefused(ValueError):
 class RowRefused(DataError):
     """A row by name does not fit the columns."""
 
-    def __init__(self, what: str, row: int, column: str | None) -> None:
-        """row: its index. column: its name, if the row has it."""
+    def __init__(self, what: str, row: int) -> None:
+        """row: its index."""
         super().__init__(what)
-        self.row, self.column = row, column
+        self.row = row
 
 
 class Column(BaseModel):
@@ -605,35 +608,78 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]])
     """Return rows by name, as JSON gives them, encoded: (n, d).
 
     A value is a number, a boolean, a text or null; numbers and dates may also be texts, as a CSV file has them. Every
-    row has every column and no other. Raises RowRefused with the first row and column that do not fit.
+    row has every column and no other. Raises RowRefused with all that does not fit in the first row that does not.
     """
-    names = {column.name for column in columns}
-    for index, row in enumerate(rows):
-        if row.keys() != names:
-            _refuse_names(columns, row, index)
+    names = [column.name for column in columns]
+    known = set(names)
+    first = next((index for index, row in enumerate(rows) if row.keys() != known), len(rows))
+    wrong = [] if first == len(rows) else wrong_names(names, rows[first], "; null stands for a missing value")
     X = np.empty((len(rows), sum(len(column.coordinates) for column in columns)))
     for column, block in blocks_of(columns, X):
-        parsed: list[Any] = []
-        absent = np.zeros(len(rows), dtype=np.bool_)
-        for index, row in enumerate(rows):
-            value = row[column.name]
-            absent[index] = column.is_missing(value)
-            if absent[index] and column.required:
-                raise RowRefused(f"row {index}, column {column.name!r}: a value is required", index, column.name)
-            try:
-                parsed.append(placeholder(column) if absent[index] else column.parse(value))
-            except ValueRefused as error:
-                raise RowRefused(f"row {index}, column {column.name!r}: {error}", index, column.name) from None
-        values = parsed if isinstance(column, TextColumn) else np.array(parsed)
-        beyond = column.outside(values)
-        if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~absent).any():
-            index = int(np.argmax(outer))
-            raise RowRefused(
-                f"row {index}, column {column.name!r}: {bound_broken(column, beyond, index)}", index, column.name
-            )
-        column.fill(values, absent, block)
+        # Behind a row that does not fit nothing is looked at any more.
+        count = first + (first < len(rows) and column.name in rows[first])
+        found = _fill(column, [row[column.name] for row in rows[:count]], block[:count])
+        if found is not None:
+            wrong = wrong if found[0] == first else []
+            first = found[0]
+            wrong.append(f"column {column.name!r}: {found[1]}")
+    if wrong:
+        raise RowRefused(in_row(first, wrong), first)
     X += 0.0  # 0.0 and -0.0 are the same
     return X
+
+
+def _fill(column: Column, given: Sequence[object], block: Floats) -> tuple[int, str] | None:
+    """Write a block, or return the first of the values that does not fit, and why."""
+    parsed: list[Any] = []
+    absent = np.zeros(len(given), dtype=np.bool_)
+    refused = None
+    for index, value in enumerate(given):
+        absent[index] = column.is_missing(value)
+        try:
+            if absent[index] and column.required:
+                raise ValueRefused("a value is required")
+            parsed.append(placeholder(column) if absent[index] else column.parse(value))
+        except ValueRefused as error:
+            refused = index, str(error)
+            break
+    values = parsed if isinstance(column, TextColumn) else np.array(parsed)
+    beyond = column.outside(values) if parsed else None
+    if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~absent[: len(parsed)]).any():
+        index = int(np.argmax(outer))
+        return index, f"{_quoted(given[index])} {bound_broken(column, beyond, index)}"
+    if refused is None and parsed:
+        column.fill(values, absent, block)
+    return refused
+
+
+def wrong_names(names: Sequence[str], row: Mapping[str, object], advice: str = "") -> list[str]:
+    """Say which of the columns `names` a row lacks, with advice, and which others it has."""
+    missing = [name for name in names if name not in row]
+    known = set(names)
+    unknown = [name for name in row if name not in known]
+    said = [f"{listed(missing)} missing{advice}"] if missing else []
+    return (
+        [
+            *said,
+            f"{listed(unknown)} unknown; the model takes {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}",
+        ]
+        if unknown
+        else said
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as the subject of a sentence: at most twelve of them."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    one = len(names) == 1
+    return f"column{'' if one else 's'} {', '.join(map(_quoted, names[:_NAMED]))}{more} {'is' if one else 'are'}"
+
+
+def in_row(row: int, wrong: Sequence[str]) -> str:
+    """Say all that is wrong with a row: at most twelve sentences of it."""
+    more = f"; and {len(wrong) - _NAMED} more columns" if len(wrong) > _NAMED else ""
+    return f"row {row}, {'; '.join(wrong[:_NAMED])}{more}"
 
 
 def placeholder(column: Column) -> Any:
@@ -646,19 +692,6 @@ def bound_broken(column: Column, beyond: tuple[Mask, Mask], index: int) -> str:
     low, high = getattr(column, "minimum", ""), getattr(column, "maximum", "")
     side, bound = ("below", low) if beyond[0][index] else ("above", high)
     return f"is {side} the declared bound {bound if isinstance(bound, str) else format(bound, 'g')}"
-
-
-def _refuse_names(columns: Sequence[Column], row: Mapping[str, object], index: int) -> None:
-    for column in columns:
-        if column.name not in row:
-            raise RowRefused(f"row {index} lacks the column {column.name!r}; null is a missing value", index, None)
-    names = [column.name for column in columns]
-    unknown = next(name for name in row if name not in names)
-    raise RowRefused(
-        f"row {index} has a column {_quoted(unknown)}, which the model does not take; it takes {', '.join(names)}",
-        index,
-        None,
-    )
 
 
 def _part_of(micros: NDArray[np.int64], part: str) -> NDArray[np.int64]:

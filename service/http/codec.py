@@ -33,6 +33,9 @@ from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequ
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
+_JSON = frozenset({"application/json", "text/json", "", "application/x-www-form-urlencoded", "text/plain"})
+"""The last three are what a client's own default says, of no body or of any: curl's, urllib's and browsers'."""
+
 _GZIP = b"\x1f\x8b"
 """How what gzip made begins."""
 
@@ -185,9 +188,12 @@ class RowsCodec:
         elif kind == CSV:
             texts = rows_of_csv(body)
             rows = texts if self._predictor.certificate.columns else as_numbers(texts)
-        else:
+        elif kind.endswith("+json") or kind in _JSON:
             rows, named = self.instances(body)
             tier = _one_of(tier, named)
+        else:
+            detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
+            raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         self._predictor.check_tier(tier)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()

@@ -18,7 +18,7 @@ from service.http.problems import Problem, ProblemType
 from service.http.requests import invalid
 from service.http.schemas import InvocationsRequest, SplitFrame
 from service.predictor import Value
-from training.columns import NUMBER
+from training.columns import DELIMITERS, NUMBER
 
 CSV = "text/csv"
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
@@ -30,9 +30,14 @@ _PLACE = re.compile(r"\[(\d+)\](?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 
 def rows_of_csv(body: bytes) -> list[dict[str, Value]]:
-    """Return the rows below a header, by its names, each value as its text. Raises a 400 problem and InvalidRows."""
+    """Return the rows below a header, by its names, each value as its text. Raises a 400 problem and InvalidRows.
+
+    The delimiter is found as in files that are trained on.
+    """
     try:
-        lines = list(csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True))
+        text = body.decode("utf-8-sig")
+        delimiter = max(DELIMITERS, key=text.lstrip("\r\n").partition("\n")[0].count)
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except UnicodeDecodeError:
         raise invalid("the body is not CSV in UTF-8") from None
     except csv.Error as error:

@@ -79,6 +79,12 @@ class TestOfAModelWithoutASchema:
         [
             ({"a": 0.1, "b": 0.2, "c": 0.3}, "'d' is missing"),
             ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 0.5}, "'e' is unknown"),
+            (
+                {"a": "x", "b": 0.2, "c": 0.3, "e": 0.5},
+                "row 0, column 'd' is missing; column 'e' is unknown; the model takes a, b, c, d; "
+                "column 0 ('a') must be a number",
+            ),
+            ({"a": 1.4, "b": 0.2, "c": -1.0, "d": 0.4}, "declared bounds; column 2 ('c') must"),
             ({"a": 0.1, "b": 0.2, "c": 0.3, "d": True}, "must be a number"),
             ({"a": 0.1, "b": 0.2, "c": 0.3, "d": "0.4"}, "must be a number"),
             ({"a": 0.1, "b": 0.2, "c": 0.3, "d": 1.4}, "declared bounds"),

@@ -61,6 +61,8 @@ def test_every_form_asks_the_same_questions(http, body):
         FRAME.to_csv(index=False),
         FRAME[list("cdab")].to_csv(index=False, lineterminator="\r\n"),
         "\ufeff a, b,c,d\n\n 0.1,2e-1, 0.3,.4\n0.9,0.1,0.5,0",
+        FRAME.to_csv(index=False, sep=";"),
+        FRAME.to_csv(index=False, sep="\t"),
         '"a","b","c","d"\n"0.1","0.2","0.3","0.4"\n0.9,0.1,0.5,-0\n',
     ],
 )
@@ -101,6 +103,32 @@ def test_what_is_not_csv_is_malformed(http, text):
     problem(http.post("/predict", content=text, headers={"Content-Type": "text/csv"}), 400, "invalid-request")
 
 
+@pytest.mark.parametrize("path", ["/predict", "/invocations"])
+def test_a_body_of_another_kind_is_refused_with_the_kinds_that_are_read(http, path):
+    body = json.dumps({"instances": ROWS})
+    for kind in ("application/xml", "application/vnd.apache.parquet", "multipart/form-data; boundary=x", "nonsense"):
+        refused = http.post(path, content=body, headers={"Content-Type": kind})
+        said = problem(refused, 415, "invalid-request")["detail"]
+        assert "send application/json, text/csv or application/x-npy" in said
+    assert http.get("/budget").json()["spent"]["rho"] == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "application/json; format=pandas-split",
+        "Application/Vnd.owner+JSON",
+        "application/x-www-form-urlencoded",
+        "text/plain;charset=UTF-8",
+    ],
+)
+def test_json_is_read_where_its_kind_is_said_or_left_to_the_client(http, kind):
+    headers = {"Content-Type": kind} if kind else {}
+    answered = http.post("/predict", content=json.dumps({"instances": ROWS}), headers=headers)
+    assert answered.status_code == 200, answered.text
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind", "said"),
     [
@@ -111,7 +139,7 @@ def test_what_is_not_csv_is_malformed(http, text):
         ({"inputs": []}, 422, "invalid-rows", "empty"),
         ({"inputs": [[0, 0, 0, "x"]]}, 422, "invalid-rows", "inputs[0][3]"),
         ({"inputs": {"a": [1, 1], "b": [1]}}, 422, "invalid-rows", "as many values"),
-        ({"inputs": {"a": [1]}}, 422, "invalid-rows", "'b' is missing"),
+        ({"inputs": {"a": [1]}}, 422, "invalid-rows", "row 0, columns 'b', 'c', 'd' are missing"),
         ({"dataframe_split": {"columns": ["a", "a", "c", "d"], "data": ROWS}}, 422, "invalid-rows", "more than once"),
         ({"dataframe_split": {"columns": ["a"], "data": ROWS}}, 422, "invalid-rows", "row 0 has 4 values"),
         ({"dataframe_split": {"data": [[0, 0, 0, None]]}}, 422, "invalid-rows", "row 0, column 3 must be a finite"),

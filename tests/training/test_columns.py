@@ -165,7 +165,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(several):
     [
         ({"age": 1.5}, "'age': 1.5 is not an integer"),
         ({"age": "old"}, "'age': 'old' is not a number"),
-        ({"age": 121}, "'age': is above the declared bound 120"),
+        ({"age": 121}, "'age': 121 is above the declared bound 120"),
         ({"age": "1_0"}, "'age': '1_0' is not a number"),
         ({"age": [1]}, "'age': .1. is not a number"),
         ({"pay": None}, "'pay': a value is required"),
@@ -174,11 +174,11 @@ def test_a_row_has_the_same_bits_alone_and_among_others(several):
         ({"smokes": "perhaps"}, "'smokes': 'perhaps' is not one of true"),
         ({"born": "1987-02-30"}, "'born': '1987-02-30' is no date that there is"),
         ({"born": "28.2.1987"}, "'born': '28.2.1987' is no date, as 2026-01-31 is"),
-        ({"born": "1899-12-31"}, "'born': is below the declared bound 1900-01-01"),
+        ({"born": "1899-12-31"}, "'born': '1899-12-31' is below the declared bound 1900-01-01"),
         ({"born": 3}, "'born': 3 is no date"),
         ({"note": 3}, "'note': 3 is not a text"),
         ({"note": "x" * 100_001}, "'note': a text of 100,001 characters is longer than 100,000"),
-        ({"agee": 3}, "row 1 has a column 'agee', which the model does not take; it takes age, pay"),
+        ({"agee": 3}, "row 1, column 'agee' is unknown; the model takes age, pay"),
     ],
 )
 def test_the_first_row_and_column_that_do_not_fit_are_named(changes, said):
@@ -187,9 +187,31 @@ def test_the_first_row_and_column_that_do_not_fit_are_named(changes, said):
     assert refusal.value.row == 1
 
 
-def test_a_row_that_lacks_a_column_is_refused():
-    with pytest.raises(RowRefused, match="row 0 lacks the column 'age'; null is a missing value"):
-        encode_rows(COLUMNS, [{name: value for name, value in ROW.items() if name != "age"}])
+def test_all_that_does_not_fit_in_the_first_row_is_said_at_once():
+    wrong = {name: value for name, value in ROW.items() if name not in ("age", "smokes")}
+    wrong |= {"noet": 1, "pay": "much", "born": 3}
+    with pytest.raises(RowRefused) as refusal:
+        encode_rows(COLUMNS, [ROW, wrong, ROW | {"pay": "little"}])
+    assert refusal.value.row == 1
+    said = str(refusal.value).split("; ")
+    assert said[:2] == ["row 1, columns 'age', 'smokes' are missing", "null stands for a missing value"]
+    assert said[2] == "column 'noet' is unknown"
+    assert [each.partition(":")[0] for each in said[4:]] == ["column 'pay'", "column 'born'"]
+
+
+def test_a_value_before_the_row_with_the_wrong_names_is_refused_first():
+    with pytest.raises(RowRefused, match=r"^row 0, column 'born': 3 is no date[^;]*$"):
+        encode_rows(COLUMNS, [ROW | {"born": 3}, {}])
+    with pytest.raises(RowRefused, match=r"^row 1, column 'age': 121 is above [^;]*$"):
+        encode_rows(COLUMNS, [ROW, ROW | {"age": 121}, ROW | {"age": "old", "born": 3}])
+
+
+def test_a_refusal_is_of_bounded_length():
+    columns = tuple(COLUMNS[0].model_copy(update={"name": f"c{index}"}) for index in range(1000))
+    for row in ({}, {f"{'x' * 1000}{index}": 1 for index in range(1000)}, {f"c{index}": "a" for index in range(1000)}):
+        with pytest.raises(RowRefused) as refusal:
+            encode_rows(columns, [row])
+        assert len(str(refusal.value)) < 2000
 
 
 def test_columns_come_back_from_what_a_certificate_says():

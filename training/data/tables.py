@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
 
-from training.columns import NUMBER
+from training.columns import DELIMITERS, NUMBER
 from training.errors import DataError
 
 LONGEST_LINE = 2**22
@@ -31,7 +31,6 @@ _BATCH = 2**14
 _LONGEST_HEADER = 2**20
 _LONGEST_WAIT = 60.0
 """Seconds for one block to come, where nobody needs it any more."""
-_DELIMITERS = ",;\t|\x01^"
 _TEXT_FILES = {".csv", ".tsv"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
@@ -302,7 +301,7 @@ class _CsvFile(_Part):
         line = text.lstrip("\r\n").partition("\n")[0]
         if len(line) >= _LONGEST_HEADER - 8:
             raise DataError(f"{self.name}, line 1 is longer than 1 MiB; it must name the columns")
-        delimiter = max(_DELIMITERS, key=line.count)
+        delimiter = max(DELIMITERS, key=line.count)
         names = [name.strip() for name in next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=delimiter), [])]
         if not names or not line.strip():
             raise DataError(f"{self.name} is empty; its first line must name the columns")
