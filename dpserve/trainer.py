@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from accounting.budgets import Budget
 from accounting.ledger import BudgetExhausted, HoldRequest, Ledger
@@ -28,6 +30,7 @@ from training.feature_maps import Fourier, Hog
 from training.kinds import Certified, Job
 from training.lineage import KnownRecords, overlap, owner_key
 from training.planning import rules
+from training.releases.certificate import ReleaseCertificate
 from training.releases.objective import NO_UNITS
 
 _ROWS_IN_A_PART = 256
@@ -60,8 +63,7 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
     ):
         raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --teachers and --budget")
-    if given.choose is not None and (budget is not None or given.unit is not None or ray):
-        raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
+    candidates = _is_among_releases(given)
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
     plain = budget is None and given.choose is None
@@ -84,6 +86,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             state_folder(),
             console,
         )
+        if candidates:
+            return _chosen_release(job, given), warning
         job = _with_choice(job, given)
         if budget is not None:
             kind, job = _planned(job, given, budget)
@@ -208,18 +212,30 @@ def rows_in_both(rows: Records, private: Records) -> int:
     return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
 
 
-def _with_choice(job: Job, given: TrainOptions) -> Job:
-    """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
+def _is_among_releases(given: TrainOptions) -> bool:
+    """Tell whether pay-once models are chosen among: with --choose-price exact heads are. Raises WrongOption."""
     if given.choose is None:
         for name in ("choose_price", "choose_budget"):
             if getattr(given, name) is not None:
                 raise WrongOption(name, "goes with --choose")
+        return False
+    if given.budget is not None or given.engine != LOCAL:
+        raise WrongOption("choose", "goes with neither --budget nor --engine")
+    found = given.kind is not None and given.choose_price is None
+    if given.unit is not None and not found:
+        raise WrongOption("choose", "goes with --unit for pay-once models alone, and without --choose-price")
+    return found
+
+
+def _with_choice(job: Job, given: TrainOptions) -> Job:
+    """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
+    if given.choose is None:
         return job
     # It needs the solver.
     from training.choice import choice_for, choose
 
     if given.kind not in (None, "weights"):
-        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
+        raise WrongOption("choose_price", f"goes with a head and --release weights; {given.kind} has --price for it")
     if "lam" in job.options:
         raise WrongOption("lam", "is what is chosen: leave it out")
     lams, price = _lams(given.choose), given.choose_price
@@ -232,7 +248,8 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
 
     def pay(cost: Cost) -> None:
-        asyncio.run(_charge(ledger_location(given.choose_ledger), job.lineage, cost, budget))
+        wish = (job.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
+        asyncio.run(_charge(given, HoldRequest(*wish), budget))
         typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
 
     key = owner_key(job.state / "lineage.key")
@@ -261,14 +278,60 @@ def _budget(text: str) -> Budget:
     return Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian")
 
 
-async def _charge(location: str, lineage: str, cost: Cost, budget: Budget | None) -> None:
+async def _charge(given: TrainOptions, wish: HoldRequest, budget: Budget | None) -> None:
     # Training should not wait for what answers.
     from service.opening import open_lineage, too_dear
 
-    wish = HoldRequest(lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
-    async with Ledger.open(location, journals=journals_folder()) as ledger:
-        await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
+        await open_lineage(ledger, wish.lineage, budget, by=operating_systems_user())
         try:
             await ledger.charge(wish)
         except BudgetExhausted as refused:
-            raise too_dear("the choice", lineage, refused, "nothing was chosen") from None
+            raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
+
+
+def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
+    """Train the candidates of --choose, charge the lineage for all, keep the best, and print the noisy scores."""
+    # Other trainings should not wait for what these import.
+    from service.pay_once import hold_request
+    from training.releases.choice import check, choose_release
+
+    assert given.kind is not None
+    assert given.choose is not None
+    option, values = _candidates(given.choose)
+    check(given.kind, job, option, len(values))
+    budget = None if given.choose_budget is None else _budget(given.choose_budget)
+
+    def pay(certificate: ReleaseCertificate) -> None:
+        asyncio.run(_charge(given, hold_request(certificate, "", certificate.tiers[-1].name, time.time()), budget))
+        cost = to_rho(certificate.tiers[-1].cost.picorho)
+        typer.echo(f"the lineage {job.lineage} was charged rho = {cost:g} for all {len(values)} candidates")
+
+    found = choose_release(given.kind, job, option, values, SystemRandomness(), pay=pay)
+    choice = found.certificate.choice
+    assert choice is not None
+    shown = ", ".join(f"{each}: {score:,.0f}" for each, score in zip(values, found.scores, strict=True))
+    typer.echo(
+        f"Chosen: --{option.replace('_', '-')} {choice.chosen}. Noisy scores (right answers less wrong ones), each "
+        f"+- {found.noise:.2g}: {shown}"
+    )
+    return found.certificate
+
+
+def _candidates(text: str) -> tuple[str, dict[str, Any]]:
+    """Return an option's name, and its values by their texts. Raises WrongOption."""
+    name, equals, listed = text.partition("=")
+    option, words = name.removeprefix("--").replace("-", "_"), [word.strip() for word in listed.split(",")]
+    field = TrainOptions.model_fields.get(option)
+    if not equals or field is None:
+        raise WrongOption("choose", f"takes OPTION=V1,V2,..., two values or more, not {text!r}")
+    many = "list" in str(field.annotation)
+    try:
+        read = [TypeAdapter(field.annotation).validate_python([word] if many else word) for word in words]
+    except ValidationError as error:
+        raise WrongOption(
+            "choose", f"{name}: {error.errors()[0]['msg'].lower()}, not {error.errors()[0]['input']!r}"
+        ) from error
+    if any(value in read[:place] for place, value in enumerate(read)):
+        raise WrongOption("choose", f"takes each value once, not {text!r}")
+    return option, dict(zip(words, read, strict=True))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import BudgetExhausted, HoldRequest, UnknownLineage
+from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
@@ -116,11 +117,27 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
         ("pay-once model", certificate.release),
         *_features(certificate),
         ("classes", str(len(certificate.classes))),
+        *_choice(certificate),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
             for name, value in own.items()
             if not isinstance(value, list | dict)
         ),
+    ]
+
+
+def _choice(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
+    choice = certificate.choice
+    if choice is None:
+        return []
+    shares = ", ".join(
+        f"{each} (rho {float(Cost.parse(cost).rho):.4g})"
+        for each, cost in zip(choice.candidates, choice.costs, strict=True)
+    )
+    return [
+        (f"{choice.option.replace('_', '-')} was chosen", f"{choice.chosen}, among {shares}, all paid for"),
+        ("by noisy scores", f"{choice.scores}, of standard deviation {choice.vector.standard_deviation:.3g}"),
+        ("records that validate", choice.validating),
     ]
 
 
