@@ -290,6 +290,17 @@ async def _charge(given: TrainOptions, wish: HoldRequest, budget: Budget | None)
             raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
 
 
+async def _check_account(given: TrainOptions, lineage: str, price: int, budget: Budget | None) -> None:
+    """Raise before training what would be raised after it."""
+    from service.opening import open_lineage, too_dear
+
+    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
+        account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+    if account.remaining < price:
+        refused = BudgetExhausted("lineage", price, account.spent, account.budget.picorho, account.remaining)
+        raise too_dear("the choice", lineage, refused, "nothing was chosen")
+
+
 def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
     """Train the candidates of --choose, charge the lineage for all, keep the best, and print the noisy scores."""
     # Other trainings should not wait for what these import.
@@ -301,6 +312,8 @@ def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
     option, values = _candidates(given.choose)
     check(given.kind, job, option, len(values))
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
+
+    asyncio.run(_check_account(given, job.lineage, job.price(), budget))
 
     def pay(certificate: ReleaseCertificate) -> None:
         asyncio.run(_charge(given, hold_request(certificate, "", certificate.tiers[-1].name, time.time()), budget))
@@ -327,7 +340,7 @@ def _candidates(text: str) -> tuple[str, dict[str, Any]]:
         raise WrongOption("choose", f"takes OPTION=V1,V2,..., two values or more, not {text!r}")
     many = "list" in str(field.annotation)
     try:
-        read = [TypeAdapter(field.annotation).validate_python([word] if many else word) for word in words]
+        read = [TypeAdapter[Any](field.annotation).validate_python([word] if many else word) for word in words]
     except ValidationError as error:
         raise WrongOption(
             "choose", f"{name}: {error.errors()[0]['msg'].lower()}, not {error.errors()[0]['input']!r}"
