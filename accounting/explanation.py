@@ -293,9 +293,9 @@ def _meaning_in_words(
     return [
         f"Imagine someone who knows every record but {others}, thinks it as likely as not that {last} among them, "
         f"and {seen}: except with probability {delta:.2g}, they cannot come to be more than "
-        f"{_percent(meaning.posterior_belief_bound)} sure of it.",
+        f"{percent(meaning.posterior_belief_bound)} sure of it.",
         "An attack that tries to tell members from others can catch members more often than it wrongly accuses "
-        f"others by at most {_percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
+        f"others by at most {percent(meaning.membership_advantage_bound)[:-2]} percentage points.",
         f"In the language of differential privacy {what} ({epsilon:.4g}, {delta:.2g})-differentially private for "
         f"adding or removing {moved}.",
     ]
@@ -376,7 +376,7 @@ def _refill_in_words(refill: RefillReport, epsilon: float) -> str:
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Return a share as a percentage with one decimal, rounded up; 100 % is said only of 1."""
     tenths = math.ceil(share * 1000)
     return f"{tenths / 10:.1f} %" if tenths < 1000 or share >= 1 else "99.99 %" if share <= 0.9999 else "almost 100 %"

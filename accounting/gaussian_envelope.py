@@ -71,10 +71,10 @@ def least_mu(noise_multiplier: float, sampling_rate: float, steps: int) -> float
         if mu > LARGEST_MU:
             raise _too_little_noise(noise_multiplier, sampling_rate, steps)
         return mu
-    curves = _curves(noise_multiplier, sampling_rate, steps)
+    curves = curves_of(noise_multiplier, sampling_rate, steps)
     if max(_excess(curve, LARGEST_MU) for curve in curves) > 0:
         raise _too_little_noise(noise_multiplier, sampling_rate, steps)
-    guess = _central_limit(noise_multiplier, sampling_rate, steps) / 2
+    guess = central_limit(noise_multiplier, sampling_rate, steps) / 2
     while max(_excess(curve, guess) for curve in curves) <= 0:
         guess /= 2
         if guess < 1e-9:
@@ -90,7 +90,7 @@ def covers(mu: float, noise_multiplier: float, sampling_rate: float, steps: int)
     if sampling_rate == 1:
         return math.sqrt(steps) / noise_multiplier * (1 + 2.0**-50) <= mu
     try:
-        curves = _curves(noise_multiplier, sampling_rate, steps)
+        curves = curves_of(noise_multiplier, sampling_rate, steps)
     except ValueError:  # so little noise that no mu in range covers the run
         return False
     return all(_excess(curve, mu) <= 0 for curve in curves)
@@ -183,7 +183,7 @@ class _Law:
         """Spread every second loss l over its neighbours l - h and l + h, h the interval.
 
         The fraction 1/(1 + e^-h) goes up: so the mean of e^-loss, the second law's mass, stays, and that of every
-        convex function of it, as delta is, only grows, as in `_one_step`. Each part is raised past its rounding.
+        convex function of it, as delta is, only grows, as in `one_step`. Each part is raised past its rounding.
         """
         start = self.first // 2
         length = (self.first + len(self.masses)) // 2 + 1 - start
@@ -238,13 +238,13 @@ def _too_little_noise(noise_multiplier: float, sampling_rate: float, steps: int)
     )
 
 
-def _central_limit(noise_multiplier: float, sampling_rate: float, steps: int) -> float:
+def central_limit(noise_multiplier: float, sampling_rate: float, steps: int) -> float:
     """Return about the mu of the run: sqrt(steps) q sqrt(e^(1/s^2) - 1) (Dong, Roth and Su 2022, Corollary 5.4)."""
     return sampling_rate * math.sqrt(steps * math.expm1(min(noise_multiplier**-2, 100.0)))
 
 
 @lru_cache(maxsize=32)
-def _curves(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[_Curve, _Curve]:
+def curves_of(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[_Curve, _Curve]:
     """Return the curve of each direction.
 
     The grid's interval is a part of the standard deviation of one step's loss: spreading losses over the grid adds
@@ -253,18 +253,18 @@ def _curves(noise_multiplier: float, sampling_rate: float, steps: int) -> tuple[
 
     Raises ValueError where there is so little noise that no mu up to LARGEST_MU covers it.
     """
-    roughly = min(_central_limit(noise_multiplier, sampling_rate, steps), math.sqrt(steps) / noise_multiplier)
+    roughly = min(central_limit(noise_multiplier, sampling_rate, steps), math.sqrt(steps) / noise_multiplier)
     if roughly > 2 * LARGEST_MU:
         raise _too_little_noise(noise_multiplier, sampling_rate, steps)
-    spread = min(1 / noise_multiplier, _central_limit(noise_multiplier, sampling_rate, 1))
+    spread = min(1 / noise_multiplier, central_limit(noise_multiplier, sampling_rate, 1))
     interval = spread / min(20.0, max(2.0, 500 / math.sqrt(steps)))
     return tuple(  # type: ignore[return-value]
-        _curve(_composed(law, steps), steps)
-        for law in _one_step(noise_multiplier, sampling_rate, interval, _TRUNCATED / steps)
+        _curve(composed_law(law, steps), steps)
+        for law in one_step(noise_multiplier, sampling_rate, interval, _TRUNCATED / steps)
     )
 
 
-def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_Law, _Law]:
+def one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_Law, _Law]:
     """Return the laws of one step's loss in both directions, mass beyond a probability of `truncated` at infinity.
 
     The loss at x, ln(1 - q + q e^(x/s - 1/(2 s^2))), increases with x. The bin of losses between two neighbours lo
@@ -281,10 +281,10 @@ def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_L
     by e^(-_LOSS_ERROR), then they lie in [lo, hi + 2 _LOSS_ERROR], where f would change by less than it was raised.
     """
     far = -float(scipy.special.ndtri(truncated / 2))
-    least, largest = _loss(-far, s, q), _loss(far + 1 / s, s, q)
+    least, largest = loss_at(-far, s, q), loss_at(far + 1 / s, s, q)
     interval = max(interval, (largest - least) / (_MOST_POINTS - 4))
     first, last = math.floor(least / interval), math.ceil(largest / interval)
-    edges = _edges(np.arange(first, last + 1, dtype=np.float64) * np.float64(interval), s, q)
+    edges = edges_of(np.arange(first, last + 1, dtype=np.float64) * np.float64(interval), s, q)
     raised, lowered = _bins(edges)
     raised_shifted, lowered_shifted = _bins(edges - 1 / s)
     mixed = ((1 - q) * raised + q * raised_shifted) * (1 + 2.0**-50)
@@ -302,7 +302,7 @@ def _one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_L
     )
 
 
-def _edges(losses: Floats, s: float, q: float) -> Floats:
+def edges_of(losses: Floats, s: float, q: float) -> Floats:
     """Return the x (k,) at which the loss has these values (k,), -inf for what is below all losses."""
     above_least = np.expm1(losses) > -q
     inside = np.log1p(np.where(above_least, np.expm1(losses) / q, 0.0))
@@ -330,11 +330,12 @@ def _spread(masses: Floats, others: Floats, first: int, interval: float) -> Floa
     return raised
 
 
-def _loss(x: float, s: float, q: float) -> float:
+def loss_at(x: float, s: float, q: float) -> float:
+    """Return the loss of one step at x."""
     return float(np.logaddexp(math.log1p(-q), math.log(q) + x / s - 0.5 / s**2))
 
 
-def _composed(law: _Law, steps: int) -> _Law:
+def composed_law(law: _Law, steps: int) -> _Law:
     """Return the law of `steps` independent losses, by squaring."""
     result: _Law | None = None
     power = law

@@ -38,7 +38,7 @@ class Remaining(BaseModel, frozen=True):
     ]
 
 
-class Price(BaseModel, frozen=True):
+class RowPrice(BaseModel, frozen=True):
     """What the answer to one row costs."""
 
     rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
@@ -95,7 +95,7 @@ class AccountReport(BaseModel, frozen=True):
         Amount, Field(description="what was spent; its epsilon holds only if this total was settled beforehand")
     ]
     remaining: Remaining
-    price: Price | None
+    price: RowPrice | None
     queries_left: Annotated[
         int | None,
         Field(
@@ -189,7 +189,7 @@ def account_report(
         remaining=Remaining(
             rho=picorho.to_rho(max(0, budget.picorho - spent)), epsilon=max(0.0, limit.epsilon - so_far.epsilon)
         ),
-        price=Price(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
+        price=RowPrice(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
         queries_left=payable // row if row else None,
         unlimited=unlimited,
         refill=_refill_report(state),

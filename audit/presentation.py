@@ -10,7 +10,7 @@ from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
 from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
 from audit.membership.verdict import LOW_RATES, AttackResult, Verdict
-from audit.reports import Picture, Report, Table, interval, number
+from audit.reports import Picture, Report, ReportTable, interval, number
 from audit.sampler import ChiSquare, SamplerFinding
 from mechanisms.noise import DISTANCE
 
@@ -110,11 +110,11 @@ def _stated(outcome: "Outcome") -> list[float]:
     return [account["membership_advantage_bound"]["now"] for account in outcome.accounts]
 
 
-def _attack_tables(outcome: "Outcome", decided: str) -> tuple[Table, ...]:
+def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
     judged, protected = outcome.verdict, what_is_protected(outcome.model)
     claims = (f"one decision, {outcome.releases} seen", judged.decision), ("all that was answered", judged.total)
     return (
-        Table.of(
+        ReportTable.of(
             f"attacks on {decided}",
             ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
             [
@@ -131,7 +131,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[Table, ...]:
             "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
             f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
         ),
-        Table.of(
+        ReportTable.of(
             "what is proven" if judged.decision.proven else "what is claimed",
             ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
             [(what, claim.rho, *_claimed(claim, 1), *_claimed(claim, STEPS)) for what, claim in claims],
@@ -139,7 +139,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[Table, ...]:
             f"{', '.join(map(number, _stated(outcome)))} for what was spent. It is about adding or removing a "
             f"{protected}; the experiment replaces one, which is two steps.",
         ),
-        Table.of(
+        ReportTable.of(
             "what the keys spent",
             ("key", "rho", "epsilon", "rows left"),
             [
@@ -315,7 +315,7 @@ def of_mechanism(
             "epsilon_lower_bound_through_the_claims_family": through,
         },
         tables=(
-            Table.of(
+            ReportTable.of(
                 f"lower bounds from {finding.trials} answers in each world, at {finding.confidence:.4g} confidence",
                 ("method", "bounds", "at least", "claim", "guarantee"),
                 [
@@ -374,12 +374,12 @@ def of_sampler(finding: SamplerFinding) -> Report:
             "timings": times,
         },
         tables=(
-            Table.of(
+            ReportTable.of(
                 "tables: exact total variation distance from the ideal law",
                 ("table", "distance", "promised at most"),
                 [(name, found, DISTANCE) for name, found in finding.distances.items()],
             ),
-            Table.of(
+            ReportTable.of(
                 "draws: chi-square tests",
                 ("law", "of", "tests", "cells", "smallest p", "convicts below"),
                 [
@@ -387,7 +387,7 @@ def of_sampler(finding: SamplerFinding) -> Report:
                     for (law, what), of in groups.items()
                 ],
             ),
-            Table.of(
+            ReportTable.of(
                 "time of a release of one row",
                 ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
                 [

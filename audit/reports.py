@@ -41,7 +41,7 @@ _SHOWN = ("title", "verdict", "convicted", "inconclusive", "warnings", "notes")
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A titled table of text. rows: one text for each column."""
 
     title: str
@@ -57,7 +57,7 @@ class Table:
     @classmethod
     def of(
         cls, title: str, columns: Sequence[str], rows: Iterable[Sequence[str | float | None]], note: str = ""
-    ) -> "Table":
+    ) -> "ReportTable":
         """Return a table whose figures are written by `number`, whole numbers as they are."""
         texts = tuple(tuple(map(_cell, row)) for row in rows)
         return cls(title, tuple(columns), texts, note)
@@ -132,7 +132,7 @@ class Report:
     finding: str
     convicted: bool
     content: Mapping[str, Any]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     pictures: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ import torch
 from sklearn.datasets import load_digits as scikit_learns_digits
 
 from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled
 from audit.pieces import code_digest
 from benchmarks import kept_runs
@@ -65,7 +65,7 @@ def attacked(run: int) -> dict[str, Any]:
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, priced(name, price, CLASSES), rehearsal_key(run))
-    choices = Choices(shadow_models=SHADOW_MODELS, attack_epochs=2, seed=run)
+    choices = AttackChoices(shadow_models=SHADOW_MODELS, attack_epochs=2, seed=run)
     outcome = Attack([endpoint], Candidates(members, others), choices).run()
     verdict = outcome.verdict
     return {

@@ -25,7 +25,7 @@ from scipy.stats import norm
 from accounting.losses import LaplaceLoss
 from audit.estimators import Errors, upper_limit
 from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, Choices, Outcome
+from audit.membership.attack import Attack, AttackChoices, Outcome
 from audit.membership.candidates import Candidates, Labelled
 from audit.pieces import code_digest
 from benchmarks import kept_runs
@@ -103,7 +103,7 @@ def attacked(run: int, mechanism: Any, confidence: float) -> Outcome:
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, mechanism, rehearsal_key(run))
-    choices = Choices(shadow_models=2, attack_epochs=1, confidence=confidence, seed=run)
+    choices = AttackChoices(shadow_models=2, attack_epochs=1, confidence=confidence, seed=run)
     return Attack([endpoint], Candidates(members, others), choices).run()
 
 

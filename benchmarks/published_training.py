@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from research.lu2022 import printed
-from training.published.bounds import Recipe, Topology
+from training.published.bounds import PublishedRecipe, Topology
 from training.published.train import Assignment, batch_loss, record_losses, train_stack
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30
@@ -35,10 +35,10 @@ def main() -> None:
     y = torch.randint(0, CLASSES, (RECORDS,), generator=generator)
     members = torch.stack([torch.randperm(RECORDS, generator=generator)[:N] for _ in range(arguments.models)])
     topology = Topology(FEATURES, printed.HIDDEN, CLASSES)
-    recipe = Recipe(topology, "per-record-and-class", epochs=arguments.epochs)
+    recipe = PublishedRecipe(topology, "per-record-and-class", epochs=arguments.epochs)
     assignment = Assignment(members, tuple(range(arguments.models)), (1.0,) * arguments.models)
-    warm = Recipe(topology, "per-record-and-class", epochs=1)
-    ways: dict[str, Callable[[Recipe], object]] = {
+    warm = PublishedRecipe(topology, "per-record-and-class", epochs=1)
+    ways: dict[str, Callable[[PublishedRecipe], object]] = {
         "batched": lambda recipe: train_stack(X, y, assignment, recipe),
         "loop, DataLoader": lambda recipe: [loop_with_loader(X[m], y[m], recipe) for m in members],
         "loop, slices": lambda recipe: [loop_with_slices(X[m], y[m], recipe) for m in members],
@@ -65,7 +65,7 @@ def main() -> None:
         )
 
 
-def loop_with_loader(X: torch.Tensor, y: torch.Tensor, recipe: Recipe) -> torch.nn.Module:
+def loop_with_loader(X: torch.Tensor, y: torch.Tensor, recipe: PublishedRecipe) -> torch.nn.Module:
     """One model as PyTorch's examples train it."""
     net, optimiser = module_and_optimiser(recipe)
     loader = DataLoader(TensorDataset(X, y), batch_size=recipe.batch_size, shuffle=True)
@@ -75,7 +75,7 @@ def loop_with_loader(X: torch.Tensor, y: torch.Tensor, recipe: Recipe) -> torch.
     return net
 
 
-def loop_with_slices(X: torch.Tensor, y: torch.Tensor, recipe: Recipe) -> torch.nn.Module:
+def loop_with_slices(X: torch.Tensor, y: torch.Tensor, recipe: PublishedRecipe) -> torch.nn.Module:
     """One model without a loader: a permutation, and slices of it."""
     net, optimiser = module_and_optimiser(recipe)
     for _ in range(recipe.epochs):
@@ -84,7 +84,7 @@ def loop_with_slices(X: torch.Tensor, y: torch.Tensor, recipe: Recipe) -> torch.
     return net
 
 
-def module_and_optimiser(recipe: Recipe) -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
+def module_and_optimiser(recipe: PublishedRecipe) -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
     """The network of Table IV as a module."""
     (width,) = recipe.topology.hidden
     net = torch.nn.Sequential(
@@ -96,7 +96,11 @@ def module_and_optimiser(recipe: Recipe) -> tuple[torch.nn.Sequential, torch.opt
 
 
 def step(
-    net: torch.nn.Sequential, optimiser: torch.optim.Optimizer, X: torch.Tensor, y: torch.Tensor, recipe: Recipe
+    net: torch.nn.Sequential,
+    optimiser: torch.optim.Optimizer,
+    X: torch.Tensor,
+    y: torch.Tensor,
+    recipe: PublishedRecipe,
 ) -> None:
     """One step, with Keras' penalty on the weights in the loss."""
     optimiser.zero_grad()

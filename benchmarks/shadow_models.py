@@ -19,7 +19,7 @@ from published_training import loop_with_loader, loop_with_slices
 
 from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
 from research.lu2022 import printed
-from training.published.bounds import Recipe, Topology
+from training.published.bounds import PublishedRecipe, Topology
 
 RECORDS, N, FEATURES, CLASSES = 2400, 1200, 446, 30
 """Every record of the pool is a member or held out, so that each way evaluates 2,400 rows of every model."""
@@ -39,7 +39,9 @@ def main() -> None:
     pool = Pool(
         (generator.random((RECORDS, FEATURES)) < 0.12).astype(np.float32), generator.integers(CLASSES, size=RECORDS)
     )
-    network = Recipe(Topology(FEATURES, printed.HIDDEN, CLASSES), "per-record-and-class", epochs=arguments.epochs)
+    network = PublishedRecipe(
+        Topology(FEATURES, printed.HIDDEN, CLASSES), "per-record-and-class", epochs=arguments.epochs
+    )
     draws = Draws(arguments.models, N, seed=0)
     device = torch.device(arguments.device)
     X, y = torch.from_numpy(pool.X).to(device), torch.from_numpy(pool.y).to(device)

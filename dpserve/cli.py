@@ -33,25 +33,27 @@ _GROUPS = {
         "demo": _Command("demonstration", "demo", "Train, serve and ask until refused, in a minute; nothing is kept."),
     },
     "Train": {
-        "plan": _Command("planning", "plan", "What a budget buys: which mechanism, how noisy, how many answers."),
+        "plan": _Command("planning", "plan", "Say what a budget buys: which mechanism, how noisy, how many answers."),
         "schema": _Command("tables", "app", "Declare a table's columns in a file, without looking at its values."),
         "train": _Command("training", "train", "Train a model on private records and write a certified bundle."),
         "inspect": _Command("bundles", "inspect", "Derive every number of a bundle's certificate again."),
-        "evaluate": _Command("bundles", "evaluate", "How good a pay-once model is on held-out records."),
+        "evaluate": _Command("bundles", "evaluate", "Measure how good a pay-once model is on held-out records."),
         "train-published": _Command("training", "train_published", "Train as Lu et al. 2022 do: unproven, to compare."),
     },
     "Serve": {
         "serve": _Command("serving", "serve", "Answer over HTTP: every answer private, and charged to a budget."),
-        "clients": _Command("accounts", "clients", "Who may ask, and for how much: keys and budgets."),
-        "groups": _Command("accounts", "groups", "What the clients of one team may learn together."),
-        "lineage": _Command("accounts", "lineages", "What all clients of one set of records may learn together."),
+        "clients": _Command("accounts", "clients", "Give clients keys and budgets: who may ask, and for how much."),
+        "groups": _Command("accounts", "groups", "Limit what the clients of one team may learn together."),
+        "lineage": _Command("accounts", "lineages", "Limit what all clients of one set of records may learn together."),
         "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
-        "explain": _Command("explaining", "explain", "What was spent, by five analyses and in plain words."),
+        "explain": _Command("explaining", "explain", "Explain what was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),
-        "config": _Command("serving", "config", "The settings of the service, and where each comes from."),
+        "config": _Command("serving", "config", "Show the settings of the service, and where each comes from."),
     },
     "Attack and audit": {
-        "attack": _Command("attacking", "attack", "Who was trained on? Ask an endpoint as an adversary would."),
+        "attack": _Command(
+            "attacking", "attack", "Find out who was trained on: ask an endpoint as an adversary would."
+        ),
         "audit": _Command("auditing", "app", "Bound from below what a mechanism or a service leaks."),
     },
 }
@@ -113,6 +115,7 @@ def _dpserve(
         Path | None,
         typer.Option(
             envvar="DPSERVE_CONFIG",
+            metavar="PATH",
             help="A TOML file with the options of 'serve'; flags and DPSERVE_ variables override it.",
             show_default=False,
         ),

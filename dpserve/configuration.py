@@ -1,6 +1,6 @@
 """The configuration's file and the environment's variables: which are read, and which must be slips.
 
-`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, but for the ledger, which
+`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, except for the ledger, which
 stands above that table, because every command uses it. Unknown keys and misspelt variables are refused: a misspelt
 budget must not pass for none.
 """
@@ -109,9 +109,9 @@ def key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def is_read(name: str, settings: Iterable[str]) -> bool:
-    """Whether a variable of the environment is one of the settings, or is read by other commands."""
-    return name in _OTHER_VARIABLES | {variable(each) for each in settings}
+def variables_read(settings: Iterable[str]) -> set[str]:
+    """Return the variables of the environment that are settings, or that other commands read."""
+    return _OTHER_VARIABLES | {variable(each) for each in settings}
 
 
 def environment_without_settings() -> dict[str, str]:
@@ -135,7 +135,7 @@ def refuse_misspelt_variables(settings: Iterable[str]) -> None:
 
     A ledger that is misspelt must not pass for the default one.
     """
-    known = _OTHER_VARIABLES | {variable(name) for name in settings}
+    known = variables_read(settings)
     for each in os.environ:
         if not each.startswith(PREFIX) or each in known or _SERVICE_LINK.search(each):
             continue

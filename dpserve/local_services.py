@@ -75,7 +75,7 @@ def own_services(
 ) -> Iterator[ServicePair]:
     """Train two models on the digits, one with a record of this kind more, and serve both until the end.
 
-    Their budgets pay for the trials. Raises ValueError for a kind or a mechanism that there is not, and CannotServe.
+    Their budgets pay for the trials. Raises ValueError for an unknown kind or mechanism, and CannotServe.
     """
     known = next((one for one in KINDS if one == kind), None)
     if known is None:

@@ -106,13 +106,13 @@ class SelfAudit:
         """Find out first whether the mechanism can be audited this way."""
         delta = 0.0 if self.mechanism.cost.pure_epsilon < float("inf") else _DELTA
         self._audit = LiveAudit(auditable(self.mechanism), len(self.head.certificate.classes), delta)
-        self._kept = KeptFindings.of(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
-        found = self._kept.read()
+        self.kept = KeptFindings.of(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
+        found = self.kept.read()
         if found is not None:
             try:
                 self._audit.go_on(found)
             except ValueError as error:
-                raise ValueError(f"{self._kept.damaged()} ({error})") from error
+                raise ValueError(f"{self.kept.damaged()} ({error})") from error
         self._set_state(_ENDED_BY_NOISE if self._audit.counts.stopped_by_noise else self._state)
 
     def published(self) -> dict[str, Any]:
@@ -141,13 +141,14 @@ class SelfAudit:
         if self._audit.counts.stopped_by_noise:
             _log.warning("the service's own audit has %s", self._state)
             return
-        threading.Thread(target=self._run, args=(address, tls and tls.pinned()), name="self-audit", daemon=True).start()
+        threading.Thread(target=self.run, args=(address, tls and tls.pinned()), name="self-audit", daemon=True).start()
 
     def stop(self) -> None:
         """End at the next opportunity; a request under way is not waited for."""
         self._stopped.set()
 
-    def _run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
+    def run(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
+        """Audit the service at an address, in this thread, until there is nothing more to ask or `stop` is called."""
         # The operating system's entropy: an answer's world must not be predictable.
         rng = np.random.default_rng()
         try:
@@ -211,7 +212,7 @@ class SelfAudit:
 
     def _keep(self) -> None:
         try:
-            self._kept.write(self._audit.kept())
+            self.kept.write(self._audit.kept())
         except OSError as error:
             _log.warning("what the service's own audit found is not kept: %s", error)
         self._show()

@@ -53,6 +53,7 @@ from training.releases.model import ReleasedModel
 
 if TYPE_CHECKING:
     from dpserve.self_audit import SelfAudit
+    from service.rpc.server import GrpcPort
 
 _OTHER_FILES = 256
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
@@ -102,6 +103,8 @@ class ConfiguredService:
 
     def run(self) -> None:
         """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+        if self.grpc_port is not None:
+            _grpc()  # before a model is charged that would not be served
         os.umask(0o077)  # what this process and its store write is the owner's alone
         _raise_file_limit(self.server.max_connections * (1 if self.grpc_port is None else 2))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -233,12 +236,9 @@ class ConfiguredService:
         """Return what answers over gRPC too, if that is to be."""
         if self.grpc_port is None:
             return nullcontext()
-        with extra("grpc", "answering over gRPC"):
-            from service.rpc.server import GrpcPort
-
         authentication = Authentication(ledger, http.tokens, http.rate_limit, http.failed_tries)
         spans = None if http.tracing is None else RequestSpans(http.tracing)
-        port = GrpcPort(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
+        port = _grpc()(models, authentication, metrics, bodies, self.server.largest_body, http.log, spans)
         longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
         return port.listening(
             _address(self.settings.host, self.grpc_port),
@@ -391,6 +391,13 @@ def _stop(*_: object) -> None:
 
 def _worker(service: ConfiguredService, folder: Path) -> Application:
     return service.worker_application(folder)
+
+
+def _grpc() -> "type[GrpcPort]":
+    """Return what answers over gRPC. Raises MissingExtra."""
+    with extra("grpc", "answering over gRPC"):
+        from service.rpc.server import GrpcPort
+    return GrpcPort
 
 
 def grpc_port_of(settings: ServeSettings) -> int | None:

@@ -15,7 +15,7 @@ from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.columns import usual_norm
-from training.data.classes import parse_classes
+from training.data.declared import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
 from training.errors import TrainingError, WrongOption
@@ -296,7 +296,7 @@ class TrainOptions(NewBundle):
 
     @property
     def kind(self) -> str | None:
-        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for one that there is not."""
+        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for an unknown one."""
         if self.release is not None and self.release not in PAY_ONCE:
             advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
             raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")
@@ -319,7 +319,7 @@ class TrainOptions(NewBundle):
         return None
 
     def feature_map(self, declaration: Declaration, encoder: bytes | None = None) -> FeatureMap:
-        """Return the map. Raises TrainingError for a kind or a parameter that there is not, or that does not fit.
+        """Return the map. Raises TrainingError for a kind or a parameter that is unknown, or that does not fit.
 
         encoder: the content of an ONNX file whose first output is the features, in place of another map.
         """

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from audit.distinguishing.neighbours import KINDS, neighbours, random_rows, strongest_row, without
-from audit.reports import Picture, Report, Table, number
+from audit.reports import Picture, Report, ReportTable, number
 from dpserve.commands.console import counting
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.local_services import trained
@@ -140,7 +140,7 @@ def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> 
         convicted=bool(beyond),
         content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
         tables=tuple(
-            Table.of(
+            ReportTable.of(
                 how,
                 ("quantity", "claim's source", "measured", "claimed", "measured/claimed"),
                 [(one.quantity, one.source, one.measured, one.claimed, number(one.share, 3)) for one in some],

@@ -17,12 +17,12 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
   bounds.
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.feature_maps`): u. In a block
-a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 but for rounding, with
+a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
 word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most `largest_squared_norm`, the
 number of groups, for every row that is encoded. The proofs of privacy do not rest on it: a feature map draws *every*
 row of numbers, encoded or not, into the unit ball.
 
-All of it is one-hot, affine and bins, but for the hash of a text.
+All of it is one-hot, affine and bins, except for the hash of a text.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ class TrainingError(Exception):
 
 
 class WrongOption(TrainingError):
-    """An option does not go with the others, or its value is none that it takes."""
+    """An option does not go with the others, or does not take its value."""
 
     def __init__(self, option: str, why: str) -> None:
         """option: its name in Python, `records_declared`; the command line writes `--records-declared`."""

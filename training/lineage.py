@@ -61,7 +61,7 @@ class KnownRecords:
     def __init__(self, folder: Path) -> None:
         """folder: where the secret is, and a folder `trained` with a folder for each lineage; made when needed."""
         self._key = folder / "lineage.key"
-        self._trained = folder / "trained"
+        self.folder = folder / "trained"
 
     def digests(self, records: Records) -> Known:
         """Return the keyed digests of every row of the source, what is picked from it or not, and of every unit."""
@@ -78,7 +78,7 @@ class KnownRecords:
         one sees the other's. It is taken back where the block raises, and stays where the process is killed. Raises
         OSError.
         """
-        folder = self._trained / check_lineage_name(lineage)
+        folder = self.folder / check_lineage_name(lineage)
         note, both = folder / f"{secrets.token_hex(_DIGEST_BYTES)}{_NOTE}", np.union1d(*digests)
         while not note.exists():
             with suppress(FileNotFoundError):  # another training ended, and took the empty folder away
@@ -93,12 +93,12 @@ class KnownRecords:
             note.unlink(missing_ok=True)
             with suppress(OSError):  # not empty
                 folder.rmdir()
-                self._trained.rmdir()
+                self.folder.rmdir()
 
     def among(self, digests: Known) -> Shared:
         """Return how many records, and units, are in each lineage that has any, by its name, those with most first."""
         shared = {}
-        for folder in sorted(self._trained.glob("[!.]*")):
+        for folder in sorted(self.folder.glob("[!.]*")):
             own = self._of(folder)
             shared[folder.name] = tuple(len(np.intersect1d(part, own, assume_unique=True)) for part in digests)
         return dict(sorted(((name, each) for name, each in shared.items() if any(each)), key=lambda one: -sum(one[1])))

@@ -91,7 +91,7 @@ class RaySums:
 
     def __init__(self, shards: Sequence[tuple[Any, int, int]], lengths: Sequence[int], units: int | None) -> None:
         """Take where the shards are, how long they are, and how many units there are."""
-        self._shards = shards
+        self.shards = shards
         self.lengths = tuple(lengths)
         self.units = units
 
@@ -101,8 +101,8 @@ class RaySums:
 
         sent, total, done = ray.put(term), None, 0
         waiting: deque[Any] = deque()
-        each = iter(zip(self._shards, given or [None] * len(self._shards), strict=True))
-        ahead = 2 * len({id(worker) for worker, _, _ in self._shards})
+        each = iter(zip(self.shards, given or [None] * len(self.shards), strict=True))
+        ahead = 2 * len({id(worker) for worker, _, _ in self.shards})
         try:
             for length in self.lengths:
                 while len(waiting) < ahead and (following := next(each, None)) is not None:

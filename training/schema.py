@@ -50,7 +50,7 @@ _LEVELS_OF = ("number", "integer", "string")
 
 
 @dataclass(frozen=True)
-class Label:
+class LabelColumn:
     """The column of labels. column: its levels are what classes are called in the table; classes: their names."""
 
     column: LevelsColumn
@@ -70,7 +70,7 @@ class Schema:
     subset: bool = False
     missing: tuple[str, ...] = ()
 
-    def split(self, label: str) -> tuple[Columns, Label]:
+    def split(self, label: str) -> tuple[Columns, LabelColumn]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
         found = next((column for column in self.columns if column.name == label), None)
         if found is None:
@@ -85,13 +85,13 @@ class Schema:
             else:
                 levels = ("false", "true")
             known = LevelsColumn(name=label, levels=levels, missing=found.missing)
-            return self._but(label), Label(known, ("false", "true"))
+            return self._but(label), LabelColumn(known, ("false", "true"))
         if not isinstance(found, LevelsColumn) or len(found.levels) < 2:
             raise DataError(
                 f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "
                 '{"value": 0, "label": "no"} gives a number a name'
             )
-        return self._but(label), Label(
+        return self._but(label), LabelColumn(
             found.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, found.levels)
         )
 

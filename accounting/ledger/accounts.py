@@ -88,8 +88,8 @@ class Accounts:
 
     def __init__(self, store: Store, journals: Path | None = None) -> None:
         """Use `store`, which was verified. `journals`: the folder of this service's journals, if it is one."""
-        self._store = store
-        self._store.compare = self._compare
+        self.store = store
+        self.store.compare = self._compare
         self._journals_folder = journals
         self._witnesses: dict[str, Witness] = {}
         self._named: dict[tuple[str, bytes], str] = {}
@@ -114,7 +114,7 @@ class Accounts:
     @property
     def rehearsal(self) -> bool:
         """Whether the store may lose what it acknowledged."""
-        return self._store.rehearsal
+        return self.store.rehearsal
 
     async def join(self, lineage: str) -> None:
         """Take up this service's journal of the lineage: from now on a store that is older is not believed.
@@ -125,7 +125,7 @@ class Accounts:
         if self._journals_folder is None or isinstance(self._witnesses.get(lineage), Journal):
             return
         self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
-        self._store.forget(lineage)
+        self.store.forget(lineage)
         await self._read(lineage)
 
     async def _compare(self, lineage: str, mark: str) -> None:
@@ -138,14 +138,14 @@ class Accounts:
         folder = journal_folder(self._journals_folder, lineage)
         services = [LineageKeys(lineage).services]
         for known in await asyncio.to_thread(read_acknowledged, folder):
-            await self._store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
+            await self.store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
 
     async def check(self, lineage: str) -> LineageAccount:
         """Return the lineage's account, if it can be charged now: what a service is ready for.
 
         Raises LedgerUnavailable if the store cannot be called or the journal not be written, and UnknownLineage.
         """
-        self._witness(lineage).check()
+        self.witness(lineage).check()
         return await self.lineage(lineage)
 
     async def services_behind(self, lineage: str, journals: Iterable[Acknowledged]) -> int:
@@ -160,11 +160,11 @@ class Accounts:
 
     async def close(self) -> None:
         """Close every connection and journal."""
-        await self._store.close()
+        await self.store.close()
         for witness in self._witnesses.values():
             await asyncio.to_thread(witness.close)
 
-    def _witness(self, lineage: str) -> Witness:
+    def witness(self, lineage: str) -> Witness:
         """Return what this service knows of its own chain: of one that keeps no journal, until it ends."""
         if lineage not in self._witnesses:
             self._witnesses[lineage] = Witness.fresh(lineage)
@@ -180,7 +180,7 @@ class Accounts:
         """Call a function of the library on a lineage, as this service, and return its reply."""
         named = [LineageKeys(lineage).services, *keys]
         asker = self._asker(lineage)
-        return (await self._store.call(lineage, function, named, arguments, asker=asker, durably=durably))[0]
+        return (await self.store.call(lineage, function, named, arguments, asker=asker, durably=durably))[0]
 
     async def act(
         self,
@@ -220,7 +220,7 @@ class Accounts:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
         named = [LineageKeys(lineage).services, *keys]
         asker = asker or self._asker(lineage)
-        values, _ = await self._store.call(lineage, "read", named, {}, asker=asker, durably=False)
+        values, _ = await self.store.call(lineage, "read", named, {}, asker=asker, durably=False)
         for value in values:
             if isinstance(value, bytes):
                 raise LedgerDamaged(lineage, value.decode())
@@ -248,7 +248,7 @@ class Accounts:
         return await self._account(keys, fields)
 
     async def _check_unused(self, keys: AccountKeys[Account]) -> None:
-        """Raise LedgerDamaged if other keys of an account that is not there are: then it was lost."""
+        """Raise LedgerDamaged if an account is missing whose other keys are there: then it was lost."""
         if any(found != "none" for found in await self.key_types(keys.lineage, keys.contents)):
             raise LedgerDamaged(keys.lineage, f"{keys.title} is lost")
 
@@ -300,7 +300,7 @@ class Accounts:
     async def list_lineage(self, lineage: str) -> None:
         """Let the store's list of lineages name this one."""
         LineageKeys(lineage)
-        await self._store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
+        await self.store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
 
     async def lineage(self, lineage: str) -> LineageAccount:
         """Return the lineage's account. Raises UnknownLineage."""
@@ -318,7 +318,7 @@ class Accounts:
 
     async def lineage_names(self) -> list[str]:
         """Return the names of the lineages that the store lists: some may be damaged, and some not opened yet."""
-        listed = await self._store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
+        listed = await self.store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
         with reading(wire.LINEAGES):
             return sorted(name.decode() for name in listed)
 
@@ -377,7 +377,7 @@ class Accounts:
         found = await self._read(lineage, keys.terms, keys.clients, keys.groups, keys.services)
         with reading(lineage):
             numbers = wire.read_numbers(*found)
-        self._numbers[lineage] = self._store.mark(lineage), numbers
+        self._numbers[lineage] = self.store.mark(lineage), numbers
         return numbers
 
     async def scan(self, lineage: str, key: str) -> dict[bytes, bytes]:
@@ -559,7 +559,7 @@ class Accounts:
         raise error
 
     def forget(self, lineage: str, digest: bytes) -> None:
-        """Remember no more whose API key this was: it is refused now, and no doing of that client's any more."""
+        """Forget whose API key this was: it is refused now."""
         self._named.pop((lineage, digest), None)
 
     def remembered(self, lineage: str, digest: bytes) -> str | None:
@@ -637,7 +637,7 @@ class Accounts:
         if not entries:
             return []
         mark, numbers = self._numbers.get(lineage, ("", {}))
-        if mark == self._store.mark(lineage):
+        if mark == self.store.mark(lineage):
             with suppress(*UNREADABLE):  # what is newer than what is remembered, or damaged
                 return [read_receipt(lineage, entry, numbers) for entry in entries]
         numbers = await self.numbers(lineage)

@@ -22,7 +22,7 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 
 def checked_scopes(names: Iterable[str]) -> tuple[KeyScope, ...]:
-    """Return the scopes of these names, each once. Raises ValueError for none, and for a name that is none."""
+    """Return the scopes of these names, each once. Raises ValueError for none, and for an unknown name."""
     asked = set(names)
     if not asked or asked - set(SCOPES):
         raise ValueError(f"the scopes of an API key are one or more of {', '.join(SCOPES)}")

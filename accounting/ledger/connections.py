@@ -18,7 +18,7 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 
 def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
-    """Return connections to the store at `url`; nothing is sent yet. Raises ValueError for an address that is none."""
+    """Return connections to the store at `url`; nothing is sent yet. Raises ValueError for an invalid address."""
     address(url)
     parts = urlsplit(url)
     options: dict[str, Any] = {
@@ -40,7 +40,7 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
 
 
 def address(url: str) -> str:
-    """Return where `url` leads, without its password. Raises ValueError for an address that is none."""
+    """Return where `url` leads, without its password. Raises ValueError for an invalid address."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ValueError(

@@ -392,7 +392,7 @@ def _last_line(log: Path, start: int) -> str:
 
 
 def _listener(path: Path) -> int | None:
-    """Return the process that listens on a unix socket, from the kernel, or None if there is none to be found."""
+    """Return the process that listens on a unix socket, from the kernel, or None if none is found."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1)
         try:

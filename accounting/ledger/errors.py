@@ -67,7 +67,7 @@ class MechanismNotAccepted(LedgerRefusal):
 
 
 class CoinsExhausted(MechanismNotAccepted):
-    """An account's delta does not provide for the coins of a release that is Gaussian but for a coin."""
+    """An account's delta does not provide for the coins of a release that is Gaussian except for a coin."""
 
     _why = "its delta does not provide for so many releases that are Gaussian except with a small probability"
 

@@ -266,7 +266,7 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 
 def read_journals(folder: Path) -> list[JournalContents]:
-    """Return every journal below `folder`. Raises ValueError for a file that is none, or was altered."""
+    """Return every journal below `folder`. Raises ValueError for a file that is no journal, or was altered."""
     found: dict[str, JournalContents] = {}
     files = filter(None, map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}"))))
     for contents in sorted(files, key=lambda contents: contents.writes):  # a file, then the one that went on from it

@@ -208,7 +208,7 @@ class Ledger(Accounts):
         """Let the store decide on requests of one lineage, when it is this call's turn."""
         turn = self._turns.setdefault(lineage, asyncio.Lock())
         try:
-            async with asyncio.timeout(self._store.deadline):
+            async with asyncio.timeout(self.store.deadline):
                 await turn.acquire()
         except TimeoutError as error:
             raise LedgerBusy from error
@@ -220,14 +220,14 @@ class Ledger(Accounts):
     async def _decide_in_turn(
         self, lineage: str, function: str, requests: Sequence[LedgerRequest]
     ) -> list[Charge | LedgerError]:
-        witness = self._witness(lineage)
+        witness = self.witness(lineage)
         services = LineageKeys(lineage).services
         for _ in range(_TRIES):
             witness.check()
             known = witness.known
             groups = [wire.group_of(request, self._groups) for request in requests]
             keys, arguments = wire.charge_call(requests, self._groups, writes=known.writes, link=known.link)
-            replies, writes = await self._store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
+            replies, writes = await self.store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)
                 continue

@@ -77,7 +77,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def cost(self) -> Cost:
-        """The cost of one release. Raises ValueError for text that is none."""
+        """The cost of one release. Raises ValueError for text that states none."""
         return Cost.parse(self.cost_text)
 
     @cached_property
@@ -233,7 +233,8 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
 class Act(Struct, frozen=True, kw_only=True):
     """What the owner did, as written in the store.
 
-    `kind` is one of ACTS; `subject` whom it is about, as `subject_of` names it; `detail` a JSON object of what was said
+    `kind` is open, add-client, add-group, budget, rename, group, revoke, add-key, rotate-key, remove-key, export or
+    reconcile; `subject` whom it is about, as `subject_of` names it; `detail` a JSON object of what was said
     of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds since the epoch, as text.
     `hash` covers all of it and the hash of the act before.
     """
@@ -256,24 +257,6 @@ class Act(Struct, frozen=True, kw_only=True):
         """Return whether the hash is that of these contents after an act with the hash `previous`."""
         words = (self.kind, self.subject, self.detail, self.by, self.why, self.time)
         return self.hash == act_hash(previous, self.sequence, *words)
-
-
-ACTS = (
-    "open",
-    "add-client",
-    "add-group",
-    "budget",
-    "rename",
-    "group",
-    "revoke",
-    "add-key",
-    "rotate-key",
-    "remove-key",
-    "export",
-    "reconcile",
-)
-"""The kinds of acts: what a lineage, a client or a group may spend, what they are called and belong to, which keys a
-client has, and what was taken away or put back."""
 
 
 def subject_of(scope: str, name: str = "") -> str:

@@ -103,7 +103,7 @@ class Idempotency:
     body_digest: bytes
 
     def __post_init__(self) -> None:
-        """Refuse an empty or overlong key and a digest that is none."""
+        """Refuse an empty or overlong key and a digest of another length."""
         checked_text(self.key, "an idempotency key")
         if len(self.body_digest) != hashlib.sha256().digest_size:
             raise ValueError("the body's digest must be a SHA-256 of 32 bytes")

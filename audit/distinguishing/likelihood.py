@@ -1,6 +1,6 @@
 """How much likelier an answer is under one of two worlds: the best score, from the mechanism's own noise law.
 
-The attacker sees probabilities, hence the noisy logits but for a constant. Noise is a rounded continuous law; scores
+The attacker sees probabilities, hence the noisy logits up to a constant. Noise is a rounded continuous law; scores
 use the continuous law's density at the grid's points, which differs from the rounded law's mass per step by a relative
 (k^2/S^2 - 1)/(24 S^2), S >= 2^8 being the noise's scale in steps and k the noise. That costs an attack nothing that
 can be seen, and no bound depends on it: whatever the scores are, the bounds drawn from them hold.
@@ -112,7 +112,7 @@ def _logarithms(answers: Floats) -> Floats:
 
 
 def _gaussian(answers: Floats, worlds: Worlds, deviations: Floats) -> Floats:
-    """Return the log-ratio of N(z_in, s^2) and N(z_out, s^2) on what softmax leaves: vectors but for their mean."""
+    """Return the log-ratio of N(z_in, s^2) and N(z_out, s^2) on what softmax leaves: vectors up to their mean."""
     noisy = _centred(_logarithms(answers))
     inside, outside = _centred(worlds.logits_in), _centred(worlds.logits_out)
     middle = (inside + outside) / 2
@@ -126,7 +126,7 @@ def _centred(rows: Floats) -> Floats:
 
 
 def _shifted_laplace(residuals: Floats) -> Floats:
-    """Return ln of the integral over c of exp(-sum_i |r_i + c|), r: (n, C): Laplace's density but for a shift of all.
+    """Return ln of the integral over c of exp(-sum_i |r_i + c|), r: (n, C): Laplace's density up to a shift of all.
 
     With a the sorted -r_i, g(c) = sum_i |c - a_i| has the slope 2k - C between a_k and a_k+1, and -C, C beyond.
     """

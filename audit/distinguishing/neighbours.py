@@ -51,7 +51,7 @@ class Neighbours:
         )
 
     def movement(self, X: Floats) -> Floats:
-        """Return how far each row's logits move, in L2 and but for what all share, over the sensitivity: (n,).
+        """Return how far each row's logits move, in L2 and without what all share, over the sensitivity: (n,).
 
         0 for a row without features, whose logits are 0 whatever the records.
         """

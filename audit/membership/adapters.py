@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from audit.endpoint import Endpoint, EndpointError
-from audit.membership.asking import Journal, ask
+from audit.membership.asking import AnswerJournal, ask
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ class EndpointClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.journal = journal
         self.classes_ = np.arange(len(endpoint.model()["classes"]))
         self.n_features_in_ = len(endpoint.model()["feature_names"])
-        self._answers = Journal(journal, endpoint.model(), [endpoint.name()])
+        self._answers = AnswerJournal(journal, endpoint.model(), [endpoint.name()])
 
     def __sklearn_clone__(self) -> Self:
         """Return a classifier with the same endpoint and answers."""

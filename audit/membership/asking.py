@@ -57,7 +57,7 @@ class _Answer(BaseModel):
 _LINE: TypeAdapter[_Planned | _Answer] = TypeAdapter(_Planned | _Answer)
 
 
-class Journal:
+class AnswerJournal:
     """Answers by key and row. Without a path they are remembered for this run only.
 
     planned: how many candidates of each kind the attack set out to ask about; None before that was settled.
@@ -191,7 +191,11 @@ class Answered:
 
 
 def ask(
-    endpoints: Sequence[Endpoint], rows: Floats, journal: Journal, *, on_rows: Callable[[int], None] = lambda _: None
+    endpoints: Sequence[Endpoint],
+    rows: Floats,
+    journal: AnswerJournal,
+    *,
+    on_rows: Callable[[int], None] = lambda _: None,
 ) -> Answered:
     """Ask every key about every row, in order. rows: (n, d), or (keys, n, d), each key's own. Raises EndpointError.
 

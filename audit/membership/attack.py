@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
-from audit.membership.asking import Answered, Journal, ask
+from audit.membership.asking import Answered, AnswerJournal, ask
 from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import (
@@ -53,7 +53,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Choices:
+class AttackChoices:
     """An attacker's choices. shadow_records: of each shadow model; None for as many as there are members.
 
     copies: rows asked about for each of a candidate's rows, the first one itself, the others next to it. most: at
@@ -82,7 +82,7 @@ class Outcome:
     """
 
     model: Mapping[str, Any]
-    choices: Choices
+    choices: AttackChoices
     plan: QueryPlan
     verdict: Verdict
     difference: Difference
@@ -117,7 +117,7 @@ class Attack:
 
     endpoints: Sequence[Endpoint]
     candidates: Candidates
-    choices: Choices = field(default_factory=Choices)
+    choices: AttackChoices = field(default_factory=AttackChoices)
     journal: Path | None = None
     train: TrainShadows = train_shadow_models
     progress: Progress = lambda _, __: None
@@ -137,7 +137,7 @@ class Attack:
         self.progress("comparing members with non-members", 0.0)
         distinguishable = difference(candidates.members, candidates.others, choices.seed)
         names = [endpoint.name() for endpoint in endpoints]
-        journal = Journal(self.journal, model, names, self._purpose())
+        journal = AnswerJournal(self.journal, model, names, self._purpose())
         known = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
         before = [endpoint.budget() for endpoint in endpoints]
         plan = planned(
@@ -225,7 +225,7 @@ class Attack:
             "candidates": self.choices.most,
         } | ({} if self.choices.rows_of_each is None else {"rows": self.choices.rows_of_each})
 
-    def _ask(self, rows: Floats, journal: Journal) -> Answered:
+    def _ask(self, rows: Floats, journal: AnswerJournal) -> Answered:
         total, done = rows.shape[0] * rows.shape[1], 0
 
         def on_rows(count: int) -> None:
@@ -237,7 +237,7 @@ class Attack:
 
 
 def _shadows_of(
-    model: Mapping[str, Any], candidates: Candidates, choices: Choices
+    model: Mapping[str, Any], candidates: Candidates, choices: AttackChoices
 ) -> tuple[ShadowSetup, Draws, tuple[str, ...]]:
     """Choose shadow models by the public certificate and the number of records: before an answer is paid for.
 

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from audit.endpoint import digest_of
 from training.columns import columns_from
-from training.data.classes import values_of
+from training.data.declared import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Records

@@ -41,7 +41,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness, derived_seed
 from training.errors import extra
 from training.feature_maps import AnyFeatureMap
-from training.published.bounds import Recipe, Topology, claimed_sensitivities
+from training.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -141,7 +141,7 @@ class Pool:
 class NetworkRecipe:
     """Shadow models that are networks, trained as `training.published` trains them. alpha: of a convexified loss."""
 
-    network: Recipe
+    network: PublishedRecipe
     alpha: float = 1.0
 
 
@@ -358,14 +358,18 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
         topology = Topology(len(model["feature_names"]), tuple(model["hidden"]), classes)
         if "alpha" in model:
             regulariser = float(model["l2_regulariser"])
-            network = Recipe(topology, model["objective"], l2_regulariser=regulariser, activation=model["activation"])
+            network = PublishedRecipe(
+                topology, model["objective"], l2_regulariser=regulariser, activation=model["activation"]
+            )
             network = network if epochs is None else replace(network, epochs=epochs)
             recipe = NetworkRecipe(network, float(model["alpha"]))
             sensitivity = claimed_sensitivities(topology, records, l2_regulariser=regulariser).neuron
         else:
             passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
             chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
-            recipe = NetworkRecipe(Recipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"]))
+            recipe = NetworkRecipe(
+                PublishedRecipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"])
+            )
             if model.get("unit") is not None:
                 departures.append("shadow networks count every record alike, and the target every unit")
     else:

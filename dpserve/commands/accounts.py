@@ -37,9 +37,9 @@ from service.errors import CannotServe
 from training.loading import load_model
 from training.sealing import CERTIFICATE_FILE
 
-clients = Group("Who may ask, and for how much.")
-groups = Group("What the clients of one team may learn together.")
-lineages = Group("What all clients of one set of records may learn together.")
+clients = Group("Give clients keys and budgets: who may ask, and for how much.")
+groups = Group("Limit what the clients of one team may learn together.")
+lineages = Group("Limit what all clients of one set of records may learn together.")
 
 _Result = TypeVar("_Result")
 _FIGURES = ("epsilon spent", "of", "at delta", "rho spent", "of", "releases")

@@ -141,10 +141,10 @@ def attack(
         model = endpoints[0].model()
         found = of.read(model)
         from audit import presentation
-        from audit.membership.attack import Attack, Choices
+        from audit.membership.attack import Attack, AttackChoices
         from audit.membership.shadow_models import train_on_ray, train_shadow_models
 
-        choices = Choices(
+        choices = AttackChoices(
             shadow_models=shadows.shadow_models,
             shadow_records=shadows.shadow_records,
             confidence=confidence,

@@ -204,7 +204,10 @@ def written(target: Path, content: bytes) -> Iterator[None]:
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
+        try:
+            draft.write_bytes(content)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(target)) from None
         yield
         draft.rename(target)
     finally:

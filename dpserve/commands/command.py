@@ -7,12 +7,13 @@ takes all its options; several commands that take the same options have a parame
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from training.errors import WrongOption
@@ -29,6 +30,9 @@ class Options(BaseModel):
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:
         """Return the options from what the command line has for each of them."""
         return cls(**given)
+
+
+_VALUE_NAMES = {Path: "PATH", str: "TEXT", int: "NUMBER", float: "NUMBER"}
 
 
 def option(
@@ -75,6 +79,8 @@ def _parameter(name: str, kind: Any, field: FieldInfo, *, other_sources: bool = 
     text = shown["text"] or (default_text(field.get_default()) if other_sources else None)
     help_text = f"{field.description} [default: {text}]" if text else field.description
     more = shown["typer"] | {"help": help_text, "show_default": not (text or required or default is None)}
+    if not shown["argument"]:
+        more["metavar"] = more["metavar"] or _value_name(kind)
     names = shown["names"] or ((f"--{name.replace('_', '-')}",) if field.get_default() is False else ())
     made: Any = typer.Argument(**more) if shown["argument"] else typer.Option(*names, **more)
     return inspect.Parameter(
@@ -83,6 +89,13 @@ def _parameter(name: str, kind: Any, field: FieldInfo, *, other_sources: bool = 
         default=inspect.Parameter.empty if required else default,
         annotation=Annotated[kind | None if other_sources else kind, made],
     )
+
+
+def _value_name(kind: Any) -> str | None:
+    """Return how the help calls a value of a type: of a `Literal`, all that it may be."""
+    kinds = [kind, *get_args(kind), *(each for one in get_args(kind) for each in get_args(one))]
+    texts = [each for each in kinds if isinstance(each, str)]
+    return "|".join(texts) or next((name for of, name in _VALUE_NAMES.items() if of in kinds), None)
 
 
 def _parameters(model: type[Options]) -> Iterator[inspect.Parameter]:
@@ -137,13 +150,25 @@ class Command(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                is_argument = parameter.param_type_name == "argument"
-                title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+                if parameter.param_type_name == "argument":
+                    title, record = "Arguments", (f"{parameter.name}{'...' if parameter.nargs < 0 else ''}", record[1])
+                else:
+                    title = getattr(parameter, "rich_help_panel", None) or "Options"
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class _Commands(TyperGroup):
+    """A group whose help says what each command does in one whole sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the first sentence of each command's help."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in commands.items() if one])
 
 
 class Group(typer.Typer):
@@ -156,6 +181,7 @@ class Group(typer.Typer):
             "rich_markup_mode": None,
             "pretty_exceptions_enable": False,
             "add_completion": False,
+            "cls": _Commands,
         }
         super().__init__(**(shown if help is None else shown | {"help": help}) | more)
         if help is not None:

@@ -24,7 +24,7 @@ from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.bundle import load_bundle
-from training.data.classes import parse_classes
+from training.data.declared import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import NORM_BOUND, UNIT_ROWS

@@ -12,7 +12,7 @@ from dpserve.serving import ConfiguredService, grpc_port_of
 from dpserve.settings import ServeSettings
 from service.telemetry import logs
 
-config = Group("The settings of the service: flags, environment and file.")
+config = Group("Show the settings of the service, and where each comes from.")
 
 
 def serve(settings: ServeSettings) -> None:

@@ -15,7 +15,7 @@ from dpserve.commands.console import shares
 from training import hog
 from training.certificate import ModelCertificate
 from training.columns import Columns
-from training.data.classes import values_of
+from training.data.declared import values_of
 from training.data.digits import load_digits
 from training.data.npz_file import read_npz
 from training.data.records import Floats, Records

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from accounting.identifiability import gaussian_advantage
 from audit.estimators import Errors, gdp_of_errors
-from audit.reports import Picture, Report, Table, interval, number
+from audit.reports import Picture, Report, ReportTable, interval, number
 from research.bernau2021.beliefs import Games, Identifiability, identifiability_of, published_gaussian_advantage
 from research.bernau2021.experiments import Found, Setting, choices_of, printed
 from research.bernau2021.games import Neighbours, Sensitivity
@@ -65,7 +65,7 @@ def _mu_bound(games: Games, confidence: float) -> float:
     return gdp_of_errors(errors, confidence)
 
 
-def _advantages(setting: Setting, said: Mapping[Kind, Identifiability], mu: float) -> Table:
+def _advantages(setting: Setting, said: Mapping[Kind, Identifiability], mu: float) -> ReportTable:
     rows = []
     for kind, one in said.items():
         paper = printed(setting, kind)
@@ -86,10 +86,10 @@ def _advantages(setting: Setting, said: Mapping[Kind, Identifiability], mu: floa
         + (f"Printed for {setting.printed_as}." if setting.printed_as else "")
     )
     columns = ("sensitivity", "neighbours", "games", "advantage", "95 %", "printed", "delta'", "printed")
-    return Table("Advantage, and how often a belief exceeded its bound", columns, tuple(rows), note)
+    return ReportTable("Advantage, and how often a belief exceeded its bound", columns, tuple(rows), note)
 
 
-def _epsilons(setting: Setting, said: Mapping[Kind, Identifiability]) -> Table:
+def _epsilons(setting: Setting, said: Mapping[Kind, Identifiability]) -> ReportTable:
     rows = tuple(
         (
             *kind,
@@ -113,7 +113,7 @@ def _epsilons(setting: Setting, said: Mapping[Kind, Identifiability]) -> Table:
         "bound, 95 %",
     )
     note = "The first three are the paper's estimates (Section 5.3), no bounds; the last is one, f-DP (CP)."
-    return Table(f"epsilon' where {EPSILON:g} was asked for at delta = {setting.delta:g}", columns, rows, note)
+    return ReportTable(f"epsilon' where {EPSILON:g} was asked for at delta = {setting.delta:g}", columns, rows, note)
 
 
 def _beliefs(found: Mapping[Kind, Found]) -> Picture:

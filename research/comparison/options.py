@@ -63,11 +63,11 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
 
         from research.lu2022 import printed
         from training.published import bounds
-        from training.published.bounds import Recipe
+        from training.published.bounds import PublishedRecipe
         from training.published.train import Assignment, stacked_logits, train_stack
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
-        recipe = Recipe(topology, "per-record-and-class")
+        recipe = PublishedRecipe(topology, "per-record-and-class")
         X = torch.from_numpy(np.vstack([case.X, case.asked]).astype(np.float32))
         y = torch.from_numpy(np.concatenate([case.y, case.answers]))
         n = len(case.y)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audit.reports import Picture, Report, Table
+from audit.reports import Picture, Report, ReportTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,10 +45,10 @@ def of_region(title: str, points: Sequence[Point], delta: float, setting: Mappin
     convicted = [point.noise_multiplier for point in points if point.convicted]
     gap = max(point.best_lower / point.best_upper for point in points if point.best_upper > 0)
 
-    def table(name: str, of: Callable[[Point], Mapping[str, float]]) -> Table:
+    def table(name: str, of: Callable[[Point], Mapping[str, float]]) -> ReportTable:
         names = tuple(dict.fromkeys(name for point in points for name in of(point)))
         rows = [(f"{point.noise_multiplier:g}", *(of(point).get(name) for name in names)) for point in points]
-        return Table.of(name, ("noise multiplier", *names), rows)
+        return ReportTable.of(name, ("noise multiplier", *names), rows)
 
     def draw(axes: "Axes") -> None:
         ordered = sorted(points, key=lambda point: point.noise_multiplier)

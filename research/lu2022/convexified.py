@@ -104,20 +104,20 @@ class RegularisedLogMeanExp:
 
     def value(self, W: Floats) -> float:
         """J(W)."""
-        exponents = self.alpha * self._losses(W)[0]
+        exponents = self.alpha * self.losses(W)[0]
         highest = float(exponents.max())
         mean = math.log(float(np.exp(exponents - highest).mean()))
         return float((highest + mean) / self.alpha + self.lam / 2 * np.vdot(W, W))
 
     def gradient(self, W: Floats) -> Floats:
         """The gradient (C, D): sum_i w_i (p_i - e_{y_i}) phi_i^T + lambda W."""
-        _, residual, shares = self._terms(W)
+        _, residual, shares = self.terms(W)
         total: Floats = (residual * shares[:, None]).T @ self.phi + self.lam * W
         return total
 
     def hessian_product(self, W: Floats) -> Callable[[Floats], Floats]:
         """V -> Hessian at W times V: sum w_i H_i V + alpha (sum w_i g_i <g_i, V> - g <g, V>) + lambda V."""
-        P, residual, shares = self._terms(W)
+        P, residual, shares = self.terms(W)
         weighted = residual * shares[:, None]
         gradient = weighted.T @ self.phi
 
@@ -160,7 +160,8 @@ class RegularisedLogMeanExp:
         each = 2 * math.expm1(share) + probability + 2 * _gamma(n)
         return float(1.01 * (each + 2 * _UNIT_ROUNDOFF * (self.lam * norm + 2)))
 
-    def _losses(self, W: Floats) -> tuple[Floats, Floats]:
+    def losses(self, W: Floats) -> tuple[Floats, Floats]:
+        """Return each record's loss (n,), and the probabilities of its classes (n, C)."""
         Z = self.phi @ W.T
         highest = Z.max(axis=1)
         E = np.exp(Z - highest[:, None])
@@ -168,9 +169,9 @@ class RegularisedLogMeanExp:
         losses: Floats = highest + np.log(total) - Z[np.arange(len(Z)), self.y]
         return losses, E / total[:, None]
 
-    def _terms(self, W: Floats) -> tuple[Floats, Floats, Floats]:
+    def terms(self, W: Floats) -> tuple[Floats, Floats, Floats]:
         """p (n, C), p - e_y (n, C) and the shares w (n,)."""
-        losses, P = self._losses(W)
+        losses, P = self.losses(W)
         residual = P.copy()
         residual[np.arange(len(P)), self.y] -= 1
         exponents = self.alpha * losses

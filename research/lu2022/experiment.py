@@ -20,7 +20,7 @@ from research.lu2022.leakage import Attacks
 from research.lu2022.results import Accuracies, Curve, Plan, Results
 from research.lu2022.samples import Samples
 from training.published import bounds
-from training.published.bounds import OBJECTIVES, Objective, Recipe
+from training.published.bounds import OBJECTIVES, Objective, PublishedRecipe
 from training.published.train import Assignment, device_of, stacked_logits, train_stack
 
 Progress = Callable[[str, float], None]
@@ -122,7 +122,7 @@ def _train(
 ) -> dict[str, Any]:
     device = device_of(plan.device)
     X, y = torch.from_numpy(samples.data.X).to(device), torch.from_numpy(samples.data.y).to(device)
-    recipe = Recipe(
+    recipe = PublishedRecipe(
         samples.topology,
         objective,
         epochs=plan.epochs,

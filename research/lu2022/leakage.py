@@ -18,7 +18,7 @@ from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.published.bounds import Recipe, Topology
+from training.published.bounds import PublishedRecipe, Topology
 from training.published.train import Assignment, Parameters, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]
@@ -107,9 +107,9 @@ class Attacks:
         return KnownAnswers(softmax(z.reshape(-1, data.classes)), data.y[rows.reshape(-1)], member)
 
 
-def baseline_recipe(plan: Plan, samples: Samples) -> Recipe:
+def baseline_recipe(plan: Plan, samples: Samples) -> PublishedRecipe:
     """Table IV's training of the baseline and of its shadow models."""
-    return Recipe(
+    return PublishedRecipe(
         samples.topology,
         plan.reading,
         epochs=plan.epochs,
@@ -138,7 +138,7 @@ def train_blind_networks(
     X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32))
     y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64))
     assignment = Assignment(torch.arange(len(y)).view(len(known), -1), tuple(seeds), (1.0,) * len(known))
-    recipe = Recipe(
+    recipe = PublishedRecipe(
         Topology(classes, (64,), 2),
         "cross-entropy",
         epochs=EPOCHS,

@@ -18,7 +18,7 @@ from audit import estimators
 from audit.estimators import LowerBound
 from audit.families import Family, of_composition
 from audit.pieces import ResultStore
-from audit.reports import Report, Table, number
+from audit.reports import Report, ReportTable, number
 from mechanisms.seeded import derived_seed
 from research.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
 from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
@@ -205,7 +205,7 @@ def of_runs(
             "bounds": {who: {"bound": bound, "epsilon": epsilon} for who, (bound, epsilon) in found.items()},
         },
         tables=(
-            Table(
+            ReportTable(
                 "Lower bounds of the run's epsilon, f-DP (CP) through the composed run",
                 ("observer", "runs, each way", "epsilon"),
                 tuple(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from audit import estimators
-from audit.reports import Picture, Report, Table, number
+from audit.reports import Picture, Report, ReportTable, number
 from research.nasr2023.methods import METHODS, NOTE, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
 from research.white_box.bounds import CLOSEST, POOLED, Measured, StepFinding
@@ -47,8 +47,8 @@ def table_1(findings: Mapping[int, StepFinding], column: str, setting: Mapping[s
             "epsilons": {str(epsilon): steps_content(finding) for epsilon, finding in findings.items()},
         },
         tables=(
-            Table("Lower bound of epsilon", ("method", "claimed", f"here: {column}", *COLUMNS), rows),
-            Table(
+            ReportTable("Lower bound of epsilon", ("method", "claimed", f"here: {column}", *COLUMNS), rows),
+            ReportTable(
                 "The runs here",
                 ("claimed", "noise multiplier", "observations", "accuracy"),
                 tuple(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audit.estimators import epsilon_of_mu
-from audit.reports import Picture, Report, Table, number
+from audit.reports import Picture, Report, ReportTable, number
 from research.white_box.bounds import POOLED, POWER, Measured, StepFinding
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def of_steps(
         convicted=finding.convicted,
         content={"setting": dict(setting), **steps_content(finding)},
         tables=(
-            Table.of(
+            ReportTable.of(
                 f"Lower bounds at delta = {claim.delta:g}",
                 ("method", "a step's epsilon", "a run's epsilon", "guarantee"),
                 [

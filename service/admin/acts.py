@@ -89,11 +89,11 @@ class _Said(BaseModel):
     ] = None
 
     def on(self, ledger: Ledger) -> Ledger:
-        """Return the ledger as one on whose acts stands who does this, and why. Raises ValueError."""
+        """Return the ledger, whose acts will say who does this and why. Raises ValueError."""
         return ledger.acting(self.by, self.why, after=self.after_act)
 
 
-class Act(_Said, ABC):
+class OwnerAct(_Said, ABC):
     """What the owner does."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Act(_Said, ABC):
         )
 
 
-class _Budgeted(Act):
+class _Budgeted(OwnerAct):
     epsilon: float | None = None
     rho: float | None = None
     mu: float | None = None
@@ -168,7 +168,7 @@ class _Budgeted(Act):
         return budget
 
 
-class _Keyed(Act):
+class _Keyed(OwnerAct):
     expires_in_days: Annotated[float | None, Field(gt=0, description="how long the key lasts; by default for ever")] = (
         None
     )
@@ -253,7 +253,7 @@ class SetBudget(_Budgeted):
         return _Plan(words, change, raises, account.state, changed.state)
 
 
-class _OfClient(Act):
+class _OfClient(OwnerAct):
     client: Text
 
 

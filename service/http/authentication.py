@@ -18,7 +18,7 @@ from accounting.ledger import (
 )
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import as_problem
-from service.http.requests import Head, invalid
+from service.http.requests import RequestHeader, invalid
 from service.predictor import Caller
 
 if TYPE_CHECKING:
@@ -74,19 +74,21 @@ class Authentication:
             await self._count(lineage, known.client)
         return known
 
-    async def payer(self, head: Head, lineage: str) -> Caller:
+    async def payer(self, header: RequestHeader, lineage: str) -> Caller:
         """Return who asks for something that is charged, or raise a problem as `caller` does.
 
         A token, or a key that was authenticated before, asks the ledger nothing now: whether it is the client's is
         checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
-        shown = credential(head.header(b"authorization") or "")
-        by_token = await self._by_token(shown, lineage, "predict", head.peer)
+        shown = credential(header.field(b"authorization") or "")
+        by_token = await self._by_token(shown, lineage, "predict", header.peer)
         if by_token is not None:
             return by_token
         digest = key_digest(shown)
         client = self._ledger.remembered(lineage, digest)
-        known = await self._by_key(digest, lineage, "predict", head.peer) if client is None else Caller(client, digest)
+        known = (
+            await self._by_key(digest, lineage, "predict", header.peer) if client is None else Caller(client, digest)
+        )
         await self._count(lineage, known.client)
         return known
 

@@ -16,7 +16,7 @@ from service.errors import InvalidRows
 from service.http import npy
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType
-from service.http.requests import Head, invalid
+from service.http.requests import RequestHeader, invalid
 from service.http.schemas import (
     AnswerNoiseOut,
     BudgetOut,
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 _Parsed = TypeVar("_Parsed")
 
 
-class Answers:
+class AnswerFields:
     """Receipts, budgets and noise as every protocol states them."""
 
     def __init__(self, predictor: Predictor) -> None:
@@ -169,16 +169,16 @@ class RowsCodec:
     def __init__(self, predictor: Predictor) -> None:
         """Validate for `predictor`."""
         self._predictor = predictor
-        self._answers = Answers(predictor)
+        self._answers = AnswerFields(predictor)
         self._price = to_rho(predictor.price_per_row.picorho)
         self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
         """Refuse nothing: the path has no version."""
 
-    def decode(self, head: Head, body: bytes) -> RowsRequest:
+    def decode(self, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = head.query.get("tier"), _media_type(head.header(b"content-type") or "")
+        tier, kind = header.query.get("tier"), _media_type(header.field(b"content-type") or "")
         rows: Rows | NDArray[np.floating[Any]]
         if kind == npy.MEDIA_TYPE:
             rows = npy.parse_npy(body)
@@ -190,8 +190,8 @@ class RowsCodec:
             tier = _one_of(tier, named)
         self._predictor.check_tier(tier)
         # A tier in the query decides what the answer is as much as the body does.
-        said = body if "tier" not in head.query else body + b"\0tier=" + head.query["tier"].encode()
-        return RowsRequest(self._checked(rows), tier, head.idempotency(said), head.deadline)
+        said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
+        return RowsRequest(self._checked(rows), tier, header.idempotency(said), header.deadline)
 
     def instances(self, body: bytes) -> tuple[Rows, str | None]:
         """Return the rows of a body in JSON, and the tier that it names."""
@@ -211,10 +211,10 @@ class RowsCodec:
             return self._predictor.check_named(cast(Sequence[dict[str, Value]], rows))
         raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
-    def encode(self, head: Head, request: RowsRequest, prediction: Prediction) -> Reply:
+    def encode(self, header: RequestHeader, request: RowsRequest, prediction: Prediction) -> Reply:
         """Return the answer as JSON; as an array where the client accepts one."""
         del request
-        if _accepts_npy(head.header(b"accept")):
+        if _accepts_npy(header.field(b"accept")):
             headers = {"content-type": npy.MEDIA_TYPE} | self._answers.headers(prediction)
             return npy.npy_of(prediction.probabilities), headers
         return _json(

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
 from service.errors import UnknownModel
-from service.http.codec import Answers, malformed_json
+from service.http.codec import AnswerFields, malformed_json
 from service.http.predictions import Reply
 from service.http.problems import Problem
-from service.http.requests import Head, invalid
+from service.http.requests import RequestHeader, invalid
 from service.http.schemas import (
     COMPONENTS,
     InferRequest,
@@ -76,22 +76,22 @@ class OpenInferenceCodec:
     def __init__(self, predictor: Predictor) -> None:
         """Validate for `predictor`."""
         self._predictor = predictor
-        self._answers = Answers(predictor)
+        self._answers = AnswerFields(predictor)
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
         """Refuse models and versions that are not served."""
         check_version(parameters.get("version") or VERSION)
 
-    def decode(self, head: Head, body: bytes) -> TensorRequest:
+    def decode(self, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        if (head.header(b"content-encoding") or "identity") != "identity":
+        if (header.field(b"content-encoding") or "identity") != "identity":
             raise invalid("send the body without compression")
-        length = head.header(JSON_LENGTH.lower().encode())
+        length = header.field(JSON_LENGTH.lower().encode())
         request, raw = parse_request(body, length)
         # Where the JSON ends decides what the body says.
-        return self.request_of(head, request, raw, f"v2 {length or len(body)}\0".encode() + body)
+        return self.request_of(header, request, raw, f"v2 {length or len(body)}\0".encode() + body)
 
-    def request_of(self, head: Head, request: InferRequest, raw: bytes, said: bytes) -> TensorRequest:
+    def request_of(self, header: RequestHeader, request: InferRequest, raw: bytes, said: bytes) -> TensorRequest:
         """Return what is asked for, by bytes behind the request. said: what the client's name for it stands for."""
         if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
             raise one_input()
@@ -105,14 +105,14 @@ class OpenInferenceCodec:
         return TensorRequest(
             self._predictor.check_array(X),
             tier,
-            head.idempotency(said),
-            head.deadline,
+            header.idempotency(said),
+            header.deadline,
             id=request.id,
             outputs=self._outputs_of(request),
         )
 
     def _outputs_of(self, request: InferRequest) -> dict[str, bool]:
-        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for what there is not."""
+        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for an unknown one."""
         by_default = request.parameters.get("binary_data_output", False) is True
         if not request.outputs:
             return dict.fromkeys(self._predictor.outputs, by_default)
@@ -124,9 +124,9 @@ class OpenInferenceCodec:
                 raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
         return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
 
-    def encode(self, head: Head, request: TensorRequest, prediction: Prediction) -> Reply:
+    def encode(self, header: RequestHeader, request: TensorRequest, prediction: Prediction) -> Reply:
         """Return the answer as JSON, with the bytes of raw tensors behind it."""
-        del head
+        del header
         values = tensors_of(prediction)
         outputs, raw = [], b""
         for name, in_binary in request.outputs.items():

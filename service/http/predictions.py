@@ -13,7 +13,7 @@ from service.http.authentication import Authentication
 from service.http.middleware import MODEL, response_to
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Bodies, Head, read_head
+from service.http.requests import Bodies, RequestHeader, read_header
 from service.models import Models
 from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.metrics import Metrics
@@ -40,11 +40,11 @@ class Codec(Protocol[Some]):
         """Refuse the path of what is not served."""
         ...
 
-    def decode(self, head: Head, body: bytes) -> Some:
+    def decode(self, header: RequestHeader, body: bytes) -> Some:
         """Return what is asked for, validated."""
         ...
 
-    def encode(self, head: Head, request: Some, prediction: Prediction) -> Reply:
+    def encode(self, header: RequestHeader, request: Some, prediction: Prediction) -> Reply:
         """Return the answer."""
         ...
 
@@ -115,33 +115,33 @@ class PredictionEndpoint(Generic[Some]):
         scope[MODEL] = predictor.certificate.name
         codec = self._codecs.of(predictor)
         codec.check_path(path)
-        head = read_head(scope, codec.parameters)
+        header = read_header(scope, codec.parameters)
         stages = Stages.of_request()
-        caller = await self._authentication.payer(head, predictor.lineage)
+        caller = await self._authentication.payer(header, predictor.lineage)
         stages.end("authentication")
         largest = self._largest_body(len(predictor.certificate.feature_names))
         body = await self._bodies.read(scope, receive, largest)
         stages.end("body")
         try:
-            encoded, headers = await answer(predictor, codec, self._metrics, head, caller, body)
+            encoded, headers = await answer(predictor, codec, self._metrics, header, caller, body)
         finally:
             self._bodies.release(body)
-        wait = head.wait
+        wait = header.wait
         return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
 
 
 async def answer(
-    predictor: Predictor, codec: Codec[Some], metrics: Metrics, head: Head, caller: Caller, body: bytes
+    predictor: Predictor, codec: Codec[Some], metrics: Metrics, header: RequestHeader, caller: Caller, body: bytes
 ) -> Reply:
     """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows."""
     try:
-        dry_run = _is_dry_run(head)
+        dry_run = _is_dry_run(header)
         if len(body) < _SMALL_BODY:
-            request = codec.decode(head, body)
+            request = codec.decode(header, body)
         else:
-            request = await asyncio.to_thread(codec.decode, head, body)
+            request = await asyncio.to_thread(codec.decode, header, body)
     except (Problem, RequestRefused):
-        # Whose key is gone hears of that alone.
+        # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
     if dry_run:
@@ -150,13 +150,13 @@ async def answer(
     prediction = await predictor.predict(caller, request)
     metrics.answered(predictor.certificate.name, len(prediction.probabilities), prediction.charged_rows)
     stages = Stages.of_request()
-    reply = codec.encode(head, request, prediction)
+    reply = codec.encode(header, request, prediction)
     stages.end("answer")
     return reply
 
 
-def _is_dry_run(head: Head) -> bool:
-    said = head.query.get("dry_run", "false").lower()
+def _is_dry_run(header: RequestHeader) -> bool:
+    said = header.query.get("dry_run", "false").lower()
     if said not in ("true", "false"):
         raise Problem(ProblemType.INVALID_REQUEST, "dry_run is 'true' or 'false'")
     return said == "true"

@@ -47,20 +47,20 @@ def invalid(detail: str) -> Problem:
     return Problem(ProblemType.INVALID_REQUEST, detail)
 
 
-class Head(msgspec.Struct, frozen=True):
-    """A request without its body. headers: by lower-case name, the last of several where several may be sent.
+class RequestHeader(msgspec.Struct, frozen=True):
+    """A request without its body. fields: by lower-case name, the last of several where several may be sent.
 
     began: by `time.monotonic`. peer: the address that it came from.
     """
 
-    headers: Mapping[bytes, bytes]
+    fields: Mapping[bytes, bytes]
     query: Mapping[str, str]
     peer: str
     began: float
 
-    def header(self, name: bytes) -> str | None:
-        """Return what a header says, or None."""
-        value = self.headers.get(name)
+    def field(self, name: bytes) -> str | None:
+        """Return what a field says, or None."""
+        value = self.fields.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property
@@ -69,7 +69,7 @@ class Head(msgspec.Struct, frozen=True):
 
         Fractions of a second are taken, too. What cannot be read is no preference.
         """
-        found = _WAIT.search(self.header(b"prefer") or "")
+        found = _WAIT.search(self.field(b"prefer") or "")
         return float(found[1]) if found else None
 
     @property
@@ -80,7 +80,7 @@ class Head(msgspec.Struct, frozen=True):
 
     def idempotency(self, body: bytes) -> Idempotency | None:
         """Return the client's name for a request that says `body`, if it has one. Raises a 400 problem."""
-        key = self.header(b"idempotency-key")
+        key = self.field(b"idempotency-key")
         if key is None:
             return None
         if not _IDEMPOTENCY_KEY.fullmatch(key):
@@ -88,8 +88,8 @@ class Head(msgspec.Struct, frozen=True):
         return Idempotency(key, hashlib.sha256(body).digest())
 
 
-def read_head(scope: Scope, parameters: Set[str]) -> Head:
-    """Return the request's head. parameters: those that the query may have, once each. Raises a 400 problem."""
+def read_header(scope: Scope, parameters: Set[str]) -> RequestHeader:
+    """Return the request's header. parameters: those that the query may have, once each. Raises a 400 problem."""
     headers = dict(scope["headers"])
     if len(headers) != len(scope["headers"]):
         _check_once(scope["headers"])
@@ -97,11 +97,11 @@ def read_head(scope: Scope, parameters: Set[str]) -> Head:
             # Several are one list (RFC 7240): a deadline in one of them is kept, whatever the others say.
             headers[b"prefer"] = b", ".join(value for name, value in scope["headers"] if name == b"prefer")
     if b"upgrade" in headers:
-        # The server takes what follows such a head for another protocol's, and the body never arrives.
+        # The server takes what follows such a header for another protocol's, and the body never arrives.
         raise invalid("send the request without the header 'Upgrade'")
     query = _query(scope["query_string"], parameters) if scope["query_string"] else {}
     client = scope.get("client")
-    return Head(headers, query, client[0] if client else "", time.monotonic())
+    return RequestHeader(headers, query, client[0] if client else "", time.monotonic())
 
 
 def _check_once(headers: list[tuple[bytes, bytes]]) -> None:

@@ -35,7 +35,7 @@ _SECONDS_TO_TRUST = 2 * 3600.0
 _SECONDS_TO_READ = 5
 _UNREADABLE = (OSError, ValueError, jwt.PyJWTError)
 _UNUSABLE = (jwt.PyJWTError, OverflowError, RecursionError, ValueError)
-"""What a token raises that is none, has a time that no clock reaches, or nests without end."""
+"""What text raises that is no token, has a time that no clock reaches, or is nested too deep."""
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}

@@ -24,7 +24,7 @@ from service.http.openinference import (
     tensors_of,
 )
 from service.http.predictions import Reply
-from service.http.requests import Head, invalid
+from service.http.requests import RequestHeader, invalid
 from service.http.schemas import InferRequest, InputTensor, RequestedOutput
 from service.predictor import Prediction
 
@@ -63,7 +63,7 @@ def message(name: str) -> Any:
 
 
 def parse(name: str, content: bytes) -> Any:
-    """Return a message. Raises a 400 problem for what is none."""
+    """Return a message. Raises a 400 problem for bytes that are none."""
     try:
         return message(name).FromString(content)
     except DecodeError:
@@ -73,7 +73,7 @@ def parse(name: str, content: bytes) -> Any:
 class MessageCodec(OpenInferenceCodec):
     """`ModelInfer`."""
 
-    def decode(self, head: Head, body: bytes) -> TensorRequest:
+    def decode(self, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what the message asks. body: the message as it came."""
         asked = parse("ModelInferRequest", body)
         if len(asked.inputs) != 1:
@@ -92,11 +92,11 @@ class MessageCodec(OpenInferenceCodec):
         request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
         # The same message may be written in several ways.
         said = b"grpc\0" + asked.SerializeToString(deterministic=True)
-        return self.request_of(head, request, raw, said)
+        return self.request_of(header, request, raw, said)
 
-    def encode(self, head: Head, request: TensorRequest, prediction: Prediction) -> Reply:
+    def encode(self, header: RequestHeader, request: TensorRequest, prediction: Prediction) -> Reply:
         """Return the answer with raw tensors."""
-        del head
+        del header
         values = {name: tensors_of(prediction)[name] for name in request.outputs}
         answer = message("ModelInferResponse")(
             model_name=self._predictor.certificate.name, model_version=VERSION, id=request.id or ""

@@ -27,7 +27,7 @@ from service.http.openinference import VERSION, TensorRequest, metadata, reposit
 from service.http.predictions import Codecs, answer
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
-from service.http.requests import Bodies, Head, read_head, too_long
+from service.http.requests import Bodies, RequestHeader, read_header, too_long
 from service.listener import when_told_to_stop
 from service.models import Models
 from service.predictor import Predictor
@@ -194,8 +194,8 @@ class GrpcPort:
                 self.log.write("POST", route, status, seconds)
 
     async def _infer(self, call: Call) -> bytes:
-        head = _head_of(call)
-        credential(head.header(b"authorization") or "")  # who shows none is not waited for
+        header = _header_of(call)
+        credential(header.field(b"authorization") or "")  # who shows none is not waited for
         async with self.bodies.whole(call.read) as body:
             asked = parse(ASKED_MODEL, body)
             predictor = served(self.models, asked.model_name, asked.model_version or VERSION)
@@ -204,9 +204,9 @@ class GrpcPort:
             if len(body) > largest:
                 raise too_long(largest)
             stages = Stages.of_request()
-            caller = await self.authentication.payer(head, predictor.lineage)
+            caller = await self.authentication.payer(header, predictor.lineage)
             stages.end("authentication")
-            said, call.behind = await answer(predictor, self.codecs.of(predictor), self.metrics, head, caller, body)
+            said, call.behind = await answer(predictor, self.codecs.of(predictor), self.metrics, header, caller, body)
             return said
 
     async def _tell(self, name: str, call: Call) -> bytes:
@@ -244,7 +244,7 @@ class _Room:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The methods by path; a further one, `other`, answers what there is not, so that it is counted, too."""
+    """The methods by path; a further one, `other`, answers calls of unknown methods, so that they are counted, too."""
 
     def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
         self._handlers = handlers
@@ -285,13 +285,13 @@ def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _head_of(call: Call) -> Head:
+def _header_of(call: Call) -> RequestHeader:
     """Return what a call says beside its message. Raises a 400 problem."""
     headers, remaining = list(call.headers), call.context.time_remaining()
     if remaining is not None:
         headers.append((b"prefer", f"wait={max(0.0, min(remaining, _LONGEST_WAIT)):.6f}".encode()))
     peer = _PEER.fullmatch(unquote(call.context.peer()))
-    return read_head({"headers": headers, "query_string": b"", "client": (peer[1] if peer else "", 0)}, frozenset())
+    return read_header({"headers": headers, "query_string": b"", "client": (peer[1] if peer else "", 0)}, frozenset())
 
 
 async def _is_ready(checked: Models | Predictor) -> bool:

@@ -60,7 +60,9 @@ def announcement(text: str, kind: Format) -> str:
 def places(error: BaseException) -> list[str]:
     """Return where in the code an error and its causes were raised, as file:line: of each the innermost four."""
     return [
-        f"{at.filename}:{at.lineno}" for each in _chain(error) for at in traceback.extract_tb(each.__traceback__)[-4:]
+        f"{at.filename}:{at.lineno}"
+        for each in error_chain(error)
+        for at in traceback.extract_tb(each.__traceback__)[-4:]
     ]
 
 
@@ -69,10 +71,11 @@ def kinds(error: BaseException) -> str:
 
     None of their texts: a text can repeat what a program was given.
     """
-    return " from ".join(map(_kind, _chain(error)))
+    return " from ".join(map(_kind, error_chain(error)))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, each once."""
     met: set[int] = set()  # nothing keeps causes from going in a circle
     while error is not None and id(error) not in met:
         met.add(id(error))

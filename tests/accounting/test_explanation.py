@@ -94,7 +94,7 @@ def test_nothing_released_is_said_plainly() -> None:
     [(0.5, "50.0 %"), (0.5001, "50.1 %"), (0.9995, "99.99 %"), (0.99999, "almost 100 %"), (1.0, "100.0 %")],
 )
 def test_percentages_round_up_and_never_claim_certainty(share: float, text: str) -> None:
-    assert explanation._percent(share) == text
+    assert explanation.percent(share) == text
 
 
 def test_what_else_is_asked_of_releases_is_answered() -> None:

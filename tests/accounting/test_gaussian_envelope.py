@@ -71,15 +71,15 @@ def test_a_rate_so_near_1_that_its_losses_round_too_far_is_refused(q):
 def test_the_edges_of_bins_lie_where_they_are_said_to(s, q):
     """Against 50 digits, at the grids of a step and the many edges next to the least loss, ln(1 - q)."""
     mpmath = pytest.importorskip("mpmath")
-    spread = min(1 / s, gaussian_envelope._central_limit(s, q, 1))
+    spread = min(1 / s, gaussian_envelope.central_limit(s, q, 1))
     with mpmath.workdps(50):
         rate, noise = mpmath.mpf(q), mpmath.mpf(s)
         for interval in (spread / 20, spread / 2):
-            first = math.floor(gaussian_envelope._loss(-9.6, s, q) / interval)
-            last = math.ceil(gaussian_envelope._loss(9.6 + 1 / s, s, q) / interval)
+            first = math.floor(gaussian_envelope.loss_at(-9.6, s, q) / interval)
+            last = math.ceil(gaussian_envelope.loss_at(9.6 + 1 / s, s, q) / interval)
             picked = np.unique(np.concatenate([first + np.arange(40), np.linspace(first, last, 40).astype(int)]))
             losses = picked * np.float64(interval)
-            for loss, edge in zip(losses, gaussian_envelope._edges(losses, s, q), strict=True):
+            for loss, edge in zip(losses, gaussian_envelope.edges_of(losses, s, q), strict=True):
                 if edge > -math.inf:
                     exact = mpmath.log(1 - rate + rate * mpmath.exp(mpmath.mpf(edge) / noise - 1 / (2 * noise**2)))
                     assert abs(exact - mpmath.mpf(loss)) <= gaussian_envelope._LOSS_ERROR / 2
@@ -135,9 +135,9 @@ def test_it_is_hardly_looser_than_dp_accountings_own_bound(s, q, steps):
 @given(s=st.floats(0.5, 20), q=st.floats(0.001, 0.99), steps=st.integers(1, 300))
 def test_the_comparison_on_intervals_holds_between_their_ends(s, q, steps):
     """The run's curve on the grid, joined linearly in e^epsilon, lies below the cover at points between."""
-    assume(gaussian_envelope._central_limit(s, q, steps) < 2)
+    assume(gaussian_envelope.central_limit(s, q, steps) < 2)
     mu = least_mu(s, q, steps)
-    for curve in gaussian_envelope._curves(s, q, steps):
+    for curve in gaussian_envelope.curves_of(s, q, steps):
         inside = np.sort(np.random.default_rng(0).uniform(0, curve.epsilons[-1], 100))
         chords = np.interp(np.exp(inside), np.exp(curve.epsilons), curve.deltas)
         assert all(chord <= covered(mu, e) for e, chord in zip(inside, chords, strict=True))
@@ -145,7 +145,7 @@ def test_the_comparison_on_intervals_holds_between_their_ends(s, q, steps):
 
 @pytest.mark.parametrize(("s", "q", "steps"), RUNS)
 def test_the_curve_of_one_step_on_the_grid_lies_closely_above_the_exact_one(s, q, steps):
-    for curve, direction in zip(gaussian_envelope._curves(s, q, 1), (0, 1), strict=True):
+    for curve, direction in zip(gaussian_envelope.curves_of(s, q, 1), (0, 1), strict=True):
         for epsilon, delta in list(zip(curve.epsilons, curve.deltas, strict=True))[1::7]:
             exact = one_step(s, q, epsilon)[direction]
             assert exact * (1 - 1e-12) <= delta
@@ -163,8 +163,8 @@ HEAVY = (0.5787, 5.57e-5, 203)
     truncated=st.sampled_from([2.0**-50, 2.0**-70]),
 )
 def test_no_parameters_make_a_law_longer_than_the_rounding_bound_provides_for(s, q, truncated):
-    spread = min(1 / s, gaussian_envelope._central_limit(s, q, 1))
-    for law in gaussian_envelope._one_step(s, q, spread / 20, truncated):
+    spread = min(1 / s, gaussian_envelope.central_limit(s, q, 1))
+    for law in gaussian_envelope.one_step(s, q, spread / 20, truncated):
         assert len(law.masses) <= gaussian_envelope._MOST_POINTS
         assert len((law @ law).masses) <= gaussian_envelope._MOST_POINTS
 
@@ -219,7 +219,7 @@ def test_rounding_in_a_composition_is_as_small_as_it_is_taken_to_be():
             for k in range(2 * len(exact) - 1)
         ]
     law = gaussian_envelope._Law(np.array(whole) * 2.0**-30, 0, 1.0, 0.0, 0.0)
-    found = gaussian_envelope._composed(law, 16).masses
+    found = gaussian_envelope.composed_law(law, 16).masses
 
     for mass, number in zip(found, exact, strict=True):
         assert abs(Fraction(float(mass)) * 2**480 / number - 1) <= 16 * len(exact) * Fraction(1, 2**52)

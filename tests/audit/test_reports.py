@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from audit import reports
-from audit.reports import Picture, Report, Table
+from audit.reports import Picture, Report, ReportTable
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def report():
         "the claim & the finding differ",
         convicted=True,
         content={"rates": Rates(0.5, (0.25, float("nan"))), "scores": np.array([1.0, np.inf]), "count": np.int64(3)},
-        tables=(Table("rates", ("name", "value"), (("<TPR>", "0.5"), ("ends", "[bold]")), note="of 2 records"),),
+        tables=(ReportTable("rates", ("name", "value"), (("<TPR>", "0.5"), ("ends", "[bold]")), note="of 2 records"),),
         pictures=(Picture("ROC", "a diagonal", draw, inches=(2, 1)),),
         warnings=("a warning",),
         notes=("a note",),
@@ -96,7 +96,7 @@ def test_a_conviction_and_no_verdict_have_exit_statuses_of_their_own(report):
 
 def test_a_table_refuses_rows_of_another_width():
     with pytest.raises(ValueError, match="must have 2 texts"):
-        Table("t", ("a", "b"), (("one",),))
+        ReportTable("t", ("a", "b"), (("one",),))
 
 
 def test_figures_are_short():

@@ -34,7 +34,7 @@ def pay_once_bundle(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["ours", "pay-once", "arrays", "unprotected", "plain"])
-def test_it_answers_rightly_and_under_load(name, bundle, pay_once_bundle, tmp_path):
+def test_every_contender_answers_correctly_under_load(name, bundle, pay_once_bundle, tmp_path):
     contender = {
         "ours": lambda: contenders.ours(bundle, features=FEATURES),
         "pay-once": lambda: contenders.pay_once(pay_once_bundle, "of a test"),

@@ -203,7 +203,7 @@ def test_every_peer_that_a_policy_lets_out_to_is_there(rendered, overlay):
     assert found == {True: 1, False: int(overlay != "embedded")}  # the store is the only other one
 
 
-def test_with_a_certificate_everything_asks_by_https(rendered):
+def test_with_a_certificate_every_probe_and_scrape_uses_https(rendered):
     resources = rendered[EVERYTHING]
     (container,) = containers(named(resources, "Deployment", "dpserve")["spec"]["template"])
     probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
@@ -311,7 +311,7 @@ def test_what_the_page_lets_out_is_added_to_what_an_overlay_lets_out(k8s):
 
 
 def images(resources):
-    """Every image that is started, but for the store's."""
+    """Every image that is started, except the store's."""
     found = {each["image"] for one in resources if (pod := pod_of(one)) for each in pod["containers"]}
     return {image for image in found if not image.startswith("valkey/")}
 
@@ -344,7 +344,7 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     (container,) = containers(named(rendered[overlay], "Deployment", "dpserve")["spec"]["template"])
     for each in container["env"]:
         if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
-            assert configuration.is_read(each["name"], ServeSettings.model_fields), f"nothing reads {each['name']}"
+            assert each["name"] in configuration.variables_read(ServeSettings.model_fields)
             monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
     settings = ServeSettings.of_command_line({})
     assert {"bundle", "epsilon", "delta", "price"} <= settings.model_fields_set

@@ -28,7 +28,12 @@ class CommandLine:
     def __init__(self, folder: Path) -> None:
         """folder: where the user is."""
         self.folder = folder
-        self.environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "COLUMNS": "200", "NO_COLOR": "1"}
+        self.environment = os.environ | {
+            "DPSERVE_HOME": str(folder / "home"),
+            "DPSERVE_PORT": "0",
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+        }
 
     def __call__(self, *arguments, status=0, stdin=""):
         done = ran([str(argument) for argument in arguments], self.folder, self.environment, stdin=stdin)

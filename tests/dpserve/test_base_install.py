@@ -10,7 +10,7 @@ WITHOUT = """
 import sys
 finder = next(each for each in sys.meta_path if getattr(each, "__name__", "") == "PathFinder")
 real = finder.find_spec
-extras = ("matplotlib", "opacus", "ray", "torch")
+extras = ("grpc", "matplotlib", "opacus", "ray", "torch")
 finder.find_spec = lambda name, *more: None if name.partition(".")[0] in extras else real(name, *more)
 from dpserve.cli import main
 main()
@@ -64,6 +64,7 @@ def test_a_model_is_attacked(run, bundle, bare):
         ("plan --lam 1 --classes 2 --n 99 --epsilon 1 --delta 1e-6 --plot found.png", "matplotlib"),
         ("explain --release gaussian:4 --delta 1e-6 --plot found.png", "matplotlib"),
         ("train-published --data digits --out network", "torch"),
+        ("serve nowhere --grpc-port 0", "grpc"),
     ],
 )
 def test_what_a_command_needs_is_said_before_it_works(run, bare, words, missing):

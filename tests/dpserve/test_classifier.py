@@ -243,12 +243,12 @@ class TestRefits:
             search.fit(X, Y)
         assert not (home / "home" / "trained").exists()
 
-    def test_a_pipeline_fits_the_one_that_it_was_given(self, declared, spent):
+    def test_a_pipeline_fits_the_classifier_it_was_given(self, declared, spent):
         pipeline = make_pipeline(FunctionTransformer(np.negative), PrivateClassifier(**declared)).fit(X, Y)
         assert pipeline.predict(X).shape == (400,)
         assert spent(declared) > 0
 
-    def test_whoever_says_so_pays_for_each(self, declared, spent):
+    def test_every_fit_is_charged_where_the_owner_says_so(self, declared, spent):
         model = PrivateClassifier(**declared | {"epsilon": 1, "every_fit_is_charged": True}).fit(X, Y)
         again = clone(model).fit(X, Y)
         assert spent(declared) == pytest.approx(2 * model.charged_rho_)

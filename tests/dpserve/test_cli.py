@@ -47,7 +47,7 @@ def test_the_shell_completes_commands_and_options(typed, offered):
     ("typed", "meant"),
     [("servee", "'serve'"), ("clients ad alice", "'add'"), ("serve model --epsilonn 3", "--epsilon")],
 )
-def test_what_is_mistyped_is_told_what_was_probably_meant(run, typed, meant):
+def test_a_mistyped_word_gets_a_suggestion(run, typed, meant):
     assert meant in run(*typed.split(), status=2).stderr
 
 
@@ -246,8 +246,8 @@ def test_a_tampered_bundle_is_neither_inspected_nor_served(run, bundle):
     path = bundle / "certificate.json"
     path.write_text(path.read_text().replace('"strong_convexity": 1.0', '"strong_convexity": 9.0'))
     assert "the certificate does not hold" in run.fails("inspect", bundle)
-    assert "the certificate does not hold" in run.fails("serve", bundle, "--epsilon", 3, "--delta", 1e-6)
-    assert "is not a bundle" in run.fails("serve", run.folder)
+    assert "the certificate does not hold" in run.fails("serve", bundle, "--port", 0, "--epsilon", 3, "--delta", 1e-6)
+    assert "is not a bundle" in run.fails("serve", run.folder, "--port", 0)
 
 
 def free_port():
@@ -305,7 +305,7 @@ def test_a_service_that_cannot_start_says_why(run, bundle):
 
 def test_what_could_never_answer_is_not_served(run, bundle):
     budget = ("--rho", 0.1, "--delta", 1e-6, "--port", 0)
-    assert "more than the whole budget" in run.fails("serve", bundle, *budget, "--price", "rho:0.5")
+    assert "more than the whole budget" in run.fails("serve", bundle, *budget, "--port", 0, "--price", "rho:0.5")
     run("lineage", "set-budget", bundle, "--rho", 0.1, "--delta", 1e-6)
     said = run.fails("serve", bundle, "--port", 0, "--mechanism", "laplace", "--price", "epsilon:0.1")
     assert "accepts 'gaussian' charges only" in said
@@ -381,7 +381,7 @@ def test_a_stopped_service_leaves_no_store_behind(run, bundle, number):
 
 @pytest.mark.parametrize("location", ["", "localhost:6379", "redis:/127.0.0.1:6379"])
 def test_a_mistyped_ledger_opens_no_new_one(run, bundle, location):
-    said = run("serve", bundle, "--rho", 0.1, "--delta", 1e-6, "--ledger", location, status=2).stderr
+    said = run("serve", bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, "--ledger", location, status=2).stderr
     assert "neither a URL" in said
     assert sorted(path.name for path in run.folder.iterdir()) == ["home", "model", "own.csv"]
 

@@ -49,7 +49,7 @@ def test_keys_are_added_rotated_and_taken_away(run, service):
     run("ledger", "verify")
 
 
-def test_nonsense_is_refused(run, service):
+def test_invalid_arguments_are_refused(run, service):
     said = run.fails("clients", "add", "alice", "--rho", 0.05, "--delta", 1e-6, "--scope", "write")
     assert said == "the scopes of an API key are one or more of predict, budget-read"
     said = run.fails("clients", "add", "alice", "--rho", 0.05, "--delta", 1e-6, "--expires-in", "0s")

@@ -93,7 +93,7 @@ class Failing:
 def test_an_audit_that_ends_by_an_error_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(self_audit, "Client", Failing)
     audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
-    audit._run("http://127.0.0.1:1")
+    audit.run("http://127.0.0.1:1")
     assert "error" in audit.published()["state"]
 
 
@@ -130,12 +130,12 @@ def test_an_audit_that_noise_ended_stays_ended_when_the_service_is_started_again
     monkeypatch.setattr(self_audit, "Client", Answering)
     for _ in range(2):
         audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 1.0, 8, tmp_path)
-        audit._run("http://127.0.0.1:1") if not Answering.asked else audit.start("http://127.0.0.1:1")
+        audit.run("http://127.0.0.1:1") if not Answering.asked else audit.start("http://127.0.0.1:1")
         assert "too small" in audit.published()["state"]
         assert (Answering.asked, audit.published()["looks"]) == (1, 0)
-        audit._kept.path.with_suffix(".lock").unlink()  # the first process has ended
+        audit.kept.path.with_suffix(".lock").unlink()  # the first process has ended
 
-    kept = audit._kept.path
+    kept = audit.kept.path
     content = json.loads(kept.read_text())
     del content["found"]["stopped_by_noise"]
     kept.write_text(json.dumps(content))
@@ -196,5 +196,5 @@ def test_two_services_do_not_keep_one_audit(tmp_path):
 
 
 def test_a_mechanism_that_cannot_be_audited_so_is_refused_at_the_start(run, bundle):
-    served = "serve", bundle, "--mechanism", "label", "--price", "epsilon:0.1", "--rho", 1, "--delta", 1e-5, "--port", 0
+    served = "serve", bundle, "--mechanism", "label", "--price", "epsilon:0.1", "--rho", 1, "--delta", 1e-5
     assert "two services" in run.fails(*served, "--self-audit-key", "k" * 20)

@@ -113,7 +113,7 @@ def test_an_epsilon_and_a_delta_are_the_whole_of_a_budget_opened_with_them(epsil
         (lambda: whole_picorho("rho:0.0001"), "pay-once model must lie between"),
     ],
 )
-def test_nonsense_is_refused(make, message: str) -> None:
+def test_invalid_arguments_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

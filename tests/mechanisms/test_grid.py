@@ -110,7 +110,7 @@ def test_softmax_is_the_softmax():
         (np.full((1, 3), -np.inf), np.ones(1), "every logit must be finite"),
     ],
 )
-def test_nonsense_is_refused(logits, sensitivity, complaint):
+def test_invalid_arguments_are_refused(logits, sensitivity, complaint):
     with pytest.raises(ValueError, match=complaint):
         grid.validated(logits, sensitivity)
 

@@ -166,7 +166,7 @@ def test_neighbours_are_told_apart_with_certainty_at_a_tiny_claimed_epsilon(nois
     assert not fits(of_neighbour, z).any()
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="at least two classes"):
         Published(1, 1.0, "laplace")
     for epsilon in (0.0, -1.0, math.inf, math.nan, 5e-324):

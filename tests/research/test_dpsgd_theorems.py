@@ -74,6 +74,6 @@ def test_lus_budget_splits(classes: int, epsilon: float) -> None:
 @pytest.mark.parametrize(
     "arguments", [(1.0, 0.0, 10, 1e-5), (1.0, 1.1, 10, 1e-5), (1.0, 0.1, 0, 1e-5), (0, 0.1, 1, 0.1)]
 )
-def test_nonsense_is_refused(arguments: tuple[float, float, int, float]) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[float, float, int, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         dpsgd_theorems.composed_epsilon(*arguments)

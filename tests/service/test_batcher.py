@@ -109,7 +109,7 @@ async def test_a_full_queue_refuses() -> None:
     assert await asyncio.gather(*waiting) == [0, 10, 20, 30, 40]
 
 
-async def test_what_would_wait_too_long_is_refused_with_when_to_come_again() -> None:
+async def test_a_request_that_would_wait_too_long_is_told_when_to_retry() -> None:
     gated = Gated(max_batch_size=1, max_waiting_seconds=3.0)
     first = gated.submit(1)
     await turns()

@@ -250,7 +250,7 @@ def test_a_ledger_that_is_gone_is_unavailable(opened):
     service = opened.service
     key = service.add_client()
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
-    service.call(service.ledger._store.command(name, "DEL", name))
+    service.call(service.ledger.store.command(name, "DEL", name))
     assert opened.refused([ROW], key) == str(StatusCode.UNAVAILABLE)
     assert not opened.client.is_server_ready()
 
@@ -376,7 +376,7 @@ def test_a_span_says_how_the_call_ended(service):
     opened.refused([ROW], "guessed")
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
     key = service.add_client("bob")
-    service.call(service.ledger._store.command(name, "DEL", name))
+    service.call(service.ledger.store.command(name, "DEL", name))
     opened.refused([ROW], key)
     opened.close()
     ended = [

@@ -78,7 +78,7 @@ def test_a_logged_exception_is_its_type_and_its_places(written):
 def test_causes_that_go_in_a_circle_are_each_named_once():
     error, cause = ValueError(), KeyError()
     error.__cause__, cause.__cause__ = cause, error
-    assert list(itertools.islice(logs._chain(error), 5)) == [error, cause]
+    assert list(itertools.islice(logs.error_chain(error), 5)) == [error, cause]
     assert logs.kinds(error) == "ValueError from KeyError"
     assert logs.places(error) == []
 

@@ -192,7 +192,7 @@ def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
 
 def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
     name = f"dpserve:{{{service.predictor.lineage}}}:account"
-    service.call(service.ledger._store.command(name, "DEL", name))
+    service.call(service.ledger.store.command(name, "DEL", name))
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
     assert "dpserve_lineage_rho_spent" not in families

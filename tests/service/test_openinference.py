@@ -190,7 +190,7 @@ BAD = {
     "a shape of one": body_of([ROW], shape=[4]),
     "a huge shape": body_of([ROW], shape=[2**40, 2**40]),
     "an unknown datatype": body_of([ROW], datatype="BYTES"),
-    "integers that are none": body_of([ROW], datatype="INT64"),
+    "fractions as integers": body_of([ROW], datatype="INT64"),
     "shared memory": body_of([ROW], parameters={"shared_memory_region": "x"}),
     "bytes that are not there": body_of([ROW], parameters={"binary_data_size": 32}),
     "another output": body_of([ROW]) | {"outputs": [{"name": "logits"}]},

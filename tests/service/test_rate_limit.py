@@ -105,7 +105,7 @@ def test_a_store_that_is_gone_refuses(start, head):
 
 
 @pytest.mark.parametrize("said", ["", "many", "0/minute", "5/fortnight"])
-def test_nonsense_is_refused(said):
+def test_invalid_arguments_are_refused(said):
     with pytest.raises(CannotServe, match="rate limit"):
         rate_limit(said)
 

@@ -1,4 +1,4 @@
-"""Models that are paid for once, over real HTTP: held first, then answers without end."""
+"""Models that are paid for once, over real HTTP: held first, then unlimited answers."""
 
 import asyncio
 import hashlib
@@ -248,17 +248,17 @@ def test_an_answer_does_not_depend_on_who_asks_or_when(service):
 @contextmanager
 def calls_of(ledger):
     """Count what the ledger is asked meanwhile; yields a list of the functions that were called."""
-    called, call = [], ledger._store.call
+    called, call = [], ledger.store.call
 
     async def counted(lineage, function, *words, **named):
         called.append(function)
         return await call(lineage, function, *words, **named)
 
-    ledger._store.call = counted
+    ledger.store.call = counted
     try:
         yield called
     finally:
-        ledger._store.call = call
+        ledger.store.call = call
 
 
 @pytest.fixture

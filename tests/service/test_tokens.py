@@ -132,7 +132,7 @@ def forged(provider):
         "an infinite expiry": token(provider, exp=float("inf")),
         "a beginning that no clock reaches": token(provider, nbf=float("inf")),
         "an expiry of too many digits": token(provider, exp=10**4200),
-        "a header that nests without end": base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=") + ".b.c",
+        "a header that is nested too deep": base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=") + ".b.c",
     }
 
 

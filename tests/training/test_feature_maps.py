@@ -231,7 +231,7 @@ def test_the_same_seed_draws_the_same_tensors():
         {"upper": (1.0, 5.0, math.inf)},
     ],
 )
-def test_nonsense_is_refused(broken):
+def test_invalid_arguments_are_refused(broken):
     with pytest.raises(ValidationError):
         Identity(**{"lower": LOWER, "upper": UPPER, "clip_norm": 1.0, "bias": 0.0} | broken)
 

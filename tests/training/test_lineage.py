@@ -62,7 +62,7 @@ def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
     noted(known, "patients", records)
     assert noted(known, "patients", replace(records, source=records.source[1:])) == {}
     assert noted(known, "patients", replace(records, source=(*records.source, b"another"))) == {}
-    sizes = sorted(path.stat().st_size for path in (known._trained / "patients").iterdir())
+    sizes = sorted(path.stat().st_size for path in (known.folder / "patients").iterdir())
     assert sizes == [16, 16 * len(set(records.source))]
 
 
@@ -72,20 +72,20 @@ def test_of_two_trainings_at_once_one_sees_the_other(known, records):
     with known.noted("first", digests) as by_first, known.noted("second", digests) as by_second:
         assert (dict(by_first), dict(by_second)) == ({}, {"first": (len(digests.records), 0)})
     assert known.among(digests).keys() == {"first", "second"}
-    assert not list(known._trained.rglob("*.note"))
+    assert not list(known.folder.rglob("*.note"))
 
 
 def test_a_training_that_fails_leaves_no_note(known, records):
     with pytest.raises(RuntimeError), known.noted("patients", known.digests(records)):
         raise RuntimeError
     assert among(known, records) == {}
-    assert not known._trained.exists()
+    assert not known.folder.exists()
 
 
 def test_a_training_that_was_killed_leaves_its_note(known, records):
     training = known.noted("patients", known.digests(records))
     training.__enter__()
-    assert KnownRecords(known._trained.parent).among(known.digests(records)).keys() == {"patients"}
+    assert KnownRecords(known.folder.parent).among(known.digests(records)).keys() == {"patients"}
     training.__exit__(None, None, None)
 
 
@@ -116,7 +116,7 @@ def test_an_overlap_counts_records_and_units_apart(known, records):
 
 def test_what_an_earlier_version_noted_still_counts(known, records):
     digests = known.digests(records)
-    folder = known._trained / "patients"
+    folder = known.folder / "patients"
     folder.mkdir(parents=True)
     content = digests.records.tobytes()
     (folder / ("0" * 32)).write_text("\n".join(content[at : at + 16].hex() for at in range(0, 64, 16)))

@@ -53,7 +53,7 @@ def test_strong_regularisation_comes_within_a_factor_of_the_bound():
 @pytest.mark.parametrize(
     "numbers", [(0, 1.0, 1e-9, 1.0, 2), (1, 0.0, 1e-9, 1.0, 2), (1, 1.0, 1e-9, -1.0, 2), (1, 1.0, 1e-9, 1.0, 1)]
 )
-def test_nonsense_is_refused(numbers):
+def test_invalid_arguments_are_refused(numbers):
     with pytest.raises(ValueError, match="must be"):
         largest_margin(*numbers)
 

@@ -118,7 +118,7 @@ def test_two_workers_train_what_one_machine_trains(cluster, folder):
         there = read_on_ray("ray", files, reader(unit=unit))
         here = reader(unit=unit)(str(folder))
         assert (len(there), there.unit, there.sums.lengths) == (2240, unit, here.sums.lengths)
-        assert len({id(worker) for worker, _, _ in there.sums._shards}) == 2
+        assert len({id(worker) for worker, _, _ in there.sums.shards}) == 2
         assert list(there.source) == list(here.source)
         if unit:
             np.testing.assert_array_equal(there.units.names, here.units.names)
@@ -127,7 +127,7 @@ def test_two_workers_train_what_one_machine_trains(cluster, folder):
     with pytest.raises(TrainingError, match="no free processor"):
         read_on_ray("ray", files, reader())
     assert isinstance(there.sums, RaySums)
-    cluster.kill(there.sums._shards[0][0])
+    cluster.kill(there.sums.shards[0][0])
     with pytest.raises(TrainingError, match=r"a Ray worker was lost or failed.*nothing charged"):
         trained(there)
     del there

@@ -135,7 +135,7 @@ def test_the_figure_of_the_proof():
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, 1e-13, 1e13, math.inf, math.nan])
-def test_nonsense_is_refused(nonsense):
+def test_invalid_arguments_are_refused(nonsense):
     with pytest.raises(ValueError, match="Lambda must lie between"):
         weight_sensitivity(nonsense, 1e-5, 1.0)
     with pytest.raises(ValueError, match="tolerance must lie between"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.bounds import parse_bounds
+from training.data.declared import parse_bounds
 from training.data.records import Declaration, Floats, Records, check_records
 from training.errors import DataError
 

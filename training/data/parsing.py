@@ -193,7 +193,7 @@ def _is_number(type_: pa.DataType) -> bool:
 def numbered(
     array: pa.Array, known: dict[str, int], missing: Sequence[str] = ()
 ) -> tuple[NDArray[np.int64], Refusal | None]:
-    """Return a number for each unit's name (n,), equal for equal names, and the first that is none.
+    """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
     known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name:
     all whose name is not known would else be one unit, and a person among them no unit at all.

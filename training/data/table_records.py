@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
-from training.data.bounds import parse_bounds
+from training.data.declared import parse_bounds
 from training.data.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
 from training.data.records import Declaration, Digests, NoRecords, Records, Units
 from training.data.tables import Batch, Table, open_table
 from training.errors import DataError
-from training.schema import Label, Schema
+from training.schema import LabelColumn, Schema
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -89,7 +89,7 @@ def read_numbers(
     values = tuple(classes if values is None else values)
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
-    known = Label(LevelsColumn(name=label, levels=values), tuple(classes))
+    known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
     return _read(table, _Reading(columns, known, clip, unit, encoded=False), declaration, progress)
 
 
@@ -131,7 +131,7 @@ class _Reading:
     """
 
     columns: Columns
-    label: Label
+    label: LabelColumn
     clip: bool
     unit: str | None
     encoded: bool

@@ -6,6 +6,8 @@ name. Nothing here interprets a value: CSV is read as text.
 
 import csv
 import io
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ _BLOCK = LONGEST_LINE
 _BATCH = 2**14
 """Records of a batch, where the source leaves it to us."""
 _LONGEST_HEADER = 2**20
+_LONGEST_WAIT = 60.0
+"""Seconds for one block to come, where nobody needs it any more."""
 _DELIMITERS = ",;\t|\x01^"
 _TEXT_FILES = {".csv", ".tsv"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
@@ -203,16 +207,21 @@ class _CsvFile(_Part):
             invalid.append(row)
             return "error"
 
-        yield from pa_csv.open_csv(
-            pa.PythonFile(text, "r"),
-            pa_csv.ReadOptions(
-                use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
-            ),
-            pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-            pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
-            ),
-        )
+        returned = threading.Event()
+        try:
+            yield from pa_csv.open_csv(
+                pa.PythonFile(_Lent(text, returned), "r"),
+                pa_csv.ReadOptions(
+                    use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
+                ),
+                pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
+                ),
+            )
+        finally:
+            text.ended = True
+            returned.wait(_LONGEST_WAIT)
 
     def place(self, row: int) -> str:
         """Return the line on which a row ends; where lines cannot be counted, its number."""
@@ -321,8 +330,31 @@ class _CsvFile(_Part):
             yield io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="")
 
 
+class _Lent:
+    """A stream that Arrow reads, by a thread of its own that is ahead of us, and longer there than we need it.
+
+    A thread that still asks for bytes when Python ends never comes back, and Arrow waits for it for ever: so whoever
+    lends a stream waits until it is returned.
+    """
+
+    closed = False
+
+    def __init__(self, stream: "_Counted", returned: threading.Event) -> None:
+        """returned: set when nobody can read any more."""
+        self._stream = stream
+        weakref.finalize(self, returned.set)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        stream = self._stream
+        del self  # an error's traceback would hold it
+        return stream.read(size)
+
+
 class _Counted(io.RawIOBase):
-    """A stream of bytes that counts them and its quotes, and notices NUL."""
+    """A stream of bytes that counts them and its quotes, and notices NUL. ended: give no more."""
+
+    ended = False
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """stream: what is read."""
@@ -337,7 +369,7 @@ class _Counted(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes."""
-        content: bytes = self._stream.read(size if size >= 0 else None)
+        content: bytes = b"" if self.ended else self._stream.read(size if size >= 0 else None)
         self.quotes += content.count(b'"')
         self.holds_nul |= b"\0" in content
         self.bytes += len(content)

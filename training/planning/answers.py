@@ -135,7 +135,7 @@ class PlannedBudget(BaseModel, frozen=True):
     epsilon: Annotated[float, Field(description="at the plan's delta, rounded up")]
 
 
-class Option(BaseModel, frozen=True):
+class PricedMechanism(BaseModel, frozen=True):
     """One mechanism at one price."""
 
     mechanism: str
@@ -170,7 +170,7 @@ class Plan(BaseModel, frozen=True):
     expectation: Annotated[
         Expectation | None, Field(description="of the first option, where no rows were given: a guess, and no bound")
     ] = None
-    options: tuple[Option, ...]
+    options: tuple[PricedMechanism, ...]
     unavailable: Annotated[dict[str, str], Field(description="why, of mechanisms that cannot be had at their price")]
 
 
@@ -202,7 +202,7 @@ def plan(
     (delta,) = {budget.delta for budget in budgets.values()}
     if sample is not None:
         sensitivity = float(np.median(sample.sensitivity))
-    options: list[Option] = []
+    options: list[PricedMechanism] = []
     unavailable: dict[str, str] = {}
     for name in MECHANISMS:
         budget = accepted_by(name, budgets)
@@ -310,10 +310,10 @@ def _at(mechanism: str, price: int, classes: int) -> Mechanism:
 
 def _option(
     name: str, price: int, queries: int, classes: int, sensitivity: float | None, sample: PublicSample | None
-) -> Option:
+) -> PricedMechanism:
     mechanism = _at(name, min(price, _LARGEST), classes)
     drawn = _deviation(mechanism, 1.0, classes)
-    return Option(
+    return PricedMechanism(
         mechanism=name,
         queries=queries,
         losses=str(mechanism.cost),
@@ -360,7 +360,7 @@ def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample) -
     return None
 
 
-def _expectation(option: Option, rows: PublicSample) -> Expectation:
+def _expectation(option: PricedMechanism, rows: PublicSample) -> Expectation:
     mechanism = at_price(option.mechanism, option.price, rows.classes)
     accuracy = expected_accuracy(mechanism, rows)
     return Expectation(accuracy=accuracy, noiseless=_noiseless(rows), guessing=1 / rows.classes)

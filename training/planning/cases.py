@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.answer_noise import AnswerNoise
+from mechanisms.answer_noise import AnyNoise, Uncertainty
 from training.data.records import Declaration, Records
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.hog import Shape
@@ -82,11 +82,11 @@ def mean_of(figures: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(figures) else None
 
 
-def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) -> Quality:
+def quality(probabilities: Floats, labels: Labels, noise: AnyNoise | None = None) -> Quality:
     """Return what answers (m, C) are worth on rows of these classes (m,).
 
-    noise: the standard deviation of Gaussian noise on each row's logits, (m,), where it is known: then `interval` is
-    the mean width of the interval that is shown with the likeliest class's probability.
+    noise: what is known of it. Where that makes intervals, `interval` is the mean width of the one that is shown with
+    the likeliest class's probability.
 
     The calibration error is the expected one (Guo et al. 2017): over 15 bins of equal width of the likeliest class's
     probability, the mean distance of accuracy and probability, each bin weighted by its rows.
@@ -97,7 +97,7 @@ def quality(probabilities: Floats, labels: Labels, noise: Floats | None = None) 
     off = np.bincount(bins, right, minlength=_BINS) - np.bincount(bins, sure, minlength=_BINS)
     own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
     width = None
-    if noise is not None and (ends := AnswerNoise("gaussian", noise).intervals(probabilities)) is not None:
+    if noise is not None and (ends := Uncertainty(noise, probabilities).intervals) is not None:
         lower, upper = ends
         width = float((upper - lower)[np.arange(len(labels)), likeliest].mean())
     return Quality(float(right.mean()), float(-np.log(own).mean()), float(np.abs(off).sum() / len(labels)), width)
@@ -138,7 +138,7 @@ class Case:
         """The share of the rows asked whose likeliest class is the true one. answers: (m, C)."""
         return float((answers.argmax(axis=1) == self.answers).mean())
 
-    def quality(self, probabilities: Floats, noise: Floats | None = None) -> Quality:
+    def quality(self, probabilities: Floats, noise: AnyNoise | None = None) -> Quality:
         """What answers (m, C) to the rows asked are worth. noise: see `quality`."""
         return quality(probabilities, self.answers, noise)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
@@ -85,7 +86,7 @@ def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
     randomness = trial.randomness("per-query", features, str(count))
     moved = logits_move(lam, weights, phi)
     answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
-    return trial.case.quality(answers, mechanism.noise_scale(moved, trial.case.classes))
+    return trial.case.quality(answers, AnswerNoise("gaussian", mechanism.noise_scale(moved, trial.case.classes)))
 
 
 def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
@@ -106,7 +107,8 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         )
         phi = trial.heads.asked(features)
         answers = softmax(calibrated(phi @ released))
-        return {UNLIMITED: case.quality(answers, calibrated.scale * law.standard_deviation * norms(phi))}
+        noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
+        return {UNLIMITED: case.quality(answers, noise)}
 
     return qualities
 
@@ -120,7 +122,7 @@ def _class_sums(trial: Trial) -> Qualities:
     model = train_class_sums(
         records, "compared", feature_map, trial.whole, "compared", words, records_declared=len(records)
     )
-    return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
+    return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
 
 
 def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
@@ -132,7 +134,7 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
         choices = perturbation_for(trial.whole, trial.case.classes)
         words = trial.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
-        return {UNLIMITED: trial.case.quality(model.probabilities(trial.case.asked))}
+        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
 
     return qualities
 
@@ -151,7 +153,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(features)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
-        return {UNLIMITED: case.quality(model.probabilities(case.asked))}
+        return {UNLIMITED: case.quality(*model.answers(case.asked))}
 
     return qualities
 
@@ -167,7 +169,8 @@ def _teachers(trial: Trial) -> Qualities:
         except ValueError:
             found[str(count)] = None
             continue
-        found[str(count)] = trial.case.quality(answers, mechanism.noise_scale(sensitivity, trial.case.classes))
+        noise = AnswerNoise("gaussian", mechanism.noise_scale(sensitivity, trial.case.classes))
+        found[str(count)] = trial.case.quality(answers, noise)
     return found
 
 

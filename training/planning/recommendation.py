@@ -51,6 +51,9 @@ OF_TEXTS = (
 )
 
 
+NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
+
+
 def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
     """Say in words what makes an option's answers worth little.
 
@@ -234,7 +237,8 @@ def _expected(estimates: tuple[Estimate, ...], queries: int | None, constant: Qu
         beside = f", beside {accuracy:.3f} from {OPTIONS[second.option].title}"
     once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
-    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}"
+    unknown = f"; {NO_INTERVALS}" if chosen.interval is None else ""
+    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}{unknown}"
     return Recommendation(chosen.option, reason, estimates, warnings_of(chosen, constant))
 
 
@@ -322,6 +326,8 @@ def _explained(
     if queries is not None and queries < LEAST_MEASURED:
         parts.append(_few_answers(similar))
     parts.append("paid for once, for any number of queries")
+    if OPTIONS[option].release == "dpsgd":
+        parts.append(NO_INTERVALS)
     return Recommendation(option, "; ".join(parts), similar.estimates, _warnings(option, signal, similar))
 
 

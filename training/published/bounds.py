@@ -178,7 +178,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PublishedRecipe:
     """How every model of a stack is trained: Table IV's configuration, without alpha, which each model has itself."""
 
     topology: Topology

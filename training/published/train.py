@@ -35,7 +35,7 @@ from torch.nn.functional import log_softmax
 from mechanisms.randomness import NoiseKey
 from training.data.records import Records
 from training.exact_network import exact_layers
-from training.published.bounds import Activation, Objective, Recipe, Topology
+from training.published.bounds import Activation, Objective, PublishedRecipe, Topology
 from training.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims
 
 
@@ -109,7 +109,7 @@ def train_stack(
     X: Tensor,
     y: Tensor,
     assignment: Assignment,
-    recipe: Recipe,
+    recipe: PublishedRecipe,
     *,
     on_epoch: Callable[[int], None] = lambda _: None,
 ) -> Parameters:
@@ -154,7 +154,7 @@ def gather_rows(X: Tensor, rows: Tensor) -> Tensor:
     return X.index_select(0, rows.reshape(-1)).view(*rows.shape, X.shape[1])
 
 
-def _loss_of(recipe: Recipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]:
+def _loss_of(recipe: PublishedRecipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]:
     def loss(model: Parameters, X: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
         losses = record_losses(logits(model, X, recipe.activation), y)
         return batch_loss(losses, recipe.topology.classes, recipe.objective, alpha)
@@ -162,7 +162,7 @@ def _loss_of(recipe: Recipe) -> Callable[[Parameters, Tensor, Tensor, Tensor], T
     return loss
 
 
-def _adam(parameters: Parameters, recipe: Recipe) -> torch.optim.Adam:
+def _adam(parameters: Parameters, recipe: PublishedRecipe) -> torch.optim.Adam:
     """One Adam over stacked tensors is M independent ones, because it is elementwise.
 
     Keras' L2 regulariser l adds l ||W||^2 to the loss, without a half, for weights and not for biases: its gradient
@@ -237,7 +237,7 @@ def train_published(
         **claims(topology, len(records), l2_regulariser),
     )
     X = torch.from_numpy(((records.X - lower) / (upper - lower)).astype(np.float32))
-    recipe = Recipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)
+    recipe = PublishedRecipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
     model = one_model(train_stack(X, torch.from_numpy(records.y), assignment, recipe), 0)
     layers = tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in model)

@@ -136,14 +136,14 @@ def calibrated(
         return Calibration.none(classes)
     check_count(sum(records.lengths))
     vector = law(mu, classes)
-    counts = records.total(functools.partial(_counts_term, classes=classes)) / _GRID
+    counts = records.total(functools.partial(counts_term, classes=classes)) / _GRID
     noise = vector.standard_deviation
     shares = log_shares(vector.release_part(counts, randomness) / COUNTS_PART, noise / COUNTS_PART)
     rows = Rows(logits_of)
     log_scale, weight = 0.0, 0.0
     ends = []
     for _ in range(ROUNDS):
-        term = functools.partial(_round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares)
+        term = functools.partial(round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares)
         total = records.total(term)
         noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART
         step = _newton_step(noisy, noise / ROUND_PART, classes, weight)
@@ -154,7 +154,7 @@ def calibrated(
     return Calibration(math.exp(log_scale), weight * shares)
 
 
-def _counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
+def counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
     """Return what a shard adds to the counts, (C,), in steps."""
     total = np.zeros(classes, dtype=np.int64)
     for _X, y, weights in shard.blocks():
@@ -164,7 +164,7 @@ def _counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
     return total
 
 
-def _round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats) -> Integers:
+def round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats) -> Integers:
     """Return what a shard adds to a round, (5,), in steps."""
     total = np.zeros(_NUMBERS, dtype=np.int64)
     for logits, y, weights in shard.blocks(rows):

@@ -119,7 +119,7 @@ def descended(
     weights[:] = START * math.sqrt(classes) * directions.T
     step = rate(vector.standard_deviation, classes, records_declared)
     for _ in range(STEPS):
-        total = records.total(functools.partial(_gradients, network=network, parameters=parameters, rows=rows))
+        total = records.total(functools.partial(gradient_sum, network=network, parameters=parameters, rows=rows))
         network.layers(total)[0][1][:] *= BIAS
         ((of_weights, of_constants),) = network.layers(vector.release_part(total, randomness))
         weights -= step * of_weights
@@ -127,7 +127,7 @@ def descended(
     return weights.T.copy(), constants.copy()
 
 
-def _gradients(shard: Shard, _: None, *, network: Network, parameters: Floats, rows: Rows) -> Floats:
+def gradient_sum(shard: Shard, _: None, *, network: Network, parameters: Floats, rows: Rows) -> Floats:
     """Return a shard's sum of clipped gradients, (size,)."""
     total = np.zeros_like(parameters)
     for v, y, weights in shard.blocks(rows):

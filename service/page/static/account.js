@@ -71,7 +71,7 @@ function inOrder({ limit, spent, delta }) {
   return isShort(limit.rho) || !isShort(limit.epsilon) ? [rho, epsilon] : [`${epsilon} spent`, rho];
 }
 
-/** Whether a number is one of four digits but for rounding: budgets are rounded down to 1e-12 rho. */
+/** Whether a number is one of four digits except for rounding: budgets are rounded down to 1e-12 rho. */
 function isShort(value) {
   return value > 0 && Math.abs(Number(value.toPrecision(4)) / value - 1) < 1e-8;
 }

@@ -143,7 +143,7 @@ async def test_a_key_that_cannot_be_read_is_damage_and_not_good_for_ever(ledger:
         (keys.api_keys, digest, ("ann", "- predict")),
     ):
         for entry in entries:
-            await ledger._store.command(key, "HSET", key, field, entry)
+            await ledger.store.command(key, "HSET", key, field, entry)
             with pytest.raises(LedgerDamaged):
                 await ledger.authenticate(lineage, digest)
 
@@ -151,12 +151,12 @@ async def test_a_key_that_cannot_be_read_is_damage_and_not_good_for_ever(ledger:
 async def test_a_key_that_is_only_among_the_lineages_opens_nothing(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     keys = LineageKeys(lineage).api_keys
-    await ledger._store.command(keys, "HSET", keys, digest_of(lineage, "slipped in"), "- predict,budget-read ann")
+    await ledger.store.command(keys, "HSET", keys, digest_of(lineage, "slipped in"), "- predict,budget-read ann")
     with pytest.raises(UnknownKey):
         await ledger.authenticate(lineage, digest_of(lineage, "slipped in"))
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     assert checked_scopes(["budget-read", "predict"]) == SCOPES
     for names in ([], ["write"], ["predict", "Predict"]):
         with pytest.raises(ValueError, match="one or more of predict, budget-read"):

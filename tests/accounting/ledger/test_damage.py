@@ -91,7 +91,7 @@ OF_ANN: dict[str, Damage] = {
     "spent": lambda store, keys: _with("spent", "9" * 17, keys.client("ann").account)(store),
     "accepts": lambda store, keys: _with("accepts", "everything", keys.client("ann").account)(store),
     "revocation": lambda store, keys: store.hdel(keys.client("ann").account, "revoked"),
-    "a revocation that is none": lambda store, keys: _with("revoked", "perhaps", keys.client("ann").account)(store),
+    "an invalid revocation": lambda store, keys: _with("revoked", "perhaps", keys.client("ann").account)(store),
     "number": lambda store, keys: _with("number", "2", keys.client("ann").account)(store),
     "number in the tally": lambda store, keys: _with(f"n:{COST_TEXT}", "x", keys.client("ann").account)(store),
     "a lost account": lambda store, keys: store.delete(keys.client("ann").account),
@@ -182,15 +182,15 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
 
 
 async def _raw(books: Ledger, lineage: str, function: str, keys: list[Any], arguments: dict[str, Any]) -> Any:
-    asker = books._witness(lineage).known.asker
-    return (await books._store.call(lineage, function, keys, arguments, asker=asker))[0]
+    asker = books.witness(lineage).known.asker
+    return (await books.store.call(lineage, function, keys, arguments, asker=asker))[0]
 
 
 async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
     await books.add_client(lineage, "b", releases(9), key_digest("b"), time=0.0)
-    known = books._witness(lineage).known
+    known = books.witness(lineage).known
     request = asking(lineage, "bob", "1").ledger_request
     keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
     assert arguments["payers"] == [{"client": "bob"}]
@@ -247,7 +247,7 @@ async def test_a_malformed_call_changes_nothing(
 ) -> None:
     lineage = new_lineage()
     await _opened(books, lineage)
-    keys, known = LineageKeys(lineage), books._witness(lineage).known
+    keys, known = LineageKeys(lineage), books.witness(lineage).known
     own = [keys.services, keys.account, *keys.contents]
     if function in ("open_lineage", "restore"):
         own = [key.replace(lineage, f"{lineage}-new") for key in own]

@@ -182,9 +182,7 @@ def test_a_short_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeyp
             EmbeddedStore(folder).open()
 
 
-def test_a_temporary_folder_that_is_too_long_as_well_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_with_too_long_a_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("long" * 30)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(long))
     with pytest.raises(EmbeddedStoreFailed, match="is too long for a socket; set TMPDIR"):
@@ -210,7 +208,9 @@ def test_a_broken_file_is_said_with_the_servers_own_words(tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_platform_without_a_server_is_told_of_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_an_embedded_store_is_told_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "distribution", lambda name: type("Wheel", (), {"files": None}))
     with pytest.raises(EmbeddedStoreFailed, match="--ledger redis://"):
         EmbeddedStore(tmp_path).open()

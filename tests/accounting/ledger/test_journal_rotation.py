@@ -41,7 +41,7 @@ async def test_a_disk_that_fills_up_while_a_new_file_is_begun_loses_no_receipt(
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")
         await open_accounts(ledger, "lineage", releases(100), ann=releases(50))
-        own = ledger._witness("lineage")._file  # type: ignore[attr-defined]
+        own = ledger.witness("lineage")._file  # type: ignore[attr-defined]
         owner, name, when = {
             "open": (os, "open", lambda path, *_: path == home / "0.new"),
             "sync": (os, "fsync", lambda file: file != own),

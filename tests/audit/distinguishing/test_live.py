@@ -140,7 +140,7 @@ def test_no_number_of_looks_is_too_many(looks):
     assert found["refuted"]
 
 
-def test_an_error_on_the_way_leaves_the_counts_as_they_were(monkeypatch):
+def test_a_look_that_fails_leaves_the_counts_unchanged(monkeypatch):
     audit, rng = LiveAudit(Gaussian(1.0), 3, 1e-5), np.random.default_rng(0)
     answers = Gaussian(1.0).release(np.zeros((64, 3)), np.ones(64), SeededRandomness(0, ("an error",)))
     before = audit.look(answers, np.ones(64), rng), audit.kept()

@@ -12,7 +12,7 @@ from rich.console import Console
 from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership import scoring
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
@@ -31,8 +31,8 @@ from training.published.train import train_published
 from training.recipe import Recipe
 from training.train import train
 
-REMEMBERING = Choices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
-QUICK = Choices(shadow_models=4, attack_epochs=1, seed=1)
+REMEMBERING = AttackChoices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
+QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
 
 
 def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
@@ -148,7 +148,7 @@ def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
 def test_more_answers_of_one_row_cost_more_and_are_held_to_more(bundle, candidates):
     once = Attack(bundle(rho=0.401), candidates, QUICK).run()
     often = Attack(
-        bundle(rho=0.401), candidates, Choices(shadow_models=4, attack_epochs=1, copies=4, confidence=0.8)
+        bundle(rho=0.401), candidates, AttackChoices(shadow_models=4, attack_epochs=1, copies=4, confidence=0.8)
     ).run()
     assert (once.plan.of_each, often.plan.of_each) == (40, 10)
     assert often.releases == 4

@@ -6,14 +6,14 @@ import pytest
 
 from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, rehearsal_key
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.charges import overdraw
 from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 
-QUICK = Choices(shadow_models=2, attack_epochs=1, seed=1)
+QUICK = AttackChoices(shadow_models=2, attack_epochs=1, seed=1)
 
 
 class Free(BundleEndpoint):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.endpoint import EndpointError, Exhausted
-from audit.membership.asking import Journal, ask
+from audit.membership.asking import AnswerJournal, ask
 from audit.membership.candidates import as_asked
 from audit.membership.charges import ask_again
 from audit.membership.plan import near_copies, rows_of_keys
@@ -21,7 +21,7 @@ def test_http_and_bundle_give_the_same_answers_and_accounts(serve, bundle, candi
     (local,) = bundle()
     local.budget_of_key = None
     rows = np.concatenate([candidates.members.X, candidates.members.X[:9], candidates.others.X])
-    found = [ask([endpoint], rows, Journal(None, endpoint.model())) for endpoint in (service, local)]
+    found = [ask([endpoint], rows, AnswerJournal(None, endpoint.model())) for endpoint in (service, local)]
     np.testing.assert_array_equal(found[0].answers, found[1].answers)
     public = [dict(endpoint.model()) for endpoint in (service, local)]
     assert json.loads(json.dumps(public[0])) == json.loads(json.dumps(public[1]))
@@ -80,7 +80,7 @@ def test_running_out_is_a_result_and_every_affordable_row_is_answered(where, ser
     """At rho = 0.005 a row, 0.117 pays for 23 rows, in batches of 50."""
     endpoint = serve().endpoint(rho=0.1171) if where == "http" else bundle(rho=0.1171)[0]
     counts = []
-    found = ask([endpoint], candidates.members.X, Journal(None, endpoint.model()), on_rows=counts.append)
+    found = ask([endpoint], candidates.members.X, AnswerJournal(None, endpoint.model()), on_rows=counts.append)
     assert found.exhausted == ("key 1: client",)
     answered = ~np.isnan(found.answers[0, :, 0])
     assert answered[:23].all()
@@ -99,7 +99,7 @@ def test_colluding_keys_are_capped_by_the_lineage(where, serve, bundle, candidat
         endpoints = bundle(keys=2, rho=0.5, lineage_rho=0.3001)
     names = [endpoint.name() for endpoint in endpoints]
     rows = rows_of_keys(candidates.members.X[:40], 1, endpoints[0].model(), 0, names)
-    found = ask(endpoints, rows, Journal(None, endpoints[0].model()))
+    found = ask(endpoints, rows, AnswerJournal(None, endpoints[0].model()))
     assert found.exhausted == ("key 1: lineage", "key 2: lineage")
     there = ~np.isnan(found.answers[:, :, 0])
     assert there.sum(axis=1).tolist() == [30, 30]
@@ -115,7 +115,7 @@ def test_keys_that_ask_one_question_get_one_answer_and_the_lineage_pays_once(whe
         endpoints = [service.endpoint(name, rho=0.5) for name in ("alice", "bob", "carol")]
     else:
         endpoints = bundle(keys=3, rho=0.5, lineage_rho=0.6001)
-    found = ask(endpoints, candidates.members.X, Journal(None, endpoints[0].model()))
+    found = ask(endpoints, candidates.members.X, AnswerJournal(None, endpoints[0].model()))
     assert found.exhausted == ()
     np.testing.assert_array_equal(found.answers[0], found.answers[1])
     np.testing.assert_array_equal(found.answers[0], found.answers[2])
@@ -169,12 +169,12 @@ def test_an_interrupted_attack_goes_on_and_pays_nothing_twice(bundle, candidates
 
     path = tmp_path / "journal"
     with pytest.raises(Interrupted):
-        ask([Breaking()], candidates.members.X, Journal(path, endpoint.model()))
+        ask([Breaking()], candidates.members.X, AnswerJournal(path, endpoint.model()))
     assert endpoint.paid == 50
-    found = ask([endpoint], candidates.members.X, Journal(path, endpoint.model()))
+    found = ask([endpoint], candidates.members.X, AnswerJournal(path, endpoint.model()))
     assert endpoint.paid == 60
     assert not np.isnan(found.answers).any()
-    again = ask([endpoint], candidates.members.X, Journal(path, endpoint.model()))
+    again = ask([endpoint], candidates.members.X, AnswerJournal(path, endpoint.model()))
     np.testing.assert_array_equal(again.answers, found.answers)
     assert endpoint.paid == 60
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.endpoint import row_name
-from audit.membership.asking import Journal
+from audit.membership.asking import AnswerJournal
 
 MODEL = {"model_id": "a" * 32, "mechanism": "gaussian", "price_per_row": {"rho": 0.1, "losses": "gaussian:0.4"}}
 ROWS = np.array([[0.0, 1.0], [0.1, 1 / 3]])
@@ -17,8 +17,8 @@ ANSWERS = np.array([[0.25, 0.75], [1 / 3, 2 / 3]])
 
 def test_what_was_added_is_there_when_it_is_opened_again(tmp_path):
     path = tmp_path / "journal"
-    Journal(path, MODEL).add(1, ROWS, ANSWERS)
-    again = Journal(path, MODEL)
+    AnswerJournal(path, MODEL).add(1, ROWS, ANSWERS)
+    again = AnswerJournal(path, MODEL)
     assert again.count(1) == 2
     np.testing.assert_array_equal(again.get(1, ROWS[1]), ANSWERS[1])
     np.testing.assert_array_equal(again.get(1, np.array([-0.0, 1.0])), ANSWERS[0])
@@ -28,20 +28,20 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path):
 
 def test_what_was_planned_is_there_too_and_is_settled_once(tmp_path):
     path = tmp_path / "journal"
-    journal = Journal(path, MODEL, ["a key"], {"seed": 1})
+    journal = AnswerJournal(path, MODEL, ["a key"], {"seed": 1})
     assert journal.planned is None
     journal.settle(12)
     journal.add(0, ROWS, ANSWERS)
-    again = Journal(path, MODEL, ["a key"], {"seed": 1})
+    again = AnswerJournal(path, MODEL, ["a key"], {"seed": 1})
     again.settle(again.planned)
     assert (again.planned, again.count(0)) == (12, 2)
     assert path.read_text().count("planned") == 1
     with pytest.raises(ValueError, match="recorded for another seed"):
-        Journal(path, MODEL, ["a key"], {"seed": 2})
+        AnswerJournal(path, MODEL, ["a key"], {"seed": 2})
     with pytest.raises(ValueError, match="recorded for another attack"):
-        Journal(path, MODEL, ["a key"])
+        AnswerJournal(path, MODEL, ["a key"])
     with pytest.raises(ValueError, match="recorded for another address, bundle or key; name"):
-        Journal(path, MODEL, ["another key"], {"seed": 1})
+        AnswerJournal(path, MODEL, ["another key"], {"seed": 1})
 
 
 def test_the_file_is_its_owners_alone_from_its_creation(tmp_path):
@@ -52,7 +52,7 @@ def test_the_file_is_its_owners_alone_from_its_creation(tmp_path):
     former = os.umask(0)
     try:
         for place in (path, open_to_all):
-            Journal(place, MODEL).add(0, ROWS, ANSWERS)
+            AnswerJournal(place, MODEL).add(0, ROWS, ANSWERS)
             assert stat.S_IMODE(place.stat().st_mode) == 0o600
     finally:
         os.umask(former)
@@ -66,7 +66,7 @@ def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path, monkeypa
     purpose = {"records": "d" * 64, "seed": 7}
     texts = []
     for name in ("one", "two"):
-        Journal(tmp_path / name, MODEL, ["a key"], purpose).add(0, ROWS, ANSWERS)
+        AnswerJournal(tmp_path / name, MODEL, ["a key"], purpose).add(0, ROWS, ANSWERS)
         texts.append((tmp_path / name).read_text())
     lines = [[json.loads(line) for line in text.splitlines()] for text in texts]
     assert all(one["row"] != two["row"] for one, two in zip(lines[0][1:], lines[1][1:], strict=True))
@@ -78,18 +78,18 @@ def test_nothing_in_the_file_can_be_looked_up_in_a_dictionary(tmp_path, monkeypa
     guesses["records"] = (["a key"], purpose | {"records": "e" * 64})
     asked = {line["row"] for line in lines[0][1:]}
     for wrong, (keys, what) in guesses.items():
-        Journal(tmp_path / wrong, MODEL, keys, what).add(0, ROWS, ANSWERS)
+        AnswerJournal(tmp_path / wrong, MODEL, keys, what).add(0, ROWS, ANSWERS)
         names = {json.loads(line)["row"] for line in (tmp_path / wrong).read_text().splitlines()[1:]}
         assert names == asked if wrong == "right" else names.isdisjoint(asked)
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):
     path = tmp_path / "journal"
-    Journal(path, MODEL).add(0, ROWS, ANSWERS)
+    AnswerJournal(path, MODEL).add(0, ROWS, ANSWERS)
     whole = path.read_bytes()
     for cut in range(len(whole) - 60, len(whole)):
         path.write_bytes(whole[:cut])
-        again = Journal(path, MODEL)
+        again = AnswerJournal(path, MODEL)
         assert again.count(0) == 1
         again.add(0, ROWS[1:], ANSWERS[1:])
         assert path.read_bytes() == whole
@@ -97,27 +97,27 @@ def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):
 
 def test_another_models_journal_is_refused(tmp_path):
     path = tmp_path / "journal"
-    Journal(path, MODEL)
+    AnswerJournal(path, MODEL)
     with pytest.raises(ValueError, match="recorded for another model; name another file"):
-        Journal(path, MODEL | {"model_id": "b" * 32})
+        AnswerJournal(path, MODEL | {"model_id": "b" * 32})
     (tmp_path / "text").write_text("hello\n")
     with pytest.raises(ValueError, match="not the journal of an attack"):
-        Journal(tmp_path / "text", MODEL)
+        AnswerJournal(tmp_path / "text", MODEL)
 
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "x", '{"key": 0, "row": "r", "answer": ["x"]}'])
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "journal"
-    Journal(path, MODEL).add(0, ROWS, ANSWERS)
+    AnswerJournal(path, MODEL).add(0, ROWS, ANSWERS)
     with path.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(ValueError, match="line 4, is damaged"):
-        Journal(path, MODEL)
+        AnswerJournal(path, MODEL)
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    journal = Journal(None, MODEL)
+    journal = AnswerJournal(None, MODEL)
     journal.add(0, ROWS, ANSWERS)
     assert journal.count(0) == 2
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ from accounting.budgets import Budget
 from accounting.losses import ApproximateGaussianLoss, Cost
 from audit.endpoint import Exhausted
 from audit.in_process import ReleaseEndpoint
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.claims import claim_of_releases
 from mechanisms.seeded import SeededRandomness
 from training.releases.weights import release_weights
@@ -22,7 +22,7 @@ def released(head):
 
 
 def test_a_decision_is_held_against_the_whole_release_however_many_keys_asked(released, candidates):
-    choices = Choices(shadow_models=2, attack_epochs=1)
+    choices = AttackChoices(shadow_models=2, attack_epochs=1)
     outcome = Attack([ReleaseEndpoint(released) for _ in range(2)], candidates, choices).run()
     assert outcome.decided == (60, 60)
     assert outcome.plan.left is None

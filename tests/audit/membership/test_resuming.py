@@ -9,7 +9,7 @@ import pytest
 from accounting.budgets import Budget
 from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates
 from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
@@ -17,7 +17,7 @@ from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
 from training.releases.weights import release_weights
 
-CHOICES = Choices(shadow_models=2, attack_epochs=1, seed=3)
+CHOICES = AttackChoices(shadow_models=2, attack_epochs=1, seed=3)
 PRICE = 0.005
 """Of a row, as rho, behind Gaussian(10)."""
 

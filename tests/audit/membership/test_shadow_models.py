@@ -14,11 +14,11 @@ from audit.membership.shadow_models import (
     train_shadow_models,
 )
 from training.objective import RegularisedCrossEntropy
-from training.published.bounds import Recipe, Topology
+from training.published.bounds import PublishedRecipe, Topology
 from training.solver import minimise
 
 HEADS = HeadRecipe(3, 1.0)
-NETWORKS = NetworkRecipe(Recipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
+NETWORKS = NetworkRecipe(PublishedRecipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_cuda_trains_the_models_that_the_processor_does(pool, recipe):
     np.testing.assert_allclose(there.logits, here.logits, atol=5e-3)
 
 
-def test_what_stands_on_an_unseen_network_is_not_mimicked():
+def test_a_model_on_an_unknown_encoder_gets_no_shadow_models():
     model = {"classes": ["a", "b"], "feature_map": {"kind": "encoder", "model_sha256": "0" * 64}}
     with pytest.raises(ValueError, match="does not show"):
         shadow_setup_of(model, 100)

@@ -8,7 +8,7 @@ import pytest
 
 from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
-from audit.membership.attack import Attack, Choices
+from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled, difference, repeated
 from audit.membership.plan import planned
 from audit.membership.scoring import KnownAnswers, scores_of
@@ -25,7 +25,7 @@ from training.solver import minimise
 from training.sums import of_rows
 from training.train import train
 
-QUICK = Choices(shadow_models=4, attack_epochs=1, seed=1)
+QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
 SURE = replace(QUICK, confidence=1 - 1e-6)
 """A sound model is convicted with at most this doubt, 1e-6."""
 MU = 0.5

@@ -61,10 +61,10 @@ def test_neighbours_are_never_farther_apart_than_certified(
     slack = TOLERANCE / lam
     for objective, weights in ((smaller, V), (larger, V_with)):
         assert np.linalg.norm(weights) <= certified.largest_norm + slack
-        losses, _ = objective._losses(weights)
+        losses, _ = objective.losses(weights)
         assert losses.min() >= 0
         assert losses.max() <= certified.largest_loss + math.sqrt(2) * slack
-        shares = objective._terms(weights)[2]
+        shares = objective.terms(weights)[2]
         assert shares.max() <= certified.largest_share * (1 + 1e-4)
 
 
@@ -149,7 +149,7 @@ def test_too_few_records_and_an_unreachable_tolerance_train_nothing() -> None:
     assert gradient_bound(objective, minimise(objective, 1e-9, 10)) <= 1e-9
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for index, name in enumerate(("alpha", "lambda", "tolerance", "R")):
         arguments = [1.0, 1.0, 1.0, 1.0]
         for wrong in (0.0, -1.0, math.nan, math.inf):

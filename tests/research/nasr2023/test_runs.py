@@ -105,7 +105,7 @@ def test_a_whole_run_is_told_apart_less_the_less_mu_is():
     assert np.all(low <= 1 - LEVELS)
 
 
-def test_whole_runs_are_reported_by_who_saw_them():
+def test_runs_are_reported_for_each_adversary():
     """Scores of the run's own law at q = 1: its log-likelihood ratio is normal with variance T/s^2."""
     claim = ClaimedRun(2.0, 1.0, 4, 1e-5)
     quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)

@@ -28,7 +28,7 @@ class BiasOutsideTheNorm(Network):
     """A planted fault: the norm of a record's gradient is taken without that of the biases."""
 
     def _clipped(self, parameters, inputs, labels, clip_norm):
-        factors = self._factors(parameters, inputs, labels)
+        factors = self.gradient_factors(parameters, inputs, labels)
         norms = np.sqrt(sum(np.square(a).sum(axis=1) * np.square(d).sum(axis=1) for a, d in factors))
         scales = (clip_norm / np.maximum(norms, clip_norm))[:, None]
         for a, d in factors:

@@ -1,3 +1,4 @@
+import gc
 import gzip
 import io
 import json
@@ -13,6 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from training.columns import encode_rows
+from training.data import tables
 from training.data.table_records import read_numbers, read_with_schema
 from training.data.tables import open_table
 from training.errors import DataError
@@ -327,6 +329,15 @@ def test_a_hostile_csv_file_is_refused_with_the_place(tmp_path, content, said):
     schema = type(SCHEMA)(SCHEMA.columns[-2:], SCHEMA.class_names)
     with pytest.raises(DataError, match=said):
         read(tmp_path / "t.csv", schema)
+
+
+def test_no_thread_reads_a_csv_file_that_was_refused(tmp_path):
+    # When Python ends, such a thread never comes back, and Arrow waits for it: the process would hang.
+    (tmp_path / "t.csv").write_text("a\n" + "x" * 2**25 + "\n" * 2**23)
+    for _ in range(20):
+        with pytest.raises(DataError, match="longer than 4 MiB"):
+            next(open_table(tmp_path / "t.csv").batches())
+        assert not [each for each in gc.get_objects() if type(each) is tables._Lent]
 
 
 @pytest.mark.parametrize("column", ["note", "ok", "work"])

@@ -142,6 +142,6 @@ def test_the_curve_of_accuracy_by_queries_falls(sample: PublicSample) -> None:
         ({"classes": 4, "accuracy": 0.9, "queries": 3}, "not for both"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(held(1.0), **arguments)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from mechanisms.answer_noise import AnswerNoise
 from training.planning.cases import Case, quality
 
 
@@ -32,7 +33,8 @@ def test_a_class_that_was_said_to_be_impossible_has_a_finite_loss():
 
 def test_more_noise_makes_wider_intervals():
     answers = np.array([[0.7, 0.3]])
-    narrow, wide = (quality(answers, np.array([0]), np.array([noise])).interval for noise in (0.01, 5.0))
+    noises = (AnswerNoise("gaussian", np.array([scale])) for scale in (0.01, 5.0))
+    narrow, wide = (quality(answers, np.array([0]), noise).interval for noise in noises)
     assert narrow < 0.1
     assert wide > 0.95
 

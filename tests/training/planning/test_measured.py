@@ -26,7 +26,7 @@ def test_a_set_is_most_like_itself(n, classes, epsilon, dataset):
     assert dataset.split("-")[0].lower() in found.words.lower()
 
 
-def test_answers_without_end_are_never_paid_one_by_one_and_numbers_are_the_nearest_measured():
+def test_unlimited_answers_are_never_paid_for_singly_and_figures_are_of_the_nearest_number_measured():
     endless = {each.option: each.mean for each in nearest(3500, 30, whole(1), None).estimates}
     few = nearest(3500, 30, whole(1), 40)
     assert endless["per-query"] is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.gaussian_vector import LEAST_PRICE, whole_picorho
 from training.data.records import Records
 from training.errors import TrainingError
 from training.planning.cases import Estimate, Quality, numbers_declared
@@ -86,7 +86,7 @@ def test_options_are_those_that_train_takes():
     assert descent["price"] == "rho:0.01"
 
 
-def test_nonsense_is_refused():
+def test_invalid_arguments_are_refused():
     rows = blobs(20, 2)
     with pytest.raises(TrainingError, match="at least 50 rows, and there are 20"):
         by_simulation(rows, n=None, whole=whole(1), queries=10)
@@ -124,6 +124,24 @@ def test_an_interval_that_covers_nearly_everything_is_warned_of():
     worth_little = Estimate("per-query", 0.9, 0.0, 3, log_loss=0.3, interval=0.95)
     (said,) = warnings_of(worth_little, Quality(0.5, 0.69))
     assert "an interval 0.95 wide on average, which covers nearly everything" in said
+
+
+def test_the_owner_is_told_that_answers_come_without_intervals():
+    found = by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
+    assert "its answers come without intervals" in found.reason
+    assert "its answers come without intervals" in by_rule(20_000, 2, whole(1))[0].reason
+
+
+def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
+    """Fifty records at the least price: of class sums there is nothing but noise."""
+    kinds = ("class-sums", "weights", "objective", "dpsgd")
+    found = by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds)
+    widths = {each.option: each.interval for each in found.estimates if each.mean is not None}
+    assert set(widths) == set(kinds)
+    assert widths.pop("dpsgd") is None
+    assert all(width is not None and width > 0.2 for width in widths.values())
+    alone = by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds[:1])
+    assert "which covers nearly everything" in " ".join(alone.warnings)
 
 
 def test_of_equally_right_options_the_one_of_less_log_loss_is_taken():

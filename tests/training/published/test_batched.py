@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from training.published.bounds import (  # noqa: E402
     OBJECTIVES,
     Objective,
-    Recipe,
+    PublishedRecipe,
     Topology,
 )
 from training.published.train import (  # noqa: E402  # noqa: E402  # noqa: E402
@@ -39,7 +39,7 @@ def assignment(models: int) -> Assignment:
     return Assignment(members, tuple(range(100, 100 + models)), tuple(1.0 + m for m in range(models)))
 
 
-def trained_in_a_loop(given: Assignment, recipe: Recipe, model: int) -> torch.nn.Sequential:
+def trained_in_a_loop(given: Assignment, recipe: PublishedRecipe, model: int) -> torch.nn.Sequential:
     """The same training written as one would for a single model, with the penalty in the loss."""
     X, y = pool()
     widths = recipe.topology.widths
@@ -75,7 +75,7 @@ def trained_in_a_loop(given: Assignment, recipe: Recipe, model: int) -> torch.nn
 def test_a_stack_trains_what_a_loop_over_models_trains(
     objective: Objective, hidden: tuple[int, ...], activation: str
 ) -> None:
-    recipe = Recipe(Topology(FEATURES, hidden, CLASSES), objective, 4, 8, 0.01, 0.01, activation)
+    recipe = PublishedRecipe(Topology(FEATURES, hidden, CLASSES), objective, 4, 8, 0.01, 0.01, activation)
     given = assignment(3)
     X, y = pool()
     rows = torch.arange(N).repeat(3, 1)
@@ -86,7 +86,7 @@ def test_a_stack_trains_what_a_loop_over_models_trains(
 
 
 def test_a_model_does_not_depend_on_its_company() -> None:
-    recipe = Recipe(Topology(FEATURES, (5,), CLASSES), "per-record", 3, 8)
+    recipe = PublishedRecipe(Topology(FEATURES, (5,), CLASSES), "per-record", 3, 8)
     given, (X, y) = assignment(4), pool()
     together = train_stack(X, y, given, recipe)
     alone = train_stack(X, y, Assignment(given.members[2:3], given.seeds[2:3], given.alphas[2:3]), recipe)
@@ -96,7 +96,7 @@ def test_a_model_does_not_depend_on_its_company() -> None:
 
 
 def test_training_is_deterministic_and_reports_every_epoch() -> None:
-    recipe = Recipe(Topology(FEATURES, (5,), CLASSES), "cross-entropy", 3, 8)
+    recipe = PublishedRecipe(Topology(FEATURES, (5,), CLASSES), "cross-entropy", 3, 8)
     X, y = pool()
     told: list[int] = []
     first = train_stack(X, y, assignment(2), recipe, on_epoch=told.append)
@@ -110,7 +110,7 @@ def test_training_is_deterministic_and_reports_every_epoch() -> None:
 def test_it_learns() -> None:
     X, _ = pool()
     y = (X[:, 0] + X[:, 1] > 1).long()
-    recipe = Recipe(Topology(FEATURES, (16,), 2), "per-record", 200, 10, 0.01, 0.0)
+    recipe = PublishedRecipe(Topology(FEATURES, (16,), 2), "per-record", 200, 10, 0.01, 0.0)
     members = torch.arange(N).repeat(2, 1)
     parameters = train_stack(X, y, Assignment(members, (1, 2), (1.0, 5.0)), recipe)
     predictions = stacked_logits(parameters, X, members).argmax(-1)
@@ -129,12 +129,12 @@ def test_first_weights_are_glorot_uniform_and_their_own() -> None:
     assert logits(one, torch.zeros(5, 200)).abs().max() == 0
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     topology = Topology(2, (2,), 2)
     with pytest.raises(ValueError, match="at least 1"):
-        Recipe(topology, "per-record", epochs=0)
+        PublishedRecipe(topology, "per-record", epochs=0)
     with pytest.raises(ValueError, match="learning rate"):
-        Recipe(topology, "per-record", learning_rate=0)
+        PublishedRecipe(topology, "per-record", learning_rate=0)
     with pytest.raises(ValueError, match="one seed and one alpha"):
         Assignment(torch.zeros(2, 3, dtype=torch.long), (1,), (1.0, 1.0))
     with pytest.raises(ValueError, match="alpha must be positive"):

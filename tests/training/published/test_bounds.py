@@ -33,7 +33,7 @@ def test_the_keras_constant_is_halved() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_nonsense_is_refused(wrong: float) -> None:
+def test_invalid_arguments_are_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="must be positive and finite"):
         bounds.weights_l2(wrong, 0.001, 10)
     with pytest.raises(ValueError, match="must be positive and finite"):

@@ -78,7 +78,7 @@ def test_no_proven_mechanism_serves_it(network: PublishedNetwork, mechanism: Mec
             network.certificate.check_mechanism(mechanism, accept_unproven=accept)
 
 
-def test_the_published_one_needs_to_be_accepted(network: PublishedNetwork) -> None:
+def test_the_published_mechanism_needs_to_be_accepted(network: PublishedNetwork) -> None:
     published = Published(3, 1.0, "gaussian")
     with pytest.raises(NoCertificate, match=r"unproven.*--accept-unproven"):
         network.certificate.check_mechanism(published, accept_unproven=False)

@@ -101,10 +101,10 @@ def test_no_unit_moves_a_round_of_calibration_by_more_than_one_record_may():
             continue
         logits = 50 * rows[:, :1] * np.array([1.0, -1.0, 0.3])
         pair = [sums(logits, y, of, kept) for kept in (mine | True, ~mine)]
-        term = functools.partial(calibration._round_term, rows=ROWS, scale=1.0, weight=1.0, shares=shares)
+        term = functools.partial(calibration.round_term, rows=ROWS, scale=1.0, weight=1.0, shares=shares)
         one, other = (each.total(term) for each in pair)
         assert squared((one - other) / GRID) <= Fraction(calibration.ROUND_PART) ** 2
-        one, other = (each.total(functools.partial(calibration._counts_term, classes=3)) for each in pair)
+        one, other = (each.total(functools.partial(calibration.counts_term, classes=3)) for each in pair)
         assert squared((one - other) / GRID) <= Fraction(calibration.COUNTS_PART) ** 2
 
 
@@ -115,7 +115,7 @@ def test_no_unit_moves_a_gradient_step_of_class_sums_further_than_a_record_may()
         dimension = len(row)
         network = Network((dimension, 3))
         parameters = 10.0 ** (seed % 4 - 2) * np.random.default_rng(seed).standard_normal(network.size)
-        step = functools.partial(continued._gradients, network=network, parameters=parameters, rows=ROWS)
+        step = functools.partial(continued.gradient_sum, network=network, parameters=parameters, rows=ROWS)
         ((apart, _),) = network.layers(whole.total(step) - less.total(step))
         largest = max(largest, float(np.linalg.norm(apart)) / continued.movement(dimension))
         assert largest <= 1

@@ -59,7 +59,7 @@ class DpSgdModel:
         By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
         are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
-        first = self._first.products(self.certificate.feature_map(X, self.tensors))
+        first = self.first_layer.products(self.certificate.feature_map(X, self.tensors))
         values = first * self.certificate.input_norm + self.layers[0][1]
         for weights, biases in self._later:
             active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
@@ -86,7 +86,8 @@ class DpSgdModel:
         return [(rounded(weights.T).T, biases), *others]
 
     @functools.cached_property
-    def _first(self) -> Around:
+    def first_layer(self) -> Around:
+        """The first layer on rows around the centre."""
         return Around.mean(self.centre, self.layers[0][0].T)
 
 

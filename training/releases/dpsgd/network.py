@@ -135,7 +135,7 @@ class Network:
         """Return every record's own gradient (n, size): for tests and audits, which look at single records."""
         gradients = np.empty((len(inputs), self.size))
         start = 0
-        for a, d in self._factors(parameters, inputs, labels):
+        for a, d in self.gradient_factors(parameters, inputs, labels):
             count = a.shape[1] * d.shape[1]
             np.einsum("ni,nj->nij", a, d, out=gradients[:, start : start + count].reshape(len(a), *a.shape[1:], -1))
             gradients[:, start + count : start + count + d.shape[1]] = d
@@ -146,7 +146,7 @@ class Network:
         self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
     ) -> Iterator[tuple[Floats, Floats]]:
         """Yield a (n, width) and scaled d (n, following) of each layer."""
-        factors = self._factors(parameters, inputs, labels)
+        factors = self.gradient_factors(parameters, inputs, labels)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = sum((squared_lengths(a) + 1) * squared_lengths(d) for a, d in factors)
             norms = np.sqrt(squares) * (1 + _NORM_ERROR)
@@ -158,7 +158,7 @@ class Network:
             else:
                 yield np.where(finite[:, None], a, 0.0), np.where(finite[:, None], d, 0.0) * scales
 
-    def _factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
+    def gradient_factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
         """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids."""
         layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
         with np.errstate(over="ignore", invalid="ignore"):

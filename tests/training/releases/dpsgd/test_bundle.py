@@ -112,7 +112,7 @@ def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activ
     network.layers(shuffled)[1][1][:] = network.layers(parameters)[1][1][order]
     assert np.array_equal(replace(model, parameters=shuffled).logits(X), logits)
     (_, biases), *later = network.layers(parameters)
-    values = model._first.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
+    values = model.first_layer.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
     values += biases
     for weights, biases in later:
         values = (np.tanh(values) if activation == "tanh" else np.maximum(values, 0)) @ weights + biases
@@ -183,7 +183,7 @@ def test_what_has_no_certificate_is_refused_before_a_record_is_touched(changes, 
         certify(recipe(**changes), *SHOWN)
 
 
-def test_a_name_that_is_none_is_refused():
+def test_an_invalid_name_is_refused():
     with pytest.raises(TrainingError, match="a model is named"):
         recipe(name="../x")
 

@@ -69,9 +69,9 @@ def test_a_record_s_gradient_is_the_same_bits_whatever_stands_beside_it(network)
     inputs[7::50] = 0.0
     if network.activation == "relu":
         _cancel(network, parameters, inputs)
-    wanted = network._factors(parameters, inputs, labels)
+    wanted = network.gradient_factors(parameters, inputs, labels)
     for start, end in [(0, 1), (1, 2), (0, 3), (1, 2048), (2040, 2048), (5, 18), (17, 50), (1, 100), (3, 1030)]:
-        found = network._factors(parameters, inputs[start:end], labels[start:end])
+        found = network.gradient_factors(parameters, inputs[start:end], labels[start:end])
         for pair, pair_wanted in zip(found, wanted, strict=True):
             for part, part_wanted in zip(pair, pair_wanted, strict=True):
                 assert np.array_equal(part, part_wanted[start:end])

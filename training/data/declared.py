@@ -1,8 +1,39 @@
-"""Reading the owner's declared bounds: `0:16` for every feature, `age=17:90` for one."""
+"""Reading what the owner declares.
+
+Classes: `no,yes`, or `0=no,1=yes` where the records hold other values. Bounds: `0:16` for all features, `age=17:90` for
+one.
+"""
 
 from collections.abc import Sequence
 
 from training.errors import DataError
+
+
+def parse_classes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the classes' names, and what each is called in the records, from NAME or VALUE=NAME between commas.
+
+    Raises DataError for a name without text.
+    """
+    pairs = []
+    for word in text.split(","):
+        value, equals, name = (part.strip() for part in word.partition("="))
+        if not value or (equals and not name):
+            raise DataError(f"classes are written NAME,NAME or VALUE=NAME,VALUE=NAME, not {text!r}")
+        pairs.append((name or value, value))
+    return tuple(name for name, _ in pairs), tuple(value for _, value in pairs)
+
+
+def values_of(classes: Sequence[str], text: str | None) -> tuple[str, ...]:
+    """Return what each of a model's classes is called in other records. text: as `parse_classes` takes it; None: so.
+
+    Raises DataError for text that names other classes than the model's.
+    """
+    if text is None:
+        return tuple(classes)
+    names, values = parse_classes(text)
+    if sorted(names) != sorted(classes):
+        raise DataError(f"the model's classes are {', '.join(classes)}, not {', '.join(names)}")
+    return tuple(values[names.index(name)] for name in classes)
 
 
 def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -34,7 +65,8 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
     if missing or (everywhere is None and not named):
         raise DataError(
             f"declare public bounds for {_some(missing or feature_names)}: --bounds LOW:HIGH for every feature, "
-            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records"
+            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records. Columns that are no "
+            "numbers are declared in a schema: see 'dpserve schema draft'"
         )
     pairs = [named.get(name, everywhere) or (0.0, 0.0) for name in feature_names]
     return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)

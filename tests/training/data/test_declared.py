@@ -1,6 +1,6 @@
 import pytest
 
-from training.data.classes import parse_classes, values_of
+from training.data.declared import parse_classes, values_of
 from training.errors import DataError
 
 
