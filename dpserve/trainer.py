@@ -338,9 +338,10 @@ def _candidates(text: str) -> tuple[str, dict[str, Any]]:
     field = TrainOptions.model_fields.get(option)
     if not equals or field is None:
         raise WrongOption("choose", f"takes OPTION=V1,V2,..., two values or more, not {text!r}")
-    many = "list" in str(field.annotation)
+    kind: Any = field.annotation
+    many = "list" in str(kind)
     try:
-        read = [TypeAdapter[Any](field.annotation).validate_python([word] if many else word) for word in words]
+        read = [TypeAdapter(kind).validate_python([word] if many else word) for word in words]
     except ValidationError as error:
         raise WrongOption(
             "choose", f"{name}: {error.errors()[0]['msg'].lower()}, not {error.errors()[0]['input']!r}"

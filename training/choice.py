@@ -8,6 +8,8 @@ results on the private records" has a price, which goes to the lineage with all 
 Sums and not means: how many records validate is private. `most`, a public number, is how many of them count, in the
 order of their hashes, and what sums are divided by.
 
+Pay-once models are chosen among by `training.releases.choice`.
+
 Not offered: a random number of trainings of pay-once models, of which the best is kept (Liu and Talwar 2019; Papernot
 and Steinke 2022). With runs of rho-zCDP, Theorem 2 of the latter bounds its Renyi divergence by some f(alpha) = rho
 alpha + c + ln E[K]/(alpha - 1), without bound as alpha goes to 1. As divergences grow with alpha, it is at most the

@@ -106,6 +106,7 @@ def check(kind: str, job: Job, option: str, candidates: int) -> int:
     if "step_noise" in job.options or "tier" in job.options:
         name = "tier" if "tier" in job.options else "step_noise"
         raise WrongOption(name, "does not go with --choose: candidates share --price equally")
+    kinds.check(kind, {**job.options, option: None})
     if not 2 <= candidates <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in job.options:
