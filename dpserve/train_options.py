@@ -327,7 +327,8 @@ class TrainOptions(NewBundle):
             return self._encoder(declaration, encoder)
         shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
         if self.features == "auto" and self.clip_norm is None and not self.bias:
-            return self._crossed(rules.feature_map("identity", declaration, shape), declaration)
+            chosen = rules.feature_map("identity", declaration, shape, head=self.kind is None)
+            return self._crossed(chosen, declaration)
         kind = "identity" if self.features == "auto" else self.features
         if kind not in FEATURE_MAPS:
             raise TrainingError(f"--features takes {_KINDS}, not {kind!r}")
@@ -350,7 +351,8 @@ class TrainOptions(NewBundle):
         """Return what a map of this kind takes: the declaration's, and the options of the same names."""
         given = self.model_dump(include=set(kind.model_fields)) | _declared(declaration)
         if shape is not None:
-            given["image_shape"] = shape
+            # As the rules do for heads.
+            given |= {"image_shape": shape, "centred": self.kind is None}
         if not kind.model_fields["clip_norm"].is_required():
             del given["clip_norm"]
         elif self.clip_norm is None:

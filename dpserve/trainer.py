@@ -150,7 +150,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     chosen = found.chosen
     if chosen.release in (None, "weights", "objective") and "tolerance" in options:
         made["tolerance"] = options["tolerance"]
-    feature_map = rules.feature_map(chosen.features, declared, shape)
+    feature_map = rules.feature_map(chosen.features, declared, shape, head=chosen.release is None)
     return chosen.release, replace(job, feature_map=feature_map, options=made)
 
 
@@ -221,26 +221,42 @@ def _is_among_releases(given: TrainOptions) -> bool:
         return False
     if given.budget is not None or given.engine != LOCAL:
         raise WrongOption("choose", "goes with neither --budget nor --engine")
-    found = given.kind is not None and given.choose_price is None
-    if given.unit is not None and not found:
+    if given.kind is None or given.choose_price is not None:
+        _check_choice(given, given.choose, given.of_kinds())
+        return False
+    # It needs what trains and loads.
+    from training.releases.choice import check
+
+    check(given.kind, given.of_kinds(), *_candidates(given.choose))
+    return True
+
+
+def _check_choice(given: TrainOptions, choose: str, options: Mapping[str, Any]) -> None:
+    """Raise WrongOption for what does not go with a choice among heads."""
+    if given.unit is not None:
         raise WrongOption("choose", "goes with --unit for pay-once models alone, and without --choose-price")
-    return found
+    if given.kind not in (None, "weights"):
+        raise WrongOption("choose_price", f"goes with a head and --release weights; {given.kind} has --price for it")
+    if "lam" in options:
+        raise WrongOption("lam", "is what is chosen: leave it out")
+    lams = _lams(choose)
+    if given.choose_price is None:
+        raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
+    # A choice is paid for before the model is trained: what is wrong with the model is said before.
+    options = {name: value for name, value in options.items() if name != "records_declared"}
+    kinds.check(given.kind, options | {"lam": lams[0]})
+    if given.kind == "weights":
+        kinds.tiers(options)
 
 
 def _with_choice(job: Job, given: TrainOptions) -> Job:
     """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
-    if given.choose is None:
+    if given.choose is None or given.choose_price is None:
         return job
     # It needs the solver.
     from training.choice import choice_for, choose
 
-    if given.kind not in (None, "weights"):
-        raise WrongOption("choose_price", f"goes with a head and --release weights; {given.kind} has --price for it")
-    if "lam" in job.options:
-        raise WrongOption("lam", "is what is chosen: leave it out")
     lams, price = _lams(given.choose), given.choose_price
-    if price is None:
-        raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
     declared = job.records_declared()
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
@@ -251,13 +267,14 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
         wish = (job.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
         asyncio.run(_charge(given, HoldRequest(*wish), budget))
         typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
+        _note(job)
 
     key = owner_key(job.state / "lineage.key")
     with console.steps_with_progress(len(lams), "choosing") as report:
         chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
     shown = ", ".join(f"{lam:g}: {loss:.3f}" for lam, loss in zip(lams, chosen.losses, strict=True))
     typer.echo(f"Chosen: --lam {chosen.lam:g}. Noisy log losses, each +- {choice.noise:.2g}: {shown}")
-    return replace(job, options=rest | {"lam": chosen.lam})
+    return replace(job, options=rest | {"lam": chosen.lam}, choice=chosen)
 
 
 def _lams(text: str) -> tuple[float, ...]:
@@ -305,30 +322,37 @@ def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
     """Train the candidates of --choose, charge the lineage for all, keep the best, and print the noisy scores."""
     # Other trainings should not wait for what these import.
     from service.pay_once import hold_request
-    from training.releases.choice import check, choose_release
+    from training.releases.choice import choose_release
 
     assert given.kind is not None
     assert given.choose is not None
     option, values = _candidates(given.choose)
-    check(given.kind, job, option, len(values))
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
-
     asyncio.run(_check_account(given, job.lineage, job.price(), budget))
 
     def pay(certificate: ReleaseCertificate) -> None:
-        asyncio.run(_charge(given, hold_request(certificate, "", certificate.tiers[-1].name, time.time()), budget))
-        cost = to_rho(certificate.tiers[-1].cost.picorho)
+        (tier,) = certificate.tiers
+        asyncio.run(_charge(given, hold_request(certificate, "", tier.name, time.time()), budget))
+        cost = to_rho(tier.cost.picorho)
         typer.echo(f"the lineage {job.lineage} was charged rho = {cost:g} for all {len(values)} candidates")
+        _note(job)
 
-    found = choose_release(given.kind, job, option, values, SystemRandomness(), pay=pay)
-    choice = found.certificate.choice
-    assert choice is not None
-    shown = ", ".join(f"{each}: {score:,.0f}" for each, score in zip(values, found.scores, strict=True))
+    certificate = choose_release(given.kind, job, option, values, SystemRandomness(), pay=pay)
+    among = certificate.chosen_among
+    assert among is not None
+    shown = ", ".join(f"{each}: {score:,.0f}" for each, score in zip(values, among.scores, strict=True))
     typer.echo(
-        f"Chosen: --{option.replace('_', '-')} {choice.chosen}. Noisy scores (right answers less wrong ones), each "
-        f"+- {found.noise:.2g}: {shown}"
+        f"Chosen: --{option.replace('_', '-')} {among.chosen}. Noisy scores (right answers less wrong ones), each "
+        f"+- {among.vector.standard_deviation:.2g}: {shown}"
     )
-    return found.certificate
+    return certificate
+
+
+def _note(job: Job) -> None:
+    """Note in the lineage that its records were chosen by, whatever becomes of the training."""
+    known = KnownRecords(job.state)
+    with known.noted(job.lineage, known.digests(job.records)):
+        pass
 
 
 def _candidates(text: str) -> tuple[str, dict[str, Any]]:

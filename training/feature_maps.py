@@ -19,8 +19,8 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
   crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
   of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1.
-- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`). An image
-  of one shade has h = 0.
+- hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.hog`), for a head
+  less each block's mean. An image of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
 
 Rounding. Everything is shrunk by 1 - 2^-30, more than the few roundings of a factor can add, and numbers are rounded to
@@ -389,9 +389,9 @@ class Hog(FeatureMap):
     The features are the image's pixels, row by row, each with its channels: x has height * width * channels of them.
 
     Proof that ||phi(x)|| <= 1 for every x. Clipping leaves u in [0, 1]^d whatever x is, so that `hog.described` gives
-    finite numbers b, from 0 to 2^9. `_into_ball` returns length b / max(r, ||b||), rounded towards zero, the norm
-    exact but for its square root and one multiplication: at most `length` (1 + 2^-50) long, which `SHRINK` makes up
-    for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
+    finite numbers b, from 0 to 2^9, and `hog.centred` from -2^9 to 2^9. `_into_ball` returns length b / max(r, ||b||),
+    rounded towards zero, the norm exact but for its square root and one multiplication: at most `length` (1 + 2^-50)
+    long, which `SHRINK` makes up for. It uses nothing else that is known of b; r = 2^-20 only keeps zeros zero.
     """
 
     kind: Literal["hog"] = "hog"
@@ -399,6 +399,8 @@ class Hog(FeatureMap):
     """Every row has the same norm already."""
     image_shape: tuple[int, int, int]
     """Height, width and channels: 1 for grey, 3 for red, green and blue."""
+    centred: bool = Field(default=False, exclude_if=lambda centred: not centred)
+    """Whether each block's numbers are less their mean, and each quarter's colours (`hog.centred`)."""
 
     @model_validator(mode="after")
     def _shape_is_that_of_the_rows(self) -> Self:
@@ -412,7 +414,8 @@ class Hog(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
         del tensors
-        return _into_ball(hog.described(u, self.image_shape), UNIT_ROWS, length)
+        b = hog.described(u, self.image_shape)
+        return _into_ball(hog.centred(b, self.image_shape) if self.centred else b, UNIT_ROWS, length)
 
 
 class Encoder(FeatureMap):

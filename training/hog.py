@@ -76,6 +76,23 @@ def described(u: Floats, shape: Shape) -> Floats:
     return np.hstack([found, np.sqrt(colours(pixels)) * colour_scale(shape)])
 
 
+def centred(described: Floats, shape: Shape) -> Floats:
+    """Return what describes images, (n, `width_of`), less the mean of each block, and of the colours in each quarter.
+
+    What all images have in common makes rows long and tells no classes apart, and noise on answers goes by length.
+    Numbers are rounded to multiples of 2^-30 first, and nothing is rounded after that: they are at most 2^9 and a mean
+    is of 32 or 64, so that sums, means and differences are multiples of 2^-36 of at most 2^15.
+    """
+    steps: Floats = np.rint(described * 2.0**30) * 2.0**-30
+    width = 4 * DIRECTIONS * _blocks(shape)
+    edges = steps[:, :width].reshape(len(steps), 4 * DIRECTIONS, -1)
+    edges -= edges.mean(axis=1, keepdims=True)
+    if shape[2] > 1:
+        quarters = steps[:, width:].reshape(len(steps), _QUARTERS, -1)
+        quarters -= quarters.mean(axis=2, keepdims=True)
+    return steps
+
+
 def colour_scale(shape: Shape) -> float:
     """Return what roots of colours' counts are multiplied by."""
     return COLOUR_SHARE * math.sqrt(_blocks(shape) / (shape[0] * shape[1]))

@@ -34,8 +34,9 @@ def _planned(name: str) -> Option:
 
 
 def _without_privacy(trial: Trial) -> Qualities:
-    weights = trial.heads.weights("identity", 1.0)
-    return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked("identity") @ weights.T))}
+    chosen = trial.heads.feature_map("identity")
+    weights = trial.heads.weights(chosen, 1.0)
+    return {UNLIMITED: trial.case.quality(softmax(trial.heads.asked(chosen) @ weights.T))}
 
 
 def _algorithm_1(trial: Trial) -> Qualities:

@@ -352,8 +352,24 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     assert certificate["steps"] == 200
     assert certificate["feature_map"]["kind"] == "hog"
     assert certificate["feature_map"]["image_shape"] == [12, 12, 3]
+    assert "centred" not in certificate["feature_map"]
     _, certificate = trained("asked", "--release", "class-sums")
     assert certificate["feature_map"]["kind"] == "hog"
+    assert "centred" not in certificate["feature_map"]
+
+
+@pytest.mark.parametrize("features", ["auto", "hog"])
+def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
+    train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
+    train += ["--image-shape", "12,12", "--lam", "10", "--features", features]
+    for name, more in {"head": (), "weights": ("--release", "weights", "--price", "rho:1")}.items():
+        out = tmp_path / name
+        done = CliRunner().invoke(app, [*train, *more, "--out", str(out)], env={"DPSERVE_HOME": str(tmp_path / "home")})
+        assert done.exit_code == 0, done.output
+        found = json.loads((out / "certificate.json").read_text())["feature_map"]
+        assert ("centred" in found) == (name == "head")
 
 
 def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
@@ -441,3 +457,12 @@ def test_on_public_rows_answers_are_held_against_the_commonest_class(run, bundle
     public = ("--public", "public.csv", "--label", "ok", "--ignore", "id")
     said = run("plan", bundle, *public, *BUDGET, "--queries", 1000).stdout
     assert "commonest class, which is right on 0.5088 of these rows" in said
+
+
+def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
+    """Ten rows are too few to simulate on, which is said of rows that are within the bounds."""
+    (run.folder / "public.csv").write_text("".join(PUBLIC.splitlines(keepends=True)[:11]))
+    words = ["plan", "--public", "public.csv", "--label", "ok", "--ignore", "id", "--class-names", "no,yes"]
+    words += ["--bounds", "0:1", *BUDGET]
+    assert "above the declared bound 1" in run(*words, status=1).stderr
+    assert "needs at least 50 rows" in run(*words, "--clip", status=1).stderr

@@ -29,13 +29,19 @@ from training.releases.weights import release_weights, save_weights
 from training.train import train
 
 
-def map_of(*shape, low=0.0, high=255.0, bias=0.0):
+def map_of(*shape, low=0.0, high=255.0, bias=0.0, centred=False):
     columns = shape[0] * shape[1] * shape[2]
-    return Hog(lower=(low,) * columns, upper=(high,) * columns, bias=bias, image_shape=shape)
+    return Hog(lower=(low,) * columns, upper=(high,) * columns, bias=bias, image_shape=shape, centred=centred)
 
 
-MAPS = [map_of(12, 14, 1, bias=0.3), map_of(15, 12, 3, low=-1.0, high=1.0), map_of(28, 28, 1)]
-IDS = ["grey", "colour", "digit"]
+MAPS = [
+    map_of(12, 14, 1, bias=0.3),
+    map_of(15, 12, 3, low=-1.0, high=1.0),
+    map_of(28, 28, 1),
+    map_of(28, 28, 1, centred=True),
+    map_of(15, 12, 3, low=-1.0, high=1.0, bias=0.3, centred=True),
+]
+IDS = ["grey", "colour", "digit", "centred digit", "centred colour"]
 
 
 def images(feature_map, count, seed=0):
@@ -93,7 +99,8 @@ def test_no_kernel_or_instruction_set_changes_a_bit():
     ]
     assert printed[0] == printed[1]
     # A question keeps its noise for ever: a change needs another `NOISE_VERSION`.
-    assert [each[:16] for each in printed[0].split()] == ["c3d6e792d69ea336", "ab8f0cfaa372b1b0", "375ef0ac9cde1820"]
+    first = ["c3d6e792d69ea336", "ab8f0cfaa372b1b0", "375ef0ac9cde1820", "bb2fde8fe3b7f896", "20d319c82001beb1"]
+    assert [each[:16] for each in printed[0].split()] == first
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
@@ -117,6 +124,13 @@ def exact(feature_map, x):
     b = [block[cell][direction] for cell in range(4) for direction in range(8) for block in blocks]
     if channels == 3:
         b += colours(pixel, height, width, len(blocks))
+    if feature_map.centred:
+        parts = [range(block, 32 * len(blocks), len(blocks)) for block in range(len(blocks))]
+        parts += [range(start, start + 64) for start in range(32 * len(blocks), len(b), 64)]
+        for part in parts:
+            mean = mpmath.fsum(b[place] for place in part) / len(part)
+            for place in part:
+                b[place] -= mean
     length = mpmath.norm(b)
     bias, shrink = mpmath.mpf(feature_map.bias), 1 - mpmath.mpf(2) ** -30
     drawn = [value / length if length else value for value in b]
@@ -190,12 +204,30 @@ def test_brightness_changes_nothing_and_contrast_little():
     np.testing.assert_allclose(feature_map(2 * X, {}), phi, atol=0.01)
 
 
-def test_an_image_of_one_shade_has_no_gradients():
-    assert not map_of(28, 28, 1)(np.full((1, 784), 77.0), {}).any()
+@pytest.mark.parametrize("centred", [False, True])
+def test_an_image_of_one_shade_has_no_gradients(centred):
+    assert not map_of(28, 28, 1, centred=centred)(np.full((1, 784), 77.0), {}).any()
+
+
+def test_the_colours_of_an_image_of_one_shade_are_left():
     gradients = hog.width_of((12, 12, 3)) - 256
     phi = map_of(12, 12, 3)(np.full((1, 432), 77.0), {})[0]
     assert not phi[:gradients].any()
     assert (phi > 0).sum() == 4
+
+
+def test_the_numbers_of_a_block_are_centred_exactly():
+    feature_map = MAPS[-1]
+    u = (images(feature_map, 20) + 1) / 2
+    b = hog.centred(hog.described(u, feature_map.image_shape), feature_map.image_shape)
+    edges, colours = b[:, :-256].reshape(20, 32, -1), b[:, -256:].reshape(20, 4, 64)
+    assert not any(sum(map(Fraction, edges[row, :, block])) for row in range(20) for block in range(edges.shape[2]))
+    assert not any(sum(map(Fraction, quarter)) for row in colours for quarter in row)
+
+
+def test_only_a_centred_map_s_certificate_says_so():
+    assert "centred" not in MAPS[2].model_dump()
+    assert MAPS[3].model_dump()["centred"]
 
 
 def test_the_documented_width():
@@ -248,9 +280,10 @@ def trained(kind, records, feature_map, folder):
     return save_weights(folder, release_weights(head, {"best": price}, "l", words))
 
 
-@pytest.mark.parametrize("kind", ["head", "class-sums", "objective", "weights", "dpsgd"])
+@pytest.mark.parametrize("kind", ["head", "centred head", "class-sums", "objective", "weights", "dpsgd"])
 def test_every_kind_of_model_stands_on_it(kind, tmp_path):
-    feature_map = map_of(12, 12, 1)
+    feature_map = map_of(12, 12, 1, centred=kind.startswith("centred"))
+    kind = kind.removeprefix("centred ")
     records = some_records(feature_map)
     trained(kind, records, feature_map, tmp_path / "model")
     model = load_model(tmp_path / "model")

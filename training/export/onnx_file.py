@@ -116,7 +116,7 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
             hidden = _binned(graph, scaled, feature_map, length)
         case Identity():
             hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
-        case Hog():
+        case Hog(centred=False):
             described = described_by(graph, scaled, feature_map.image_shape)
             hidden = _into_ball(graph, described, feature_map.dimension - 1, LARGEST_EXPONENT, UNIT_ROWS, length)
         case Fourier():

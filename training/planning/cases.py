@@ -154,10 +154,10 @@ class Heads:
     """Features and weights of a case, kept while it lasts."""
 
     case: Case
-    _records: dict[Features, Floats] = field(default_factory=dict, repr=False)
-    _asked: dict[Features, Floats] = field(default_factory=dict, repr=False)
-    _weights: dict[tuple[Features, float], Floats] = field(default_factory=dict, repr=False)
-    _directions: dict[Features, Floats] = field(default_factory=dict, repr=False)
+    _records: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
+    _asked: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
+    _weights: dict[tuple[FeatureMap, float], Floats] = field(default_factory=dict, repr=False)
+    _directions: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
 
     def of(self, case: Case) -> "Heads":
         """The same heads for another seed's noise on the same records."""
@@ -165,45 +165,43 @@ class Heads:
             raise ValueError("heads are of one split of the records")
         return Heads(case, self._records, self._asked, self._weights, self._directions)
 
-    def asked(self, features: Features) -> Floats:
+    def asked(self, chosen: FeatureMap) -> Floats:
         """phi of the rows asked: (m, D)."""
-        if features not in self._asked:
-            chosen = self.feature_map(features)
-            self._asked[features] = chosen(self.case.asked, chosen.public_tensors())
-        return self._asked[features]
+        if chosen not in self._asked:
+            self._asked[chosen] = chosen(self.case.asked, chosen.public_tensors())
+        return self._asked[chosen]
 
-    def directions(self, features: Features) -> Floats:
+    def directions(self, chosen: FeatureMap) -> Floats:
         """What DP-SGD makes of the records before it knows its budget: (n, D)."""
-        if features not in self._directions:
+        if chosen not in self._directions:
             # Of one map at a time, as the records below.
             self._records.clear()
             self._directions.clear()
-            self._directions[features] = directions_of(self.case.X, self.feature_map(features))
-        return self._directions[features]
+            self._directions[chosen] = directions_of(self.case.X, chosen)
+        return self._directions[chosen]
 
-    def records(self, features: Features) -> Floats:
+    def records(self, chosen: FeatureMap) -> Floats:
         """phi of the records: (n, D)."""
-        if features not in self._records:
+        if chosen not in self._records:
             # Only one map's are kept: those of many records fill the memory.
             self._records.clear()
             self._directions.clear()
-            chosen = self.feature_map(features)
-            self._records[features] = chosen(self.case.X, chosen.public_tensors())
-        return self._records[features]
+            self._records[chosen] = chosen(self.case.X, chosen.public_tensors())
+        return self._records[chosen]
 
-    def weights(self, features: Features, strong_convexity: float) -> Floats:
+    def weights(self, chosen: FeatureMap, strong_convexity: float) -> Floats:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
-        key = (features, strong_convexity)
+        key = (chosen, strong_convexity)
         if key not in self._weights:
             objective = RegularisedCrossEntropy.of(
-                self.records(features), self.case.y, self.case.classes, strong_convexity
+                self.records(chosen), self.case.y, self.case.classes, strong_convexity
             )
             self._weights[key] = quantised(minimise(objective, TOLERANCE))
         return self._weights[key]
 
-    def feature_map(self, features: Features) -> FeatureMap:
+    def feature_map(self, features: Features, *, head: bool = False) -> FeatureMap:
         """The map, by the public rules."""
-        return rules.feature_map(features, self.case.records.declaration, self.case.image_shape)
+        return rules.feature_map(features, self.case.records.declaration, self.case.image_shape, head=head)
 
 
 def weights_move(strong_convexity: float, weights: Floats) -> float:

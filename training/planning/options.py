@@ -82,7 +82,8 @@ def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
     except ValueError:
         return None
     lam = rules.strong_convexity(mechanism.mu)
-    weights, phi = trial.heads.weights(features, lam), trial.heads.asked(features)
+    chosen = trial.heads.feature_map(features, head=True)
+    weights, phi = trial.heads.weights(chosen, lam), trial.heads.asked(chosen)
     randomness = trial.randomness("per-query", features, str(count))
     moved = logits_move(lam, weights, phi)
     answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
@@ -93,19 +94,20 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         part, rest = calibration.divided(trial.whole)
         lam = rules.strong_convexity(mu_for(trial.whole))
-        weights = trial.heads.weights(features, lam)
+        chosen = trial.heads.feature_map(features)
+        weights = trial.heads.weights(chosen, lam)
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
         released = rounded(law.release(weights, words)).T
         case = trial.case
         calibrated = calibration.calibrated(
-            of_rows(trial.heads.records(features), case.y),
+            of_rows(trial.heads.records(chosen), case.y),
             lambda phi: phi @ released,
             case.classes,
             calibration.mu_of(part),
             words,
         )
-        phi = trial.heads.asked(features)
+        phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
         noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
         return {UNLIMITED: case.quality(answers, noise)}
@@ -151,7 +153,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **rules.steps(chosen))
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
-        known = trial.heads.directions(features)
+        known = trial.heads.directions(chosen)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
         return {UNLIMITED: case.quality(*model.answers(case.asked))}
 
@@ -233,7 +235,7 @@ OPTIONS: dict[str, Option] = {
         version=2,
     ),
     "per-query": Option(
-        "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=2
+        "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=3
     ),
     "per-query-fourier": Option(
         "noise on each answer, Fourier features",

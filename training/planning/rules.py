@@ -55,17 +55,19 @@ def steps(chosen: FeatureMap) -> dict[str, int]:
     return {"steps": STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
 
 
-def feature_map(features: Features, declaration: Declaration, image_shape: Shape | None = None) -> FeatureMap:
-    """Return the map for rows like these.
+def feature_map(
+    features: Features, declaration: Declaration, image_shape: Shape | None = None, *, head: bool = False
+) -> FeatureMap:
+    """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 
-    Images, whose shape is given, have their histograms of gradients, and tables of few numbers have bins. Other rows
-    are drawn to length 1, because shorter ones would get the same noise for a smaller signal, or have random Fourier
-    features. Fourier features of a wide table with a schema are an option of their own.
+    Images, whose shape is given, have their histograms of gradients, centred for a head, and tables of few numbers have
+    bins. Other rows are drawn to length 1, because shorter ones would get the same noise for a smaller signal, or have
+    random Fourier features. Fourier features of a wide table with a schema are an option of their own.
     """
     shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
     shared["bias"] = 0.0
     if image_shape is not None:
-        return Hog(**shared, image_shape=image_shape)
+        return Hog(**shared, image_shape=image_shape, centred=head)
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
     narrow = declaration.features <= MOST_BINNED
     if 0 < numbers <= MOST_BINNED and (narrow or features == "identity"):

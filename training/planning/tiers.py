@@ -62,15 +62,16 @@ def simulated_tiers(
     """
     found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
     for seed in range(SEEDS):
-        case = case_of(records, seed)
+        case = case_of(records, seed, n=n)
         heads = Heads(case)
+        chosen = heads.feature_map(features)
         budgets = {tier.name: budget_for(tier.whole, n, len(case.y)) for tier in tiers}
         lam = rules.strong_convexity(mu_for(max(budgets.values())))
-        weights = heads.weights(features, lam)
+        weights = heads.weights(chosen, lam)
         for name, whole in budgets.items():
             law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
             noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
-            found[name].append(case.accuracy(heads.asked(features) @ noisy.T))
+            found[name].append(case.accuracy(heads.asked(chosen) @ noisy.T))
     return tuple(replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name])) for tier in tiers)
 
 

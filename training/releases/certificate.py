@@ -64,7 +64,7 @@ class Tier:
 
 MOST_CANDIDATES = 16
 
-CHOICE_ASSUMPTIONS = (
+CHOSEN_ASSUMPTIONS = (
     "One option was chosen among candidates by noisy scores, which the cost covers. The candidates, and every other "
     "number, were chosen without looking at the private records.",
     "The other candidates' models were paid for with this one and were deleted, unseen, and so were the exact scores: "
@@ -74,7 +74,7 @@ CHOICE_ASSUMPTIONS = (
 """What a release that was chosen among several assumes besides."""
 
 
-class ReleaseChoice(BaseModel):
+class ChosenAmong(BaseModel):
     """How a release was chosen among several of one kind, all of them paid for (`training.releases.choice`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,15 +84,21 @@ class ReleaseChoice(BaseModel):
     """Its values."""
     costs: tuple[str, ...]
     """What training each cost, as the text of a `Cost`."""
-    chosen: str
-    scores: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
+    by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
         "right answers less wrong ones on the records that validate, with Gaussian noise"
     )
+    scores: tuple[float, ...]
+    """Each candidate's, as released: the greatest one's model was kept."""
     scores_mu: float
-    """What the scores of all candidates cost a record that validates: mu-GDP."""
+    """What all scores together cost a record that validates: mu-GDP."""
     validating: Literal["one in 6, by a keyed hash of the record or its unit"] = (
         "one in 6, by a keyed hash of the record or its unit"
     )
+
+    @property
+    def chosen(self) -> str:
+        """The candidate of the greatest score."""
+        return self.candidates[self.scores.index(max(self.scores))]
 
     @property
     def vector(self) -> GaussianVector:
@@ -130,8 +136,11 @@ class ReleaseChoice(BaseModel):
 
         Raises ValueError for numbers that are not so.
         """
-        if not len(self.candidates) == len(set(self.candidates)) == len(self.costs):
-            raise ValueError("a choice has a cost for each of its candidates, and each candidate once")
+        if not len(self.candidates) == len(set(self.candidates)) == len(self.costs) == len(self.scores):
+            raise ValueError("a choice has a cost and a score for each of its candidates, and each candidate once")
+        scores, step = np.array(self.scores), self.vector.step
+        if not np.array_equal(np.rint(scores / step) * step, scores):
+            raise ValueError("the scores do not lie on the grid of noise that their mu gives")
         if dict(zip(self.candidates, self.costs, strict=True)).get(self.chosen) != str(own):
             raise ValueError(f"the choice of {self.option} = {self.chosen} does not cost {str(own)!r}")
         whole = Cost(tuple(loss for each in self.costs for loss in Cost.parse(each).losses))
@@ -158,22 +167,22 @@ class ReleaseCertificate(ProvenCertificate):
     feature_map: HeadFeatureMap
     cost: str
     """What holding all of it costs, as the text of a `Cost`."""
-    choice: ReleaseChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """Among which candidates it was chosen by results on the records; None for one that was not."""
+    chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
+    """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
         """Return it with a binding key of its own."""
         return super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
 
-    def chosen_by(self, choice: ReleaseChoice) -> Self:
-        """Return the certificate of the same model, chosen so. Raises ValueError, as `ReleaseChoice.cost`."""
-        made = self.model_copy(update={"choice": choice, "cost": str(choice.cost(self.derived_cost()))})
+    def chosen_by(self, among: ChosenAmong) -> Self:
+        """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.cost`."""
+        made = self.model_copy(update={"chosen_among": among, "cost": str(among.cost(self.derived_cost()))})
         return made.model_copy(update={"assumptions": made.assumed()})
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where it was chosen."""
-        return (*super().assumed(), *(CHOICE_ASSUMPTIONS if self.choice else ()))
+        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()))
 
     @property
     def drawn(self) -> bytes:
@@ -198,7 +207,7 @@ class ReleaseCertificate(ProvenCertificate):
     def derived(self) -> Mapping[str, object]:
         """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
         own = self.derived_cost()
-        cost = own if self.choice is None else self.choice.cost(own)
+        cost = own if self.chosen_among is None else self.chosen_among.cost(own)
         for tier in self.tiers:
             sampling_error.check_release_rho(tier.cost.rho)
         for loss in cost.losses:

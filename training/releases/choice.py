@@ -4,13 +4,13 @@ A keyed hash of each record, or of its privacy unit, says whether it validates, 
 trains. Each candidate is trained on the others, for an equal share of the price. How many records each gets right and
 wrong is released with Gaussian noise for as much as all the training costs, and the candidate with the most right
 answers is kept, as it was trained; the other models are deleted. A record does one or the other, so that the price of
-both is paid once: `training.releases.certificate.ReleaseChoice` has the proof.
+both is paid once: `training.releases.certificate.ChosenAmong` has the proof.
 
 Right answers and not log losses: docs/releases.md has the figures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from accounting import picorho
 from accounting.losses import Cost
-from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
+from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training import kinds
 from training.choice import ONE_IN, keyed
@@ -30,21 +30,12 @@ from training.errors import TrainingError, WrongOption
 from training.kinds import KINDS, PAY_ONCE, Job
 from training.lineage import owner_key
 from training.loading import load_model
-from training.releases.certificate import MOST_CANDIDATES, ReleaseCertificate, ReleaseChoice
+from training.releases.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
 from training.releases.model import ReleasedModel
 from training.sealing import load_sealed, save_sealed, write_folder
 from training.sums import check_count
 
 _GRID = 2**28
-
-
-@dataclass(frozen=True)
-class ChosenRelease:
-    """What a choice wrote. scores: each candidate's noisy one, (k,), with noise of this standard deviation."""
-
-    certificate: ReleaseCertificate
-    scores: tuple[float, ...]
-    noise: float
 
 
 def choose_release(
@@ -55,14 +46,14 @@ def choose_release(
     randomness: Randomness,
     *,
     pay: Callable[[ReleaseCertificate], None],
-) -> ChosenRelease:
+) -> ReleaseCertificate:
     """Train a candidate for each value of an option, for the job's price together; write the best into job.out.
 
     values: by their texts. randomness: for the scores' noise. pay: charges the lineage for the model, durably, or
     raises; nothing is written or told before. Raises WrongOption for an option that is not chosen among
     so, and for a price that is too small for so many candidates; and what `kinds.train` raises.
     """
-    share = check(kind, job, option, len(values))
+    share = check(kind, job.options, option, values)
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
     options = {**job.options, "price": f"rho:{Decimal(share).scaleb(-12):f}"}
@@ -77,45 +68,45 @@ def choose_release(
             assert isinstance(model, ReleasedModel)
             models.append(model)
         costs = [Cost.parse(model.certificate.cost) for model in models]
-        choice = ReleaseChoice(
+        scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
+        among = ChosenAmong(
             option=option,
             candidates=tuple(values),
             costs=tuple(map(str, costs)),
-            chosen=next(iter(values)),
-            scores_mu=mu_for(picorho.budget(sum(cost.rho for cost in costs))),
+            scores=(0.0,) * len(values),
+            scores_mu=scores_mu,
         )
         exact = np.array([score(model, validating) for model in models]) / _GRID
-        noisy = choice.vector.release(exact, randomness)
-        place = int(noisy.argmax())
-        choice = choice.model_copy(update={"chosen": choice.candidates[place]})
+        among = among.model_copy(update={"scores": tuple(among.vector.release(exact, randomness).tolist())})
+        place = among.candidates.index(among.chosen)
         certificate, tensors = load_sealed(Path(folder) / str(place), type(models[place].certificate))
-        written = save_sealed(Path(folder) / "chosen", tensors, certificate.chosen_by(choice))
+        written = save_sealed(Path(folder) / "chosen", tensors, certificate.chosen_by(among))
         pay(written)
         write_folder(job.out, {file.name: file.read_bytes() for file in (Path(folder) / "chosen").iterdir()})
-    return ChosenRelease(written, tuple(noisy.tolist()), choice.vector.standard_deviation)
+    return written
 
 
-def check(kind: str, job: Job, option: str, candidates: int) -> int:
+def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
     """Return what each candidate may cost, in picorho. Raises WrongOption."""
     choosable = KINDS[kind].choosable if kind in PAY_ONCE else ()
     if option not in choosable:
         names = ", ".join(name.replace("_", "-") for name in choosable)
         raise WrongOption("choose", f"chooses for {kind} among values of {names or 'no option'}, not of {option}")
-    if option in job.options:
+    if option in options:
         raise WrongOption(option, "is what is chosen: leave it out")
-    if "step_noise" in job.options or "tier" in job.options:
-        name = "tier" if "tier" in job.options else "step_noise"
+    if "step_noise" in options or "tier" in options:
+        name = "tier" if "tier" in options else "step_noise"
         raise WrongOption(name, "does not go with --choose: candidates share --price equally")
-    kinds.check(kind, {**job.options, option: None})
-    if not 2 <= candidates <= MOST_CANDIDATES:
+    kinds.check(kind, {**options, option: None})
+    if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
-    if "price" not in job.options:
+    if "price" not in options:
         raise WrongOption("price", "is needed: what all candidates cost together")
-    share = job.price() // candidates
+    share = whole_picorho(options["price"]) // len(values)
     if share < LEAST_PRICE:
         raise WrongOption(
             "price",
-            f"is too small for {candidates} candidates: each has an equal share, and costs at least rho = "
+            f"is too small for {len(values)} candidates: each has an equal share, and costs at least rho = "
             f"{LEAST_PRICE / picorho.PICORHO_PER_RHO:g}",
         )
     return share

@@ -117,7 +117,7 @@ class WeightsCertificate(ReleaseCertificate):
     def _names_differ(self) -> Self:
         if len({tier.name for tier in self.precisions}) < len(self.precisions):
             raise ValueError("a tier is named twice")
-        if self.choice is not None and len(self.precisions) > 1:
+        if self.chosen_among is not None and len(self.precisions) > 1:
             raise ValueError("weights that were chosen have one precision")
         return self
 
@@ -129,7 +129,7 @@ class WeightsCertificate(ReleaseCertificate):
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The precisions that can be held, the coarsest first."""
-        return super().tiers if self.choice else tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
+        return super().tiers if self.chosen_among else tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
 
     def derived_cost(self) -> Cost:
         """Return the composition of what was drawn: the module's statements 1 and 5."""
@@ -233,6 +233,7 @@ def release_weights(
         trained.feature_map,
         lineage,
         unit=trained.unit,
+        choice=trained.choice,
         cost=str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
         strong_convexity=trained.strong_convexity,
         tolerance=trained.tolerance,

@@ -308,6 +308,10 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(shape):
     np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=0, atol=1e-13)
     with pytest.raises(NotExportable, match="take the model away as ONNX"):
         exported(model, "sklearn")
+    centred = feature_map.model_copy(update={"centred": True})
+    model = train_perturbed(records, "m", centred, choices, 1e-3, "l-of-tests", Seeded(0))
+    with pytest.raises(NotExportable, match="take the model away as safetensors"):
+        exported(model, "onnx")
 
 
 @pytest.mark.parametrize("name", ["identity", "fourier"])

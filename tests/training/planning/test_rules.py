@@ -38,6 +38,16 @@ def test_fourier_features_of_a_wide_table_stay_what_was_asked_for():
     assert rules.feature_map("fourier", declared((LEVELS, *numbers(2)))).kind == "fourier"
 
 
+def test_only_the_images_of_a_head_are_centred():
+    pixels = Declaration(tuple(f"p{place}" for place in range(144)), (0.0,) * 144, (1.0,) * 144, ("n", "y"))
+    for features in ("identity", "fourier"):
+        assert rules.feature_map(features, pixels, (12, 12, 1), head=True).centred
+        assert not rules.feature_map(features, pixels, (12, 12, 1)).centred
+    for rows in (pixels, declared(numbers(2)), declared((LEVELS,))):
+        for features in ("identity", "fourier"):
+            assert rules.feature_map(features, rows, head=True) == rules.feature_map(features, rows)
+
+
 def test_rows_with_a_text_are_texts_whatever_is_beside_it():
     note = TextColumn(name="note", buckets=16)
     assert rules.kind_of(declared((note,))) == rules.kind_of(declared((note, *numbers(2)))) == "text"

@@ -22,7 +22,7 @@ from training.data.records import Records, Units
 from training.errors import BundleError, TrainingError
 from training.kinds import Job
 from training.loading import load_model
-from training.releases.certificate import ReleaseCertificate, ReleaseChoice
+from training.releases.certificate import ChosenAmong, ReleaseCertificate
 from training.releases.choice import choose_release, parted, score
 from training.sums import of_rows
 
@@ -85,7 +85,7 @@ def terms(records: Records) -> list[bytes]:
 def check_neighbours(
     records: Records, gone: np.ndarray, models: list[Linear], split: Callable[[Records, bytes], tuple[Records, Records]]
 ) -> None:
-    """Hold the two sets to what `ReleaseChoice.cost` says."""
+    """Hold the two sets to what `ChosenAmong.cost` says."""
     (training, validating), (after, validating_after) = split(records, KEY), split(without(records, gone), KEY)
     lost = int(gone.sum())
     scores, scores_after = (
@@ -171,9 +171,9 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
         kind, job(make_records(n=60), tmp_path, price="rho:0.5", **more), option, values, words(1), pay=charged.append
     )
     certificate = load_model(tmp_path / "out").certificate
-    assert charged == [made.certificate]
-    assert certificate == made.certificate
-    choice = certificate.choice
+    assert charged == [made]
+    assert certificate == made
+    choice = certificate.chosen_among
     assert choice.candidates == tuple(values)
     whole, each = whole_picorho("rho:0.5"), [Cost.parse(cost).picorho for cost in choice.costs]
     assert whole * 0.999 <= certificate.tiers[0].cost.picorho <= whole
@@ -190,28 +190,27 @@ def test_all_candidates_together_cost_at_most_the_price_and_the_certificate_says
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: {"scores_mu": c.scores_mu * 1.001}, "cost more than training"),
-        (lambda c: {"chosen": "7"}, "does not cost"),
-        (lambda c: {"costs": (c.costs[0], "gaussian:0.1")}, "does not cost"),
-        (lambda c: {"costs": c.costs[:1]}, "a cost for each"),
+        (lambda c: {"scores_mu": c.scores_mu * 1.001, "scores": (0.0, 0.0)}, "cost more than training"),
+        (lambda c: {"scores_mu": c.scores_mu / 3}, "grid of noise"),
+        (lambda c: {"costs": ("gaussian:0.1", "gaussian:0.1")}, "does not cost"),
+        (lambda c: {"costs": c.costs[:1]}, "a cost and a score for each"),
         (lambda c: {"candidates": ("1", "1")}, "each candidate once"),
     ],
 )
 def test_a_certificate_whose_choice_does_not_add_up_is_refused(tmp_path, change, said):
     values = {"1": 1.0, "3": 3.0}
     made = choose_release("weights", job(make_records(), tmp_path, price="rho:0.5"), "lam", values, words(1), pay=paid)
-    choice = made.certificate.choice
-    second = choice.candidates[1]
-    altered = choice.model_copy(update={"chosen": second} | change(choice.model_copy(update={"chosen": second})))
+    choice = made.chosen_among
+    altered = choice.model_copy(update=change(choice))
     with pytest.raises(BundleError, match=said):
-        made.certificate.model_copy(update={"choice": altered}).verify()
+        made.model_copy(update={"chosen_among": altered}).verify()
 
 
 def test_a_choice_that_is_left_out_of_the_certificate_is_missed(tmp_path):
     values = {"1": 1.0, "3": 3.0}
     made = choose_release("weights", job(make_records(), tmp_path, price="rho:0.5"), "lam", values, words(1), pay=paid)
     with pytest.raises(BundleError, match="cost is"):
-        made.certificate.model_copy(update={"choice": None}).verify()
+        made.model_copy(update={"chosen_among": None}).verify()
 
 
 def test_what_cannot_be_paid_for_leaves_no_bundle(tmp_path):
@@ -235,8 +234,8 @@ def test_the_better_candidate_is_kept(tmp_path):
     digits = load_digits()
     given = replace(job(digits.train, tmp_path, price="rho:1"), feature_map=identity(digits.train))
     made = choose_release("weights", given, "lam", {"0.01": 0.01, "30": 30.0}, words(3), pay=paid)
-    assert made.certificate.choice.chosen == "30"
-    assert made.certificate.strong_convexity == 30
+    assert made.chosen_among.chosen == "30"
+    assert made.strong_convexity == 30
     found = load_model(tmp_path / "out").probabilities(digits.held_out_rows).argmax(axis=1)
     assert np.mean(found == digits.held_out_labels) > 0.8
 
@@ -246,8 +245,8 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
     convicted.
     """
     costs = ("gaussian:1.0", "gaussian:1.0")
-    vector = ReleaseChoice(
-        option="lam", candidates=("1", "2"), costs=costs, chosen="1", scores_mu=math.sqrt(2) * (1 - 2.0**-50)
+    vector = ChosenAmong(
+        option="lam", candidates=("1", "2"), costs=costs, scores=(0.0, 0.0), scores_mu=math.sqrt(2) * (1 - 2.0**-50)
     ).vector
 
     def projected(seed: int, present: int, fault: float = 1.0) -> np.ndarray:
