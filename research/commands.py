@@ -10,11 +10,17 @@ import research
 from audit.pieces import ResultStore
 from dpserve.cli import one_line_errors
 from dpserve.commands import reporting
-from dpserve.commands.command import Group
+from dpserve.commands.command import Group, option
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
 ]
+
+
+class Repeatable(reporting.Resumable):
+    """An experiment that follows from a seed."""
+
+    seed: int = option(0, "Everything follows from it.", ge=0)
 
 
 def program() -> Group:

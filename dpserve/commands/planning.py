@@ -62,6 +62,7 @@ class PlanOptions(FileOptions):
     )
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
     bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
+    clip: bool = option(False, "Before training: clip values beyond the bounds, as for train.", panel=READING)
     n: int | None = option(None, "How many records, about.", "--n", panel=BEFORE)
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
@@ -105,7 +106,9 @@ class PlanOptions(FileOptions):
                 "declare the class names of the rows with --class-names a,b,..., or give their --schema"
             )
         flag = "--public" if self.public else OUTSIDE
-        return self.read(source, flag, classes=names, values=values, bounds=self.bounds or (), schema=schema)
+        return self.read(
+            source, flag, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema
+        )
 
 
 def plan(
@@ -128,7 +131,7 @@ def plan(
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
         _plan_before_training(budgets["gaussian"], given, as_json=as_json)
         return
-    before = (given.outside, given.bounds, given.tier, given.schema_file, given.image_shape)
+    before = (given.outside, given.bounds, given.clip, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
     head = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)

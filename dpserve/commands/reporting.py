@@ -28,12 +28,6 @@ class Resumable(Options):
     resume: Path | None = option(None, "Keep finished pieces in this folder, and go on from those that are there.")
 
 
-class Repeatable(Resumable):
-    """An audit that follows from a seed."""
-
-    seed: int = option(0, "Everything follows from it.", ge=0)
-
-
 class ConvictionOption(Options):
     """How sure a conviction is."""
 

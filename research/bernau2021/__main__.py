@@ -7,7 +7,7 @@ import typer
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research.bernau2021 import experiments, presentation
-from research.commands import DataDir, program, run, stored
+from research.commands import DataDir, Repeatable, program, run, stored
 
 app = program()
 
@@ -19,7 +19,7 @@ def play(
     data_dir: DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
     sure: reporting.ConvictionOption,
-    again: reporting.Repeatable,
+    again: Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""

@@ -10,7 +10,7 @@ from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
 from mechanisms.mechanism import names
 from mechanisms.seeded import SeededRandomness
-from research.commands import DataDir, program, run, stored
+from research.commands import DataDir, Repeatable, program, run, stored
 from research.erlingsson2019 import answers, region
 from research.erlingsson2019.presentation import of_region
 from research.white_box import experiments
@@ -30,7 +30,7 @@ def training(
     data_dir: DataDir = None,
     noise_multiplier: NoiseMultipliers = None,
     sure: reporting.Confidences,
-    again: reporting.Repeatable,
+    again: Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Train a logistic regression with DP-SGD at each noise multiplier, and attack it, as Erlingsson et al. 2019."""
@@ -57,7 +57,7 @@ def mechanism(
     trials: Annotated[int, typer.Option("--trials", min=10, help="In each world.")] = 10_000,
     delta: Annotated[float, typer.Option("--delta", help="The delta of the epsilon.")] = 1e-5,
     sure: reporting.Confidences,
-    again: reporting.Repeatable,
+    again: Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Ask a mechanism at each noise multiplier, and set what attacks find beside every analysis."""

@@ -9,7 +9,7 @@ import typer
 from audit.reports import Report
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
-from research.commands import DataDir, program, run, stored
+from research.commands import DataDir, Repeatable, program, run, stored
 from research.nasr2023.faults import audit_of_fault
 from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
@@ -56,7 +56,7 @@ def watch(
     runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
     steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
     sure: reporting.Confidences,
-    again: reporting.Repeatable,
+    again: Repeatable,
     shown: reporting.ReportOptions,
 ) -> None:
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
@@ -97,7 +97,7 @@ def _watched(
     material: Material,
     epsilon: float,
     sure: tuple[float, float],
-    again: reporting.Repeatable,
+    again: Repeatable,
     canary: Canary,
     *,
     whole_runs: bool,
@@ -113,7 +113,7 @@ def _watched(
     return of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
 
 
-def _table(setting: Setting, material: Material, again: reporting.Repeatable, sure: tuple[float, float]) -> Report:
+def _table(setting: Setting, material: Material, again: Repeatable, sure: tuple[float, float]) -> Report:
     measured = {}
     with stored(again.resume) as store:
         for epsilon in EPSILONS:

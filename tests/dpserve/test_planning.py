@@ -457,3 +457,12 @@ def test_on_public_rows_answers_are_held_against_the_commonest_class(run, bundle
     public = ("--public", "public.csv", "--label", "ok", "--ignore", "id")
     said = run("plan", bundle, *public, *BUDGET, "--queries", 1000).stdout
     assert "commonest class, which is right on 0.5088 of these rows" in said
+
+
+def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
+    """Ten rows are too few to simulate on, which is said of rows that are within the bounds."""
+    (run.folder / "public.csv").write_text("".join(PUBLIC.splitlines(keepends=True)[:11]))
+    words = ["plan", "--public", "public.csv", "--label", "ok", "--ignore", "id", "--class-names", "no,yes"]
+    words += ["--bounds", "0:1", *BUDGET]
+    assert "above the declared bound 1" in run(*words, status=1).stderr
+    assert "needs at least 50 rows" in run(*words, "--clip", status=1).stderr

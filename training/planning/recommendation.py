@@ -160,9 +160,9 @@ def by_simulation(
 ) -> Recommendation:
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
 
-    n: how many records there will be, if not as many as rows: the noise is then that of n records, as a budget of
-    mu n / m on m gives it. That understates what more records teach. queries: None for unlimited answers. image_shape:
-    of rows that are images. Raises TrainingError for too few rows.
+    n: how many records there will be, if not as many as rows. Of fewer as many rows are trained on. Of more the noise
+    is that of n records, as a budget of mu n / m on m gives it, which understates what more records teach. queries:
+    None for unlimited answers. image_shape: of rows that are images. Raises TrainingError for too few rows.
     """
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
@@ -170,7 +170,7 @@ def by_simulation(
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
-        case = case_of(records, seed, image_shape)
+        case = case_of(records, seed, image_shape, n)
         heads = Heads(case)
         constants.append(case.constant)
         scaled = budget_for(whole, n, len(case.y))
@@ -242,12 +242,12 @@ def _expected(estimates: tuple[Estimate, ...], queries: int | None, constant: Qu
     return Recommendation(chosen.option, reason, estimates, warnings_of(chosen, constant))
 
 
-def case_of(records: Records, seed: int, image_shape: Shape | None = None) -> Case:
-    """Return what a simulation trains on and asks about: four fifths of the rows, and the others."""
+def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: int | None = None) -> Case:
+    """Return what a simulation trains on and asks about: four fifths of the rows, at most n, and the others."""
     X, y, declared = records.X, records.y, records.declaration
     order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
     held_out = min(max(len(order) // _HELD_OUT, 1), MOST_ASKED)
-    asked, kept = order[:held_out], order[held_out:]
+    asked, kept = order[:held_out], order[held_out:][:n]
     name, classes = f"simulation-{seed}", len(declared.classes)
     return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, name, declared, image_shape)
 

@@ -62,7 +62,7 @@ def simulated_tiers(
     """
     found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
     for seed in range(SEEDS):
-        case = case_of(records, seed)
+        case = case_of(records, seed, n=n)
         heads = Heads(case)
         chosen = heads.feature_map(features)
         budgets = {tier.name: budget_for(tier.whole, n, len(case.y)) for tier in tiers}

@@ -126,6 +126,17 @@ def test_an_interval_that_covers_nearly_everything_is_warned_of():
     assert "an interval 0.95 wide on average, which covers nearly everything" in said
 
 
+def test_of_more_rows_than_records_as_many_are_trained_on():
+    """A budget that is scaled down to their share of the rows would buy no release at all."""
+    rows, budget = blobs(5000, 2), whole(1)
+    few, all_of_them = (
+        by_simulation(rows, n=n, whole=budget, queries=None, seeds=1, options=("weights",)).estimates[0]
+        for n in (60, 4000)
+    )
+    assert few.mean is not None
+    assert few.log_loss > all_of_them.log_loss + 0.1
+
+
 def test_the_owner_is_told_that_answers_come_without_intervals():
     found = by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
     assert "its answers come without intervals" in found.reason
