@@ -62,6 +62,7 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --teachers and --budget")
     if given.choose is not None and (budget is not None or given.unit is not None or ray):
         raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
+    _check_choice(given)
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
     plain = budget is None and given.choose is None
@@ -208,23 +209,35 @@ def rows_in_both(rows: Records, private: Records) -> int:
     return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
 
 
-def _with_choice(job: Job, given: TrainOptions) -> Job:
-    """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
+def _check_choice(given: TrainOptions) -> None:
+    """Raise WrongOption for options that no choice, or this one, goes with."""
     if given.choose is None:
         for name in ("choose_price", "choose_budget"):
             if getattr(given, name) is not None:
                 raise WrongOption(name, "goes with --choose")
+        return
+    if given.kind not in (None, "weights"):
+        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
+    if "lam" in given.of_kinds():
+        raise WrongOption("lam", "is what is chosen: leave it out")
+    lams = _lams(given.choose)
+    if given.choose_price is None:
+        raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
+    # A choice is paid for before the model is trained: what is wrong with the model is said before.
+    options = {name: value for name, value in given.of_kinds().items() if name != "records_declared"}
+    kinds.check(given.kind, options | {"lam": lams[0]})
+    if given.kind == "weights":
+        kinds.tiers(options)
+
+
+def _with_choice(job: Job, given: TrainOptions) -> Job:
+    """Return the job with the Lambda that was chosen, if one is to be; charge the lineage, and print what for."""
+    if given.choose is None or given.choose_price is None:
         return job
     # It needs the solver.
     from training.choice import choice_for, choose
 
-    if given.kind not in (None, "weights"):
-        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
-    if "lam" in job.options:
-        raise WrongOption("lam", "is what is chosen: leave it out")
     lams, price = _lams(given.choose), given.choose_price
-    if price is None:
-        raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
     declared = job.records_declared()
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
@@ -234,13 +247,16 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     def pay(cost: Cost) -> None:
         asyncio.run(_charge(ledger_location(given.choose_ledger), job.lineage, cost, budget))
         typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
+        known = KnownRecords(job.state)
+        with known.noted(job.lineage, known.digests(job.records)):
+            pass  # that they were chosen by is known from now on, whatever becomes of the training
 
     key = owner_key(job.state / "lineage.key")
     with console.steps_with_progress(len(lams), "choosing") as report:
         chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
     shown = ", ".join(f"{lam:g}: {loss:.3f}" for lam, loss in zip(lams, chosen.losses, strict=True))
     typer.echo(f"Chosen: --lam {chosen.lam:g}. Noisy log losses, each +- {choice.noise:.2g}: {shown}")
-    return replace(job, options=rest | {"lam": chosen.lam})
+    return replace(job, options=rest | {"lam": chosen.lam}, choice=chosen)
 
 
 def _lams(text: str) -> tuple[float, ...]:

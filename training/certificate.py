@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from accounting.losses import Cost, GaussianLoss
 from training.columns import Columns, coordinates_of, vectors_among
 from training.errors import BundleError
 from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
@@ -111,6 +112,13 @@ WORD_VECTOR_ASSUMPTIONS = (
 )
 """What a model rests on in addition whose texts are encoded with word vectors."""
 
+
+CHOICE_ASSUMPTION = (
+    "Lambda alone was chosen by results on the private records, as `choice` says. That cost what it says, mu-GDP, "
+    "beside what the model costs, and the lineage paid for it before its noise was drawn. Its candidates, its price "
+    "and about how many records there are were chosen without looking at the records."
+)
+"""What a model rests on in addition whose Lambda was chosen so, in place of what is said of Lambda above."""
 
 UNIT_ASSUMPTION = (
     "Neighbouring data sets differ by the addition or removal of all records of one unit, which the column of units "
@@ -215,6 +223,37 @@ class ModelCertificate(SealedCertificate):
         return self.model_dump(mode="json", exclude=set(self.PRIVATE))
 
 
+class LambdaChoice(BaseModel):
+    """How Lambda was chosen on the private records (`training.choice`). All of it was released, and paid for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lams: tuple[float, ...] = Field(min_length=2)
+    """The candidates."""
+    most: int = Field(ge=1)
+    """How many validating records counted at most, and what sums of losses were divided by."""
+    mu: float = Field(gt=0, allow_inf_nan=False)
+    """What it cost, beside the model's own price: mu-GDP."""
+    losses: tuple[float, ...]
+    """Each candidate's noisy sum of clipped log losses, over `most`."""
+
+    @model_validator(mode="after")
+    def _each_has_a_loss(self) -> Self:
+        if len(self.lams) != len(self.losses):
+            raise ValueError("a choice has one loss for each candidate")
+        return self
+
+    @property
+    def lam(self) -> float:
+        """The candidate of the least sum."""
+        return self.lams[self.losses.index(min(self.losses))]
+
+    @property
+    def cost(self) -> Cost:
+        """mu-GDP."""
+        return Cost((GaussianLoss(self.mu),))
+
+
 class ProvenCertificate(ModelCertificate):
     """A certificate with a proof, and what the proof assumes."""
 
@@ -224,6 +263,8 @@ class ProvenCertificate(ModelCertificate):
     assumptions: tuple[str, ...]
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
+    choice: LambdaChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
+    """How Lambda was chosen by results on the private records, if it was."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -234,7 +275,8 @@ class ProvenCertificate(ModelCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
-        return assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
+        assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
+        return (*assumed, CHOICE_ASSUMPTION) if self.choice else assumed
 
     def public_files(self) -> dict[str, bytes]:
         """Return those of the feature map."""
@@ -245,8 +287,11 @@ class ProvenCertificate(ModelCertificate):
         cast(FeatureMap, self.feature_map).open_files(folder, device)
 
     def differences(self) -> list[str]:
-        """Return what differs, the assumptions among it."""
-        return super().differences() + ([] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS])
+        """Return what differs, the assumptions among it, and a Lambda that was not the chosen one."""
+        others = [] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS]
+        if self.choice is not None and self.choice.lam != getattr(self, "strong_convexity", None):
+            others.append("Lambda is not the one that the choice led to")
+        return super().differences() + others
 
 
 class Certificate(ProvenCertificate):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import derive
+from training.certificate import LambdaChoice, derive
 from training.data.records import Records
 from training.errors import TrainingError
 from training.feature_maps import FeatureMap, Floats
@@ -113,14 +113,6 @@ class Choice:
         return self.vector.standard_deviation / self.most
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a choice released: the candidate, and each one's noisy sum of losses over `most`, in nats."""
-
-    lam: float
-    losses: tuple[float, ...]
-
-
 def choice_for(lams: Sequence[float], records_declared: int, whole: int, recipe: Recipe, classes: int) -> Choice:
     """Return the choice for about so many records, a public number, and at most `whole` picorho. Raises ValueError."""
     most = max(1, records_declared // ONE_IN)
@@ -154,8 +146,8 @@ def choose(
     *,
     pay: Callable[[Cost], None],
     progress: Callable[[int], None] = lambda _: None,
-) -> Chosen:
-    """Return the candidate of the least noisy sum of losses.
+) -> LambdaChoice:
+    """Return the candidates' noisy sums of losses over `most`, in nats, of which the least decides.
 
     pay: charges the lineage, durably, or raises; it is called before noise is drawn. progress is told how many
     candidates are trained. Raises NotConverged, and TrainingError for records that have units.
@@ -173,7 +165,7 @@ def choose(
         progress(done + 1)
     pay(choice.cost)
     noisy = choice.vector.release(np.array(sums), randomness) / choice.most
-    return Chosen(choice.lams[int(noisy.argmin())], tuple(noisy.tolist()))
+    return LambdaChoice(lams=choice.lams, most=choice.most, mu=choice.mu, losses=tuple(noisy.tolist()))
 
 
 def loss_sum(logits: Floats, y: NDArray[np.int64], largest: float) -> float:

@@ -134,7 +134,7 @@ class Law:
         return 2 + math.log(self.classes)
 
     def term(self, probabilities: Floats, label: int) -> Integers:
-        """Return what a record of this class adds, in steps of 2^-30, where the model answers (C,): (size,)."""
+        """Return what a record of this class adds, in steps of 2^-28, where the model answers (C,): (size,)."""
         likeliest = int(probabilities.argmax())
         right = likeliest == label
         with np.errstate(divide="ignore", invalid="ignore"):

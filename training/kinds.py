@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mechanisms.gaussian_vector import mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
-from training.certificate import Certificate
+from training.certificate import Certificate, LambdaChoice
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import FeatureMap
@@ -35,7 +35,10 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets."""
+    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets.
+
+    choice: how Lambda was chosen, where it was by results on the records.
+    """
 
     records: Records
     name: str
@@ -45,6 +48,7 @@ class Job:
     options: Mapping[str, Any]
     state: Path
     progress: Progress
+    choice: LambdaChoice | None = None
 
     def records_declared(self) -> int:
         """Return about how many records there are. Raises WrongOption where that is not said."""
@@ -59,9 +63,8 @@ class Job:
 
     def recipe(self) -> Recipe:
         """Return how a head is trained."""
-        return Recipe(
-            self.name, self.feature_map, self.options["lam"], self.options.get("tolerance", DEFAULT_TOLERANCE)
-        )
+        tolerance = self.options.get("tolerance", DEFAULT_TOLERANCE)
+        return Recipe(self.name, self.feature_map, self.options["lam"], tolerance, self.choice)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def _train_weights(job: Job) -> ReleaseCertificate:
     from training.releases.weights import release_weights, save_weights
     from training.train import train as train_head
 
-    prices, recipe = _tiers(job.options), job.recipe()
+    prices, recipe = tiers(job.options), job.recipe()
     with job.progress.minimising(recipe.tolerance) as report:
         head = train_head(job.records, recipe, job.lineage, report)
     return save_weights(job.out, release_weights(head, prices, job.lineage, SystemRandomness(), job.records))
@@ -193,7 +196,7 @@ def _widths(options: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(width for width in options.get("hidden", ()) if width)
 
 
-def _tiers(options: Mapping[str, Any]) -> dict[str, int]:
+def tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
         raise WrongOption("price", f"give either --price P, or --tier NAME=P for each precision; P is {_PRICES}")

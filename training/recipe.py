@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from training.certificate import NAME
+from training.certificate import NAME, LambdaChoice
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
 from training.sensitivity import weight_sensitivity
@@ -13,12 +13,13 @@ DEFAULT_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Recipe:
-    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau."""
+    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau; choice: how Lambda was chosen."""
 
     name: str
     feature_map: FeatureMap
     strong_convexity: float
     tolerance: float = DEFAULT_TOLERANCE
+    choice: LambdaChoice | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no certificate could be made for."""

@@ -31,6 +31,7 @@ def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = l
         lineage,
         unit=records.unit,
         strong_convexity=recipe.strong_convexity,
+        choice=recipe.choice,
         tolerance=recipe.tolerance,
         **derive(recipe.strong_convexity, recipe.tolerance, *weights.shape),
     )

@@ -26,9 +26,9 @@ from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
-from training.certificate import Certificate
+from training.certificate import Certificate, ProvenCertificate
 from training.data.records import Floats
-from training.errors import TrainingError, WrongOption
+from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
 from training.feature_maps import Bins, Encoder
@@ -51,13 +51,35 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
     certificate = model.certificate
+    evaluated = _evaluation(bundle, certificate.model_id)
     if as_json:
-        typer.echo(json.dumps(certificate.model_dump(mode="json") | {"verified": True}, indent=2))
+        of_evaluation = {} if evaluated is None else {"evaluation": evaluated.model_dump() | evaluated.figures()}
+        typer.echo(json.dumps(certificate.model_dump(mode="json") | of_evaluation | {"verified": True}, indent=2))
         return
     print_certificate(stdout_console(), certificate)
+    if evaluated is not None:
+        print_evaluation(stdout_console(), evaluated)
     assumptions = (f"\n - {each}" for each in certificate.assumptions)
     stdout_console().print("It holds if:", *assumptions, highlight=False)
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
+
+
+def _evaluation(bundle: Path, model_id: str) -> Evaluation | None:
+    """Return the evaluation that lies with a bundle, if one does. Raises BundleError for what is none of the model."""
+    path = bundle / EVALUATION_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text())
+        tier, figures = content.pop("tier"), content.pop("figures")
+        found = Evaluation.model_validate(content)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BundleError(f"{path} holds no evaluation: {error}") from error
+    if found.model_id != model_id:
+        raise BundleError(f"{path} is the evaluation of another model")
+    if figures != found.figures():
+        raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
+    return found
 
 
 def print_certificate(console: Console, certificate: Certified) -> None:
@@ -103,6 +125,7 @@ def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
         ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
+        *_choice(certificate),
         ("tolerance tau", f"{certificate.tolerance:g}"),
         ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
@@ -115,6 +138,7 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
     return [
         ("pay-once model", certificate.release),
         *_features(certificate),
+        *_choice(certificate),
         ("classes", str(len(certificate.classes))),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -122,6 +146,13 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
             if not isinstance(value, list | dict)
         ),
     ]
+
+
+def _choice(certificate: ProvenCertificate) -> list[tuple[str, str]]:
+    if (choice := certificate.choice) is None:
+        return []
+    candidates = ", ".join(f"{lam:g}" for lam in choice.lams)
+    return [("chosen on the records", f"from {candidates}, for rho = {to_rho(choice.cost.picorho):g} besides")]
 
 
 def _of_teachers(certificate: TeachersCertificate) -> list[tuple[str, str]]:
@@ -181,8 +212,11 @@ def export(
 
 
 @contextmanager
-def written(target: Path, content: bytes) -> Iterator[None]:
-    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing."""
+def written(target: Path, content: bytes = b"") -> Iterator[Path]:
+    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing.
+
+    Gives where it is until then, for content that is not known yet.
+    """
     if target.exists():
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
     draft = target.with_name(f".{target.name}.{os.getpid()}")
@@ -191,7 +225,7 @@ def written(target: Path, content: bytes) -> Iterator[None]:
             draft.write_bytes(content)
         except OSError as error:
             raise type(error)(error.errno, error.strerror, str(target)) from None
-        yield
+        yield draft
         draft.rename(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -269,10 +303,16 @@ def evaluate(
         )
     certificate = model.certificate
     tier = reported.tier or certificate.tiers[-1].name
-    if tier not in [each.name for each in certificate.tiers]:
-        raise TrainingError(f"there is no tier {tier!r}")
+    if tier not in (tiers := [each.name for each in certificate.tiers]):
+        raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
     asked = model.at(tier) if isinstance(model, TieredModel) else model
-    X, y, lineage = _rows(certificate, held_out)
+    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
+    if certificate.unit is not None and lineage == certificate.lineage:
+        raise TrainingError(
+            f"{certificate.name} protects all records of one {certificate.unit} together, and an evaluation one record "
+            "alone: its price would not be what the model's lineage counts. Evaluate it on records of others, with "
+            "--lineage of their own"
+        )
     target = reported.out or bundle / EVALUATION_FILE
     charged: list[str] = []
 
@@ -284,13 +324,14 @@ def evaluate(
         ]
         charged.extend(asyncio.run(_charge_both(ledger, wishes, lineage, budget)))
 
-    if target.exists():
-        raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
-    with counting("asking", len(y)) as more:
-        found = evaluation.evaluate(asked, X, y, whole, SystemRandomness(), parts, pay=pay, progress=lambda _: more(1))
-    content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
-    with written(target, json.dumps(content, indent=1).encode()):
-        pass
+    # What cannot be written is not paid for.
+    with written(target) as draft, _rows(certificate, held_out, lineage) as (X, y):
+        with counting("asking", len(y)) as more:
+            found = evaluation.evaluate(
+                asked, X, y, whole, SystemRandomness(), parts, pay=pay, progress=lambda _: more(1)
+            )
+        content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
+        draft.write_text(json.dumps(content, indent=1))
     print_evaluation(stdout_console(), found)
     for line in charged:
         typer.echo(line)
@@ -305,12 +346,16 @@ def _parts(report: str) -> tuple[Part, ...]:
     return cast(tuple[Part, ...], tuple(named))
 
 
-def _rows(certificate: ReleaseCertificate, held_out: HeldOut) -> tuple[Floats, Integers, str]:
-    """Return the rows (n, d), their classes (n,) and the lineage that pays. Raises TrainingError."""
-    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
+@contextmanager
+def _rows(certificate: ReleaseCertificate, held_out: HeldOut, lineage: str) -> Iterator[tuple[Floats, Integers]]:
+    """Give the rows (n, d) and their classes (n,), noted in the lineage that pays for good when that has succeeded.
+
+    Raises TrainingError.
+    """
     X, y, records = held_out.read_held_out(certificate, held_out.data, "--data", held_out.classes)
     if records is None:
-        return X, y, lineage
+        yield X, y
+        return
     known = KnownRecords(options.state_folder())
     with known.noted(lineage, known.digests(records)) as elsewhere:
         for name, (count, _) in elsewhere.items():
@@ -318,7 +363,7 @@ def _rows(certificate: ReleaseCertificate, held_out: HeldOut) -> tuple[Floats, I
                 f"{count:,} of the rows of {held_out.data} are in the lineage {name!r}, which would learn of them "
                 f"twice and pay once: let it pay, with --lineage {name}, or take these rows out"
             )
-    return X, y, lineage
+        yield X, y
 
 
 async def _charge_both(
@@ -330,7 +375,8 @@ async def _charge_both(
     """
     from service.opening import open_lineage, too_dear
 
-    said, by = [], options.operating_systems_user()
+    said: list[str] = []
+    by = options.operating_systems_user()
     async with where.opened() as ledger:
         await open_lineage(ledger, lineage, budget, by=by)
         for wish, what in zip(wishes, ("the model", "the evaluation"), strict=True):
@@ -338,7 +384,8 @@ async def _charge_both(
             try:
                 charge = await ledger.charge(wish)
             except BudgetExhausted as refused:
-                raise too_dear(what, wish.lineage, refused, "no evaluation was made") from None
+                outcome = "; ".join(["no evaluation was made", *said])
+                raise too_dear(what, wish.lineage, refused, outcome) from None
             if charge.charged:
                 said.append(f"the lineage {wish.lineage} was charged rho = {to_rho(charge.charged):g} for {what}")
     return said

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from training.certificate import CHOICE_ASSUMPTION
 from training.loading import load_model
 
 CSV = "age,income,ok\n" + "".join(
@@ -29,10 +30,15 @@ def test_a_choice_is_charged_to_the_lineage_and_the_head_has_what_was_chosen(run
     said = train(*CHOOSE, "--choose-budget", "12@1e-5", "--out", "model").stdout
     assert "the lineage people was charged rho = 1 for choosing" in said
     assert "Chosen: --lam" in said
-    assert load_model(run.folder / "model").certificate.strong_convexity in (10.0, 3000.0)
+    certificate = load_model(run.folder / "model").certificate
+    assert certificate.choice.lams == (10.0, 3000.0)
+    assert certificate.strong_convexity == certificate.choice.lam
+    assert certificate.assumptions[-1] == CHOICE_ASSUMPTION
+    assert "from 10, 3000, for rho = 1 besides" in " ".join(run("inspect", "model").stdout.replace("│", " ").split())
     assert 0 <= 10**12 - spent(run) < 10
     # Choosing again draws again, and is paid for again; released weights can be chosen for, too.
     train(*CHOOSE, "--release", "weights", "--price", "rho:0.1", "--out", "once")
+    assert load_model(run.folder / "once").certificate.choice.cost == certificate.choice.cost
     assert 0 <= 2 * 10**12 - spent(run) < 20
 
 
@@ -51,9 +57,19 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
         ((*CHOOSE, "--release", "dpsgd", "--price", "rho:0.1"), "goes with a head and --release weights"),
         (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
         (("--choose", "lam=3,4"), "what the choice costs"),
+        ((*CHOOSE, "--release", "weights"), "give either --price P"),
+        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(train, arguments, said):
+def test_options_that_do_not_go_together_are_refused(run, train, arguments, said):
+    (run.folder / "r.csv").unlink()  # records are not looked at
     printed = train(*arguments, "--out", "m", status=2).stderr
     assert said in " ".join(printed.replace("│", " ").split())
+
+
+def test_a_choice_is_not_paid_for_where_the_model_cannot_be(train):
+    wrong = ("--release", "weights", "--price", "rho:99")
+    said = train(*CHOOSE, "--choose-budget", "12@1e-5", *wrong, "--out", "m", status=1)
+    assert "must lie between" in said.stderr
+    assert "was charged" not in said.stdout

@@ -49,7 +49,24 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     # Whoever evaluates again draws again, and pays again; the model was paid for.
     run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--out", "again.json")
     assert spent(run) == {"people": model.certificate.tiers[0].cost.picorho, "held": 2 * found.law.cost.picorho}
-    assert "verified" in run("inspect", "model").stdout
+    inspected = run("inspect", "model").stdout
+    assert "verified" in inspected
+    assert f"evaluation {found.evaluation_id[:8]}" in inspected
+    assert json.loads(run("inspect", "model", "--json").stdout)["evaluation"]["accuracy"] == figures["accuracy"]
+
+
+def test_figures_that_do_not_follow_from_what_was_released_are_not_shown(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    run("evaluate", "model", "--data", "held.csv", *PRICE)
+    path = run.folder / "model" / "evaluation.json"
+    content = json.loads(path.read_text())
+    content["figures"]["accuracy"]["estimate"] += 0.01
+    path.write_text(json.dumps(content))
+    assert "do not follow from what was released" in run.fails("inspect", "model")
+    path.write_text(json.dumps(content | {"model_id": "0" * 32}))
+    assert "of another model" in run.fails("inspect", "model")
+    path.write_text("[]")
+    assert "holds no evaluation" in run.fails("inspect", "model")
 
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
@@ -83,3 +100,25 @@ def test_a_head_whose_answers_are_paid_for_one_by_one_is_refused(run, bundle):
     (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
     said = run.fails("evaluate", bundle, "--data", "held.csv", *PRICE, *BUDGET)
     assert "Train a pay-once model" in said
+
+
+def test_rows_that_were_not_paid_for_are_not_noted_in_a_lineage(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    assert "has no budget yet" in run.fails("evaluate", "model", "--data", "held.csv", "--lineage", "hedl", *PRICE)
+    run("evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, *BUDGET)
+
+
+def test_what_cannot_be_written_is_not_paid_for(run, model):
+    run("lineage", "set-budget", "model", *BUDGET)
+    before = spent(run)
+    run.fails("evaluate", "model", "--data", "held.csv", *PRICE, "--out", "nowhere/e.json")
+    assert spent(run) == before
+
+
+def test_a_model_of_units_is_not_evaluated_at_the_price_of_records(run):
+    rows = [row.replace("\n", f",{index % 7}\n") for index, row in enumerate(ROWS)]
+    (run.folder / "r.csv").write_text(HEADER.replace("\n", ",who\n") + "".join(rows))
+    run(*TRAIN, *SUMS, "--unit", "who")
+    (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
+    said = run.fails("evaluate", "model", "--data", "held.csv", *PRICE, *BUDGET)
+    assert "all records of one who together" in said

@@ -150,3 +150,14 @@ def test_names():
     for name in ("", "{tag}", "a b", "-a", "a" * 65, "..", ".a", "a/b"):
         with pytest.raises(TrainingError, match="a lineage is named"):
             check_lineage_name(name)
+
+
+def test_what_was_noted_inside_a_training_that_fails_stays(known, records):
+    def training():
+        with known.noted("patients", known.digests(records)):
+            noted(known, "patients", records)
+            raise TrainingError
+
+    with pytest.raises(TrainingError):
+        training()
+    assert list(among(known, records)) == ["patients"]

@@ -79,8 +79,8 @@ class Around:
 
     u = phi/||phi|| and v = (u - mean)/max(||u - mean||, CLOSEST), so that M v = (M u - M mean)/max(...), with
     ||u - mean||^2 = ||u||^2 - 2 <mean, u> + ||mean||^2: one product of matrices for all rows, and the same bits for a
-    row everywhere. The mean is rounded twice, the second time what the first left of it: the squared distance is off
-    by a few 2^-53, and at CLOSEST or farther the distance by less than 10^-8 of itself.
+    row whatever rows are beside it. The mean is rounded twice, the second time what the first left of it: the squared
+    distance is off by a few 2^-53, and at CLOSEST or farther the distance by less than 10^-8 of itself.
     """
 
     rows: Floats

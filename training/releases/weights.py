@@ -231,6 +231,7 @@ def release_weights(
         trained.feature_map,
         lineage,
         unit=trained.unit,
+        choice=trained.choice,
         cost=str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
         strong_convexity=trained.strong_convexity,
         tolerance=trained.tolerance,
