@@ -11,8 +11,8 @@ __all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivateClassi
 
 
 def __dir__() -> list[str]:
-    """Name what is imported late, too: completion in a shell or a notebook asks here."""
-    return sorted({*globals(), *__all__})
+    """Name what users import: completion in a shell or a notebook asks here."""
+    return __all__
 
 
 def __getattr__(name: str) -> object:

@@ -155,6 +155,11 @@ class _Questions:
             verify=True if trusting is None else trusting,
         )
 
+    def __repr__(self) -> str:
+        """Return whom it asks, without the key."""
+        model = "" if self._name is None else f", model={self._name!r}"
+        return f"{type(self).__name__}({self._url!r}{model})"
+
     def _ask(self, method: str, url: str, **more: Any) -> _Steps[httpx.Response]:
         """Ask until there is an answer, or no further try would help. Raises ServiceError."""
         for tried in range(1, self._attempts + 1):

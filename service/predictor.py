@@ -169,7 +169,8 @@ class Predictor(ABC):
         features = len(self._lower)
         for index, row in enumerate(instances):
             if len(row) != features:
-                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}", index)
+                named = ", or an object with a value for each column" if self.certificate.columns else ""
+                raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}{named}", index)
         packed = b"".join([self._packing(*row) for row in instances])  # four times as fast as numpy.array
         return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features))
 

@@ -6,6 +6,7 @@ The protocol (https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally)
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -59,7 +60,7 @@ def rows_of_invocation(body: bytes) -> tuple[Rows, str | None]:
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
     """
     try:
-        asked = _decode(body)
+        asked = _asked(body)
     except msgspec.ValidationError as error:
         raise _malformed(str(error)) from None
     given = [form for form in FORMS if getattr(asked, form) is not UNSET]
@@ -73,6 +74,22 @@ def rows_of_invocation(body: bytes) -> tuple[Rows, str | None]:
     if isinstance(asked.inputs, dict):
         return _of_columns(asked.inputs), tier
     return asked.dataframe_records or asked.instances or asked.inputs or [], tier  # UNSET is false
+
+
+def _asked(body: bytes) -> InvocationsRequest:
+    """Return what is asked. Like MLflow's own server it takes NaN, as its clients write missing values, for null."""
+    try:
+        return _decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        if b"NaN" not in body:
+            raise
+        try:
+            content = json.loads(body, parse_constant={"NaN": None}.__getitem__)
+        except (ValueError, KeyError):
+            raise error from None
+        return msgspec.convert(content, InvocationsRequest)
 
 
 def _of_split(frame: SplitFrame) -> Rows:

@@ -145,7 +145,14 @@ def test_the_package_names_its_client_where_completion_looks():
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert {"AsyncClient", "BudgetExhausted", "Client", "PrivateClassifier", "ServiceError"} <= set(said[0].split())
+    assert said[0].split() == [
+        "Answers",
+        "AsyncClient",
+        "BudgetExhausted",
+        "Client",
+        "PrivateClassifier",
+        "ServiceError",
+    ]
     assert said[1] == "[]"
 
 
@@ -157,6 +164,10 @@ def test_what_cannot_be_a_key_or_a_url_is_refused_without_repeating_the_key(serv
     for url in ("127.0.0.1:8000", "ftp://host", ""):
         with pytest.raises(ValueError, match="must begin with http"):
             Client(url, "key")
+
+
+def test_a_client_shows_whom_it_asks_and_not_its_key():
+    assert repr(Client("http://host:8000", "dp_secret", model="b")) == "Client('http://host:8000', model='b')"
 
 
 def test_a_key_read_from_a_file_may_end_in_a_newline(service, key):

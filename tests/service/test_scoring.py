@@ -133,6 +133,9 @@ def test_what_does_not_fit_is_refused_and_costs_nothing(http, body, status, kind
 def test_what_is_no_json_is_malformed(http):
     problem(http.post("/invocations", content=b"{"), 400, "malformed-json")
     problem(http.post("/invocations", content=b"\x1f\x8b"), 400, "invalid-request")
+    problem(http.post("/invocations", content=b'{"inputs": [[0, 0, 0, NaN]'), 400, "malformed-json")
+    problem(http.post("/invocations", content=b'{"inputs": [[0, 0, -Infinity, NaN]]}'), 400, "malformed-json")
+    problem(http.post("/invocations", content=b'{"inputs": [[0, 0, 0, NaN]]}'), 422, "invalid-rows")
 
 
 def test_all_rows_are_answered_or_none(http):
@@ -182,12 +185,17 @@ class TestOfAModelWithASchema:
         for path, sent in (
             ("/invocations", {"json": {"dataframe_split": split}}),
             ("/invocations", {"json": {"dataframe_records": rows}}),
+            ("/invocations", {"content": json.dumps({"dataframe_split": split}).replace("null", "NaN")}),
             ("/predict", {"content": frame.to_csv(index=False), "headers": {"Content-Type": "text/csv"}}),
         ):
             again = http.post(path, **sent)
             assert again.status_code == 200, again.text
             assert again.json()["predictions"] == answered["predictions"]
             assert again.json()["receipt"]["charged_rows"] == 0
+
+    def test_a_list_of_numbers_is_told_to_name_the_columns(self, http):
+        refused = http.post("/predict", json={"instances": [[1, 2, 3]]})
+        assert "or an object with a value for each column" in problem(refused, 422, "invalid-rows")["detail"]
 
     def test_its_document_is_answered(self, http):
         document = http.get("/openapi.json").json()
