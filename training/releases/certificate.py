@@ -68,8 +68,8 @@ CHOSEN_ASSUMPTIONS = (
     "One option was chosen among candidates by noisy scores, which the cost covers. The candidates, and every other "
     "number, were chosen without looking at the private records.",
     "The other candidates' models were paid for with this one and were deleted, unseen, and so were the exact scores: "
-    "that is the owner's word. The noisy scores and the choice are seen with this certificate: the lineage has paid for "
-    "them, and the account of a client who does not hold the model has not.",
+    "that is the owner's word. The noisy scores and the choice are seen with this certificate: the lineage has paid "
+    "for them, and the account of a client who does not hold the model has not.",
 )
 """What a release that was chosen among several assumes besides."""
 
