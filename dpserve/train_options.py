@@ -35,7 +35,7 @@ FEATURES = "Features"
 SOLVER = "The solver"
 PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
-CHOICE = "--choose, in place of --lam"
+CHOICE = "--choose, in place of an option"
 DPSGD = "--release dpsgd"
 TEACHERS = "--teachers, in place of --release"
 _KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
@@ -254,12 +254,16 @@ class TrainOptions(NewBundle):
 
     choose: str | None = option(
         None,
-        "lam=L1,L2,...: values of Lambda to try on a sixth of the records, kept back by a keyed hash. For a head and "
-        "--release weights, with --records-declared.",
+        "OPTION=V1,V2,...: values to try on a sixth of the records, kept back by a keyed hash. For a head lam, with "
+        "--records-declared and --choose-price. For --release weights and objective lam, for dpsgd hidden, activation, "
+        "steps, learning-rate, sampling-rate or gradient-clip: up to 16 models share --price, and the best one stays.",
         panel=CHOICE,
     )
     choose_price: str | None = option(
-        None, "What the choice costs the lineage: rho:R, noise-multiplier:M or epsilon:E@DELTA.", panel=CHOICE
+        None,
+        "Among heads, or of the head that --release weights starts from: what the choice costs the lineage, beside the "
+        "model: rho:R, noise-multiplier:M or epsilon:E@DELTA.",
+        panel=CHOICE,
     )
     choose_budget: str | None = option(
         None, "E@DELTA: the lineage's budget, where it has no account yet.", panel=CHOICE

@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from accounting.budgets import Budget
 from accounting.ledger import BudgetExhausted, HoldRequest, Ledger
@@ -28,6 +30,7 @@ from training.feature_maps import Fourier, Hog
 from training.kinds import Certified, Job
 from training.lineage import KnownRecords, overlap, owner_key
 from training.planning import rules
+from training.releases.certificate import ReleaseCertificate
 from training.releases.objective import NO_UNITS
 
 _ROWS_IN_A_PART = 256
@@ -60,9 +63,7 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         kind == "teachers" or budget or given.image_shape or given.cross or given.features not in ("auto", "identity")
     ):
         raise WrongOption("encoder", "goes with none of --features, --image-shape, --cross, --teachers and --budget")
-    if given.choose is not None and (budget is not None or given.unit is not None or ray):
-        raise WrongOption("choose", "goes with none of --budget, --unit and --engine")
-    _check_choice(given)
+    candidates = _is_among_releases(given)
     if budget is None and (given.queries is not None or given.public is not None):
         raise WrongOption("public" if given.queries is None else "queries", "goes with --budget")
     plain = budget is None and given.choose is None
@@ -85,6 +86,8 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
             state_folder(),
             console,
         )
+        if candidates:
+            return _chosen_release(job, given), warning
         job = _with_choice(job, given)
         if budget is not None:
             kind, job = _planned(job, given, budget)
@@ -209,22 +212,38 @@ def rows_in_both(rows: Records, private: Records) -> int:
     return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
 
 
-def _check_choice(given: TrainOptions) -> None:
-    """Raise WrongOption for options that no choice, or this one, goes with."""
+def _is_among_releases(given: TrainOptions) -> bool:
+    """Tell whether pay-once models are chosen among: with --choose-price exact heads are. Raises WrongOption."""
     if given.choose is None:
         for name in ("choose_price", "choose_budget"):
             if getattr(given, name) is not None:
                 raise WrongOption(name, "goes with --choose")
-        return
+        return False
+    if given.budget is not None or given.engine != LOCAL:
+        raise WrongOption("choose", "goes with neither --budget nor --engine")
+    if given.kind is None or given.choose_price is not None:
+        _check_choice(given, given.choose, given.of_kinds())
+        return False
+    # It needs what trains and loads.
+    from training.releases.choice import check
+
+    check(given.kind, given.of_kinds(), *_candidates(given.choose))
+    return True
+
+
+def _check_choice(given: TrainOptions, choose: str, options: Mapping[str, Any]) -> None:
+    """Raise WrongOption for what does not go with a choice among heads."""
+    if given.unit is not None:
+        raise WrongOption("choose", "goes with --unit for pay-once models alone, and without --choose-price")
     if given.kind not in (None, "weights"):
-        raise WrongOption("choose", f"goes with a head and --release weights, not {given.kind}")
-    if "lam" in given.of_kinds():
+        raise WrongOption("choose_price", f"goes with a head and --release weights; {given.kind} has --price for it")
+    if "lam" in options:
         raise WrongOption("lam", "is what is chosen: leave it out")
-    lams = _lams(given.choose)
+    lams = _lams(choose)
     if given.choose_price is None:
         raise WrongOption("choose_price", "is needed: what the choice costs the lineage")
     # A choice is paid for before the model is trained: what is wrong with the model is said before.
-    options = {name: value for name, value in given.of_kinds().items() if name != "records_declared"}
+    options = {name: value for name, value in options.items() if name != "records_declared"}
     kinds.check(given.kind, options | {"lam": lams[0]})
     if given.kind == "weights":
         kinds.tiers(options)
@@ -245,11 +264,10 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
 
     def pay(cost: Cost) -> None:
-        asyncio.run(_charge(ledger_location(given.choose_ledger), job.lineage, cost, budget))
+        wish = (job.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
+        asyncio.run(_charge(given, HoldRequest(*wish), budget))
         typer.echo(f"the lineage {job.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
-        known = KnownRecords(job.state)
-        with known.noted(job.lineage, known.digests(job.records)):
-            pass  # that they were chosen by is known from now on, whatever becomes of the training
+        _note(job)
 
     key = owner_key(job.state / "lineage.key")
     with console.steps_with_progress(len(lams), "choosing") as report:
@@ -277,14 +295,81 @@ def _budget(text: str) -> Budget:
     return Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian")
 
 
-async def _charge(location: str, lineage: str, cost: Cost, budget: Budget | None) -> None:
+async def _charge(given: TrainOptions, wish: HoldRequest, budget: Budget | None) -> None:
     # Training should not wait for what answers.
     from service.opening import open_lineage, too_dear
 
-    wish = HoldRequest(lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
-    async with Ledger.open(location, journals=journals_folder()) as ledger:
-        await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
+        await open_lineage(ledger, wish.lineage, budget, by=operating_systems_user())
         try:
             await ledger.charge(wish)
         except BudgetExhausted as refused:
-            raise too_dear("the choice", lineage, refused, "nothing was chosen") from None
+            raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
+
+
+async def _check_account(given: TrainOptions, lineage: str, price: int, budget: Budget | None) -> None:
+    """Raise before training what would be raised after it."""
+    from service.opening import open_lineage, too_dear
+
+    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
+        account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+    if account.remaining < price:
+        refused = BudgetExhausted("lineage", price, account.spent, account.budget.picorho, account.remaining)
+        raise too_dear("the choice", lineage, refused, "nothing was chosen")
+
+
+def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
+    """Train the candidates of --choose, charge the lineage for all, keep the best, and print the noisy scores."""
+    # Other trainings should not wait for what these import.
+    from service.pay_once import hold_request
+    from training.releases.choice import choose_release
+
+    assert given.kind is not None
+    assert given.choose is not None
+    option, values = _candidates(given.choose)
+    budget = None if given.choose_budget is None else _budget(given.choose_budget)
+    asyncio.run(_check_account(given, job.lineage, job.price(), budget))
+
+    def pay(certificate: ReleaseCertificate) -> None:
+        (tier,) = certificate.tiers
+        asyncio.run(_charge(given, hold_request(certificate, "", tier.name, time.time()), budget))
+        cost = to_rho(tier.cost.picorho)
+        typer.echo(f"the lineage {job.lineage} was charged rho = {cost:g} for all {len(values)} candidates")
+        _note(job)
+
+    certificate = choose_release(given.kind, job, option, values, SystemRandomness(), pay=pay)
+    among = certificate.chosen_among
+    assert among is not None
+    shown = ", ".join(f"{each}: {score:,.0f}" for each, score in zip(values, among.scores, strict=True))
+    typer.echo(
+        f"Chosen: --{option.replace('_', '-')} {among.chosen}. Noisy scores (right answers less wrong ones), each "
+        f"+- {among.vector.standard_deviation:.2g}: {shown}"
+    )
+    return certificate
+
+
+def _note(job: Job) -> None:
+    """Note in the lineage that its records were chosen by, whatever becomes of the training."""
+    known = KnownRecords(job.state)
+    with known.noted(job.lineage, known.digests(job.records)):
+        pass
+
+
+def _candidates(text: str) -> tuple[str, dict[str, Any]]:
+    """Return an option's name, and its values by their texts. Raises WrongOption."""
+    name, equals, listed = text.partition("=")
+    option, words = name.removeprefix("--").replace("-", "_"), [word.strip() for word in listed.split(",")]
+    field = TrainOptions.model_fields.get(option)
+    if not equals or field is None:
+        raise WrongOption("choose", f"takes OPTION=V1,V2,..., two values or more, not {text!r}")
+    kind: Any = field.annotation
+    many = "list" in str(kind)
+    try:
+        read = [TypeAdapter(kind).validate_python([word] if many else word) for word in words]
+    except ValidationError as error:
+        raise WrongOption(
+            "choose", f"{name}: {error.errors()[0]['msg'].lower()}, not {error.errors()[0]['input']!r}"
+        ) from error
+    if any(value in read[:place] for place, value in enumerate(read)):
+        raise WrongOption("choose", f"takes each value once, not {text!r}")
+    return option, dict(zip(words, read, strict=True))

@@ -8,6 +8,8 @@ results on the private records" has a price, which goes to the lineage with all 
 Sums and not means: how many records validate is private. `most`, a public number, is how many of them count, in the
 order of their hashes, and what sums are divided by.
 
+Pay-once models are chosen among by `training.releases.choice`.
+
 Not offered: a random number of trainings of pay-once models, of which the best is kept (Liu and Talwar 2019; Papernot
 and Steinke 2022). With runs of rho-zCDP, Theorem 2 of the latter bounds its Renyi divergence by some f(alpha) = rho
 alpha + c + ln E[K]/(alpha - 1), without bound as alpha goes to 1. As divergences grow with alpha, it is at most the
@@ -22,7 +24,7 @@ candidates its noise is no smaller: at equal rho 0.9 against 1.2 standard deviat
 import hashlib
 import hmac
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +48,7 @@ ONE_IN = 6
 MOST_RECORDS = 2**20
 _GRID = 2**30
 _PURPOSE = b"dpserve: which records validate\0"
+_OF_UNIT = b"dpserve: which units validate\0"
 
 
 @dataclass(frozen=True)
@@ -120,21 +123,33 @@ def choice_for(lams: Sequence[float], records_declared: int, whole: int, recipe:
 
 
 def parted(records: Records, key: bytes, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that train and those that validate and count, each by a keyed hash of the record alone.
-
-    key: the owner's secret. A record is its features and its label as 64-bit numbers.
-    """
+    """Return the rows that train and those that validate and count: see `keyed`."""
     training: list[int] = []
     validating: list[tuple[bytes, int]] = []
-    for index, (row, label) in enumerate(zip(records.X, records.y, strict=True)):
-        content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
-        digest = hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+    for index, digest in enumerate(keyed(records, key)):
         if int.from_bytes(digest[:8], "little") % ONE_IN:
             training.append(index)
         else:
             validating.append((digest[8:], index))
     counted = [index for _, index in sorted(validating)[:most]]
     return np.array(training, dtype=np.int64), np.array(counted, dtype=np.int64)
+
+
+def keyed(records: Records, key: bytes) -> Iterator[bytes]:
+    """Yield a keyed hash of each record alone, or of its privacy unit's name. key: the owner's secret.
+
+    A record is its features and its label as 64-bit numbers. Raises TrainingError for units without names.
+    """
+    if records.units is None:
+        for row, label in zip(records.X, records.y, strict=True):
+            # 0.0 and -0.0 are the same number.
+            content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
+            yield hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+        return
+    if records.units.names is None:
+        raise TrainingError("the units have no names, which say whether they validate")
+    of_unit = [hmac.digest(key, _OF_UNIT + name.tobytes(), hashlib.sha256) for name in records.units.names]
+    yield from (of_unit[unit] for unit in records.units.of)
 
 
 def choose(

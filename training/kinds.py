@@ -69,11 +69,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of model is trained and saved, and which options say how. needed: those without which it cannot be."""
+    """How a kind of model is trained and saved, and which options say how. needed: those without which it cannot be.
+
+    choosable: those among whose values `training.releases.choice` may choose.
+    """
 
     train: Callable[[Job], Certified]
     options: tuple[str, ...]
     needed: tuple[str, ...] = ()
+    choosable: tuple[str, ...] = ()
 
 
 def train(kind: str | None, job: Job) -> Certified:
@@ -227,13 +231,14 @@ HEAD = Kind(_train_head, ("lam", "tolerance"), ("lam",))
 
 KINDS: Mapping[str, Kind] = {
     "class-sums": Kind(_train_class_sums, ("price", "records_declared"), ("price",)),
-    "objective": Kind(_train_objective, ("lam", "tolerance", "price"), ("price",)),
-    "weights": Kind(_train_weights, ("lam", "tolerance", "price", "tier"), ("lam",)),
+    "objective": Kind(_train_objective, ("lam", "tolerance", "price"), ("price",), ("lam",)),
+    "weights": Kind(_train_weights, ("lam", "tolerance", "price", "tier"), ("lam",), ("lam",)),
     "teachers": Kind(_train_teachers, ("teachers", "rule", *_OF_NETWORKS)),
     "dpsgd": Kind(
         _train_dpsgd,
         ("price", "records_declared", *_OF_NETWORKS, "sampling_rate", "sampling", "step_noise", "gradient_clip"),
         ("price", "records_declared"),
+        (*_OF_NETWORKS, "sampling_rate", "gradient_clip"),
     ),
 }
 """By name: models that are private themselves, and teachers, each of whose answers is paid for."""

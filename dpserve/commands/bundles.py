@@ -16,6 +16,7 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import BudgetExhausted, HoldRequest, UnknownLineage
+from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
@@ -149,6 +150,16 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
 
 
 def _choice(certificate: ProvenCertificate) -> list[tuple[str, str]]:
+    if isinstance(certificate, ReleaseCertificate) and (among := certificate.chosen_among) is not None:
+        shares = ", ".join(
+            f"{each} (rho {float(Cost.parse(cost).rho):.4g}, score {score:,.0f})"
+            for each, cost, score in zip(among.candidates, among.costs, among.scores, strict=True)
+        )
+        return [
+            (f"{among.option.replace('_', '-')} was chosen", f"{among.chosen}, among {shares}, all paid for"),
+            ("by noisy scores", f"{among.by}, of standard deviation {among.vector.standard_deviation:.3g}"),
+            ("records that validate", among.validating),
+        ]
     if (choice := certificate.choice) is None:
         return []
     candidates = ", ".join(f"{lam:g}" for lam in choice.lams)

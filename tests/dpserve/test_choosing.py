@@ -1,4 +1,4 @@
-"""`dpserve train --choose`: Lambda chosen on the private records, and what the lineage pays for it."""
+"""`dpserve train --choose`: what is chosen on the private records, and what the lineage pays for it."""
 
 import json
 
@@ -13,6 +13,7 @@ CSV = "age,income,ok\n" + "".join(
 TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120")
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people")
 CHOOSE = ("--choose", "lam=10,3000", "--choose-price", "rho:1", "--records-declared", "600")
+AMONG = ("--release", "dpsgd", "--choose", "hidden=0,4", "--records-declared", "600", "--steps", "20")
 
 
 @pytest.fixture
@@ -42,6 +43,40 @@ def test_a_choice_is_charged_to_the_lineage_and_the_head_has_what_was_chosen(run
     assert 0 <= 2 * 10**12 - spent(run) < 20
 
 
+def test_the_lineage_pays_for_all_candidates_before_the_best_one_is_there_and_never_again(run, train):
+    said = train(*AMONG, "--price", "rho:1", "--choose-budget", "12@1e-5", "--out", "model").stdout
+    assert "charged rho = 1 for all 2 candidates" in said
+    assert "Chosen: --hidden" in said
+    assert "Noisy scores (right answers less wrong ones)" in said
+    assert 0 <= 10**12 - spent(run) < 10
+    charged = spent(run)
+    run("export", "model", "--to", "safetensors")
+    assert spent(run) == charged
+    shown = " ".join(run("inspect", "model").stdout.split())
+    assert "hidden was chosen" in shown
+    assert "among 0 (rho 0.5, score" in shown
+    assert "one in 6, by a keyed hash of the record or its unit" in shown
+    assert "right answers less wrong ones on the records that validate, with Gaussian noise" in shown
+
+
+def test_candidates_that_the_lineage_does_not_pay_for_leave_nothing(run, train):
+    said = train(*AMONG, "--price", "rho:1", "--choose-budget", "1@1e-5", "--out", "m", status=1)
+    assert "nothing was chosen" in said.stderr
+    assert "Chosen" not in said.stdout
+    assert not (run.folder / "m").exists()
+    assert spent(run) == 0
+
+
+def test_units_are_chosen_by_as_a_whole(run, train):
+    (run.folder / "r.csv").write_text(
+        "".join(f"{line},{'who' if not at else at // 3}\n" for at, line in enumerate(CSV.splitlines()))
+    )
+    train(*AMONG, "--price", "rho:1", "--choose-budget", "12@1e-5", "--unit", "who", "--out", "model")
+    certificate = load_model(run.folder / "model").certificate
+    assert certificate.unit == "who"
+    assert certificate.chosen_among.option == "hidden"
+
+
 def test_what_cannot_be_paid_for_is_not_chosen(run, train):
     without = train(*CHOOSE, "--out", "m", status=1).stderr
     assert "has no budget yet" in without
@@ -60,6 +95,14 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
         ((*CHOOSE, "--release", "weights"), "give either --price P"),
         ((*CHOOSE, "--price", "rho:0.1"), "goes with --release"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
+        ((*AMONG, "--budget", "rho:1"), "goes with neither --budget nor --engine"),
+        ((*AMONG, "--engine", "ray", "--price", "rho:1"), "goes with neither --budget nor --engine"),
+        ((*AMONG, "--price", "rho:0.0007"), "too small for 2 candidates"),
+        ((*AMONG[:2], "--choose", "hidden=0,00", "--price", "rho:1"), "each value once"),
+        ((*AMONG[:2], "--choose", "hidden=0,some", "--price", "rho:1"), "valid integer"),
+        ((*AMONG[:2], "--choose", "width=1,2", "--price", "rho:1"), "takes OPTION=V1,V2"),
+        (("--teachers", "3", "--choose", "teachers=2,3"), "no option"),
+        (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "no option"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, train, arguments, said):

@@ -117,6 +117,8 @@ class WeightsCertificate(ReleaseCertificate):
     def _names_differ(self) -> Self:
         if len({tier.name for tier in self.precisions}) < len(self.precisions):
             raise ValueError("a tier is named twice")
+        if self.chosen_among is not None and len(self.precisions) > 1:
+            raise ValueError("weights that were chosen have one precision")
         return self
 
     @property
@@ -127,7 +129,7 @@ class WeightsCertificate(ReleaseCertificate):
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The precisions that can be held, the coarsest first."""
-        return tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
+        return super().tiers if self.chosen_among else tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
 
     def derived_cost(self) -> Cost:
         """Return the composition of what was drawn: the module's statements 1 and 5."""
