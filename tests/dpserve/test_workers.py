@@ -206,6 +206,8 @@ def test_a_worker_dies_and_the_service_goes_on_and_answers_all_that_it_charged(s
 def test_a_worker_is_replaced_where_the_budget_now_pays_for_no_row(served, run):
     service = served("--log-format", "json")
     former = workers(service.process.pid)
+    for each in service.one_each("none"):
+        assert [each.get("/budget").status_code for _ in range(2)] == [401, 401]  # the first is logged by then
     run("lineage", "set-budget", "model", "--rho", PRICE / 2, "--delta", 1e-6)
     os.kill(former[1], signal.SIGKILL)
     when(lambda: len(set(workers(service.process.pid)) - {former[1]}) == 2)
