@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.runtime-installed
 TESTS := $(VENV)/.tests-installed
 # More than there are processors: a test waits for stores and services as long as it computes.
-TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 2)")
+TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
 .PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories release clean
 
