@@ -69,13 +69,13 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
     plain = budget is None and given.choose is None
     lineage, records = given.read_all(*([lambda: kinds.check(kind, given.of_kinds())] if plain else []))
     feature_map = given.feature_map(records.declaration, encoder)
-    if encoder is not None:
-        # It takes its time, and keeps what it has computed.
-        with console.steps_with_progress(len(records), "features") as done:
-            for start in range(0, len(records), _ROWS_IN_A_PART):
-                feature_map(records.X[start : start + _ROWS_IN_A_PART], {})
-                done(min(start + _ROWS_IN_A_PART, len(records)))
     with trained_once(given, lineage, records) as warning:
+        if encoder is not None:
+            # It takes its time, and keeps what it has computed.
+            with console.steps_with_progress(len(records), "features") as done:
+                for start in range(0, len(records), _ROWS_IN_A_PART):
+                    feature_map(records.X[start : start + _ROWS_IN_A_PART], {})
+                    done(min(start + _ROWS_IN_A_PART, len(records)))
         job = Job(
             records,
             given.model_name,
