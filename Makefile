@@ -1,5 +1,7 @@
 # `make demo`, `make serve` and `make test` need Python 3.11 or newer, git, make and a C compiler, and nothing else.
 PYTHON ?= python3
+# `make test-all` takes these in turn: names or paths. It skips those that are not on the machine.
+PYTHONS ?= python3.11 python3.12 python3.13
 PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +10,7 @@ TESTS := $(VENV)/.tests-installed
 # More than there are processors: a test waits for stores and services as long as it computes.
 TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
-.PHONY: demo serve test test-all faults bench bench-quick lint docs proto lock advisories release clean
+.PHONY: demo serve test test-all test-whole faults bench bench-quick lint docs proto lock advisories release clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -19,8 +21,20 @@ serve: $(RUN)
 test: lint
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) -m "not slow"
 
-# Everything, and every fault in full: about an hour on two cores.
+# The demonstration and everything, in full, on each of PYTHONS: on two cores about an hour for each of them.
 test-all: lint
+	@for python in $(PYTHONS); do \
+		version=$$($$python -c 'import platform; print(platform.python_version())' 2>/dev/null) || \
+			{ skipped="$$skipped $$python"; continue; }; \
+		echo "Python $$version:"; \
+		$(MAKE) --no-print-directory test-whole PYTHON=$$python VENV=.venvs/$$version && \
+			passed="$$passed $$version" || failed="$$failed $$version"; \
+	done; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}; not on this machine:$${skipped:- none}"; \
+	test -n "$$passed" && test -z "$$failed"
+
+test-whole: $(TESTS)
+	@$(BIN)/dpserve demo
 	@DPSERVE_FAULTS=full $(BIN)/pytest -q -n $(TEST_WORKERS)
 
 faults: $(TESTS)
@@ -48,6 +62,8 @@ proto: $(TESTS)
 # What images are built from: the newest that pyproject.toml allows, in a folder where nothing else is installed. With
 # PyTorch and its CUDA libraries this takes some gigabytes.
 lock:
+	@grep -q "^ARG PYTHON_IMAGE=python:$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')\." Dockerfile || \
+		{ echo "set PYTHON to one of the version that the Dockerfile names: others get other packages"; exit 1; }
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install --quiet --disable-pip-version-check '.[grpc,jwt,onnx,otel,torch]'
 	@(sed -n 1p deploy/constraints.txt; build/lock/bin/pip freeze --all --exclude dpserve --exclude pip) > build/constraints.txt
@@ -89,4 +105,4 @@ $(TESTS): pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(RUN)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venvs build dist *.egg-info

@@ -91,11 +91,11 @@ def identifiability_of(composition: Composition, rho: float, epsilon: float, del
 
 def identifiability_at_limit(budget: Budget) -> Identifiability:
     """Return the bounds on what an account with this budget may ever tell, whatever is asked and wherever one stops."""
-    epsilon = budget.epsilon_at(budget.picorho)
+    epsilon = budget.epsilon_at(budget.limit)
     return Identifiability(
-        posterior_belief_bound=budget.posterior_belief_at(budget.picorho),
+        posterior_belief_bound=budget.posterior_belief_at(budget.limit),
         posterior_belief_at_epsilon=identifiability.posterior_belief(epsilon),
-        membership_advantage_bound=budget.advantage_at(budget.picorho),
+        membership_advantage_bound=budget.advantage_at(budget.limit),
         advantage_bound_from_epsilon_delta=identifiability.advantage(epsilon, budget.delta),
     )
 
@@ -114,7 +114,7 @@ def attack_power(
 
     It holds for a composition settled beforehand. Where the client chose the prices, this is the composition of one
     branch: Laplace(1), and by its outcome Laplace(3) or Gaussian(mu = 2), has compositions that allow a true positive
-    rate of at most 0.441 at a false positive rate of 0.01, and a test that reaches 0.458.
+    rate of at most 0.441 at a false positive rate of 0.01, and a test that reaches 0.480.
     """
     composition, ideal_delta = _coins_off(composition, delta)
     levels = np.asarray(rates, dtype=np.float64)
@@ -128,7 +128,7 @@ def attack_power(
 
 def attack_power_at_limit(budget: Budget, rates: tuple[float, ...] = FALSE_POSITIVE_RATES) -> tuple[AttackPower, ...]:
     """Return the greatest true positive rates against all that an account with this budget may ever tell."""
-    return _at_rates(rates, budget.true_positive_rates_at(budget.picorho, rates))
+    return _at_rates(rates, budget.true_positive_rates_at(budget.limit, rates))
 
 
 def _at_rates(rates: Iterable[float], powers: Iterable[float]) -> tuple[AttackPower, ...]:

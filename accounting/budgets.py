@@ -1,9 +1,9 @@
 """Budgets: how much one account may ever learn, given in the owner's words and kept as a whole number.
 
-Whatever the words, a budget becomes picorho, rounded down, before the first release, and the ledger admits a
-release when an integer sum stays within it. That filter (Rogers, Roth, Ullman and Vadhan 2016) is valid when a client
-chooses rows, mechanisms and prices by what it has seen so far, and stops when it likes. Let the prices add up to at
-most B in every course of events, P and Q the laws of everything the client sees.
+Whatever the words, a budget becomes a whole number of 1e-12 of rho or of epsilon, rounded down, before the first
+release, and the ledger admits a release when an integer sum stays within it. That filter (Rogers, Roth, Ullman and
+Vadhan 2016) is valid when a client chooses rows, mechanisms and prices by what it has seen so far, and stops when it
+likes. Let the prices add up to at most B in every course of events, P and Q the laws of everything the client sees.
 
 zCDP (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse, Ramdas, Rogers and Wu 2023): let L be the logarithm of dP/dQ of
 the answers so far, S the prices so far. Given the past, the next answer has E_Q[e^(alpha dL)] <= e^(alpha (alpha-1)
@@ -16,16 +16,27 @@ mu-GDP is a post-processing of N(0, mu^2) under Q and N(mu^2, mu^2) under P (Bla
 is seen is a post-processing of its path to the time 2 B, however the times are chosen on the way and wherever one
 stops before: sqrt(2 B)-GDP.
 
-Both arguments end at B. Of the amount S spent at a moment that the client chose they say nothing: it is an outcome,
-and stopping where L is large for S is a strategy. Nor do they know more of the prices than their sum: the exact
-composition of the prices that were in fact paid is that of one branch, and holds for none of the others. So every
-figure here is a function of an amount of rho alone. At the limit it holds for every client. At what was spent it holds
-if that total was settled beforehand, however the prices in it were chosen.
+Pure epsilon (basic composition as a filter; Rogers, Roth, Ullman and Vadhan 2016, Section 5): given the past, the next
+answer moves L by at most its price, which is known before it is drawn. So |L| <= S <= B in every course of events, and
+P(E) <= e^B Q(E) for every event E: B-DP. Prices are whole numbers of 1e-12 of epsilon, rounded up.
 
-An account that accepts only Gaussian charges is converted by the exact Gaussian curve with mu^2 = 2 rho, any
-other by the zCDP conversion. An account that accepts unproven charges adds up claims: its figures are none of them
+All three arguments end at B, which is settled before the first answer. An owner who raises it for clients that saw
+answers lets them choose the end: a bound in rho at the limit that came to be can fail then, as at a moment that the
+client chose. `Budget.posterior_belief_raised` holds all the same, and so does what is said of another account that pays
+for the same answers and was not raised. In pure epsilon nothing is lost: |L| is at most the limit that came to be. An
+owner who raises it by the records themselves tells about them: nothing here bounds that.
+
+Of the amount S spent at a moment that the client chose they say nothing: it is an
+outcome, and stopping where L is large for S is a strategy. Nor do they know more of the prices than their sum: the
+exact composition of the prices that were in fact paid is that of one branch, and holds for none of the others. So every
+figure here is a function of one amount alone, of rho or of epsilon. At the limit it holds for every client. At what was
+spent it holds if that total was settled beforehand, however the prices in it were chosen.
+
+An account that accepts only Gaussian charges is converted by the exact Gaussian curve with mu^2 = 2 rho, any other by
+the zCDP conversion. An account that accepts pure charges counts epsilon itself, and its delta is the sampler's alone
+(`sampling_error.PURE_DELTA`). An account that accepts unproven charges adds up claims: its figures are none of them
 bounds, and every report of it says so. The choice is made when the account is opened, never by looking at what was
-charged. Every conversion uses delta less the share reserved for the sampler (`accounting.sampling_error`), so
+charged. Every conversion of rho uses delta less the share reserved for the sampler (`accounting.sampling_error`), so
 the (epsilon, delta) stated hold for the noise as drawn.
 """
 
@@ -39,15 +50,27 @@ from typing import Literal, Self, cast, get_args
 import numpy as np
 
 from accounting import conversions, domains, identifiability, picorho, sampling_error, tradeoff
+from accounting.currency import EPSILON, RHO, Currency
 from accounting.losses import Cost
 
-Accepts = Literal["gaussian", "any", "unproven"]
+Accepts = Literal["gaussian", "any", "pure", "unproven", "unproven-pure"]
+"""Which charges an account accepts, and so what it counts: epsilon where the name ends in `pure`, otherwise rho."""
 
 _PAYERS: dict[str, tuple[Accepts, ...]] = {
     "gaussian": ("gaussian", "any", "unproven"),
-    "proven": ("any", "unproven"),
-    "unproven": ("unproven",),
+    "proven": ("any", "pure", "unproven", "unproven-pure"),
+    "unproven": ("unproven", "unproven-pure"),
 }
+
+
+def currency_of(accepts: str) -> Currency:
+    """Return what an account that accepts these charges counts."""
+    return EPSILON if accepts in ("pure", "unproven-pure") else RHO
+
+
+def is_unproven(accepts: str) -> bool:
+    """Return whether an account may pay for what is only claimed, so that none of its figures is a bound."""
+    return accepts in ("unproven", "unproven-pure")
 
 
 Scope = Literal["client", "group", "lineage"]
@@ -61,38 +84,43 @@ MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
 
 @dataclass(frozen=True)
 class Refill:
-    """What an account may spend in each calendar period, in UTC: at most `picorho`. What is not spent lapses.
+    """What an account may spend in each calendar period, in UTC: at most `amount`, in 1e-12 of what it counts.
+
+    What is not spent lapses.
 
     It spreads a budget over time and adds nothing to it: the account's limit bounds all periods together, and no
     figure of privacy here depends on a refill. Epsilon does not add up: one of 1 a month is no promise of 1 for each.
     """
 
-    picorho: int
+    amount: int
     period: Period
 
     def __post_init__(self) -> None:
         """Refuse a refill of nothing, and of a period that the calendar does not have."""
         if self.period not in get_args(Period):
             raise ValueError(f"a refill is for each {', '.join(get_args(Period))}, not {self.period!r}")
-        if not 0 < self.picorho <= picorho.LARGEST:
-            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} picorho, not be {self.picorho}")
+        if not 0 < self.amount <= picorho.LARGEST:
+            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} of 1e-12, not be {self.amount}")
 
     @classmethod
     def parse(cls, text: str, accepts: Accepts) -> Self:
         """Read a refill as the owner writes it, rounded down: `rho:R/PERIOD` or `epsilon:E@DELTA/PERIOD`.
 
-        An epsilon is that of one period by itself, for an account that `accepts` these charges. Raises ValueError.
+        An epsilon is that of one period by itself, for an account that `accepts` these charges. One that counts pure
+        epsilon takes `epsilon:E/PERIOD`. Raises ValueError.
         """
         amount, _, period = text.rpartition("/")
         kind, _, number = amount.partition(":")
         epsilon, _, delta = number.partition("@")
         try:
-            if kind == "rho":
+            if kind == "rho" and currency_of(accepts) is RHO:
                 most = picorho.budget(Fraction(number))
             elif kind == "epsilon":
-                most = Budget.from_epsilon_delta(float(epsilon), float(delta), accepts).picorho
+                most = Budget.from_epsilon_delta(float(epsilon), float(delta or 0), accepts).limit
             else:
-                raise ValueError("it begins with neither rho: nor epsilon:")
+                raise ValueError(
+                    "the account counts pure epsilon" if kind == "rho" else "it begins with neither rho: nor epsilon:"
+                )
             return cls(most, cast(Period, period))
         except ValueError as error:
             raise ValueError(
@@ -115,14 +143,15 @@ def accepts_for(cost: Cost) -> Accepts:
 
 @dataclass(frozen=True)
 class Budget:
-    """At most `picorho` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
+    """At most `limit` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
 
-    `refill`: how much of it in each period, if the owner said so.
+    limit: in 1e-12 of the `currency`. refill: how much of it in each period, if the owner said so. delta: of an account
+    that counts pure epsilon `sampling_error.PURE_DELTA`.
 
     Raises ValueError unless the sampler's error over all that the budget can buy fits the reserve of delta.
     """
 
-    picorho: int
+    limit: int
     accepts: Accepts
     delta: float
     refill: Refill | None = None
@@ -133,13 +162,36 @@ class Budget:
         if self.accepts not in get_args(Accepts):
             kinds = ", ".join(map(repr, get_args(Accepts)))
             raise ValueError(f"an account accepts {kinds} charges, not {self.accepts!r}")
-        if not 0 <= self.picorho <= picorho.LARGEST:
-            raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} picorho, not be {self.picorho}")
-        self._check_reserve(self.picorho)
+        if not 0 <= self.limit <= picorho.LARGEST:
+            raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} of 1e-12, not be {self.limit}")
+        if self.currency is EPSILON and self.delta != sampling_error.PURE_DELTA:
+            raise ValueError(
+                f"a budget of pure epsilon has delta = {sampling_error.PURE_DELTA:.3g}, not {self.delta:g}"
+            )
+        self._check_reserve(self.limit)
+
+    @property
+    def currency(self) -> Currency:
+        """What the account counts: rho, or pure epsilon."""
+        return currency_of(self.accepts)
+
+    @classmethod
+    def pure(cls, epsilon: float | Fraction, accepts: Accepts = "pure") -> Self:
+        """Return the budget of pure epsilon, rounded down. Raises ValueError."""
+        domains.require_above_zero("epsilon", float(epsilon))
+        whole = picorho.budget(epsilon if isinstance(epsilon, Fraction) else Fraction(repr(float(epsilon))))
+        if whole == 0:
+            raise ValueError(f"a budget must be at least 1e-12 of epsilon, the ledger's unit, not {epsilon}")
+        return cls(whole, accepts, sampling_error.PURE_DELTA)
 
     @classmethod
     def stated(cls, measure: str, value: float, delta: float, accepts: Accepts) -> Self:
-        """Return the largest budget that an owner states by one of `MEASURES`. Raises ValueError."""
+        """Return the largest budget that an owner states by one of `MEASURES`. Raises ValueError.
+
+        delta: 0 for an account that counts pure epsilon, which is stated by epsilon or a posterior belief.
+        """
+        if currency_of(accepts) is EPSILON and measure not in ("epsilon", "posterior_belief"):
+            raise ValueError(f"a budget of pure epsilon is not stated by {measure.replace('_', ' ')}: state epsilon")
         match measure:
             case "epsilon":
                 return cls.from_epsilon_delta(value, delta, accepts)
@@ -174,7 +226,13 @@ class Budget:
 
     @classmethod
     def from_epsilon_delta(cls, epsilon: float, delta: float, accepts: Accepts) -> Self:
-        """Return the largest budget under which all answers together are (epsilon, delta)-DP."""
+        """Return the largest budget under which all answers together are (epsilon, delta)-DP.
+
+        Where pure epsilon is counted, delta must be 0 (or `PURE_DELTA`, which is kept for the sampler).
+        """
+        if currency_of(accepts) is EPSILON:
+            _require_pure_delta(delta)
+            return cls.pure(epsilon, accepts)
         domains.require_above_zero("epsilon", epsilon, conversions.LARGEST_EPSILON)
         domains.require_delta(delta)
         ideal = sampling_error.ideal_delta(delta)
@@ -190,11 +248,16 @@ class Budget:
         see `identifiability.posterior_belief`.
         """
         domains.require_between("the posterior belief", belief, 0.5, 1)
-        domains.require_delta(delta)
+        if currency_of(accepts) is EPSILON:
+            _require_pure_delta(delta)
+        else:
+            domains.require_delta(delta)
         log_odds = identifiability.epsilon_of_posterior_belief(belief) * (1 - 2.0**-50) - _LOG_ODDS_OF_RESERVE
         if log_odds <= 0:
             least = identifiability.posterior_belief(_LOG_ODDS_OF_RESERVE)
             raise ValueError(f"the posterior belief must be above {least:.6f}, the sampler's reserve, not {belief}")
+        if currency_of(accepts) is EPSILON:
+            return cls.pure(Fraction(log_odds), accepts)
         ideal = sampling_error.ideal_delta(delta)
         if accepts == "gaussian":
             return cls.from_mu(identifiability.gaussian_mu_of_log_odds(log_odds, ideal), delta)
@@ -216,81 +279,129 @@ class Budget:
 
     def pays_for(self, cost: Cost) -> bool:
         """Return whether an account with this budget accepts charges of this cost."""
-        return self.accepts in _PAYERS[cost.kind] and cost.coins <= self.coins_allowed
+        if self.accepts not in _PAYERS[cost.kind] or self.currency.price(cost) is None:
+            return False
+        return cost.coins <= self.coins_allowed
 
     def lets_more(self, before: Self) -> bool:
         """Return whether an account may spend more under this budget than under one before it, or sooner."""
         spread = before.refill is None or (
             self.refill is not None
             and self.refill.period == before.refill.period
-            and self.refill.picorho <= before.refill.picorho
+            and self.refill.amount <= before.refill.amount
         )
-        return not spread or self.picorho > before.picorho
+        return not spread or self.limit > before.limit
 
     @property
     def coins_allowed(self) -> int:
-        """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as picorho are."""
-        return sampling_error.coins_allowed(_rho(self.picorho), self.delta)
+        """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as amounts are."""
+        if self.currency is EPSILON:
+            return 0
+        return sampling_error.coins_allowed(_units(self.limit), self.delta)
 
-    def epsilon_at(self, spent_picorho: int) -> float:
-        """Return the tightest valid epsilon at `delta` of that many picorho under `accepts`, rounded up."""
-        self._check_reserve(spent_picorho)
-        return _epsilon(spent_picorho, self.accepts, self.delta)
+    def epsilon_at(self, spent: int) -> float:
+        """Return the tightest valid epsilon at `delta` of that amount under `accepts`, rounded up."""
+        self._check_reserve(spent)
+        return _epsilon(spent, self.accepts, self.delta)
 
-    def posterior_belief_at(self, spent_picorho: int) -> float:
+    def posterior_belief_at(self, spent: int) -> float:
         """Return what a belief of 1/2 in one record's presence can rise to, except with probability delta.
 
         The power bound of `accounting.sampling_error` in the argument of `identifiability.gaussian_log_odds`:
         P(A) - r <= 1 - f(e^-t P(A)) gives the ideal log-odds at delta less the reserve r, and ln(delta/(delta -
-        r)) on top.
+        r)) on top. Of pure epsilon: P(A) <= e^epsilon Q(A) + r < e^(epsilon - t) P(A) + r, so that P(A) > delta is
+        impossible once t reaches epsilon + ln(delta/(delta - r)).
         """
-        if self.accepts == "unproven":
+        if is_unproven(self.accepts):
             return 1.0
-        self._check_reserve(spent_picorho)
-        return _belief(spent_picorho, self.accepts, self.delta)
+        self._check_reserve(spent)
+        return _belief(spent, self.accepts, self.delta)
 
-    def advantage_at(self, spent_picorho: int) -> float:
+    def posterior_belief_raised(self, settled: int) -> float:
+        """Return what a belief of 1/2 can rise to, except with probability delta, however the limit came to be this.
+
+        settled: the limit before the first answer; by `identifiability.raised_log_odds` it may have been raised since
+        by someone who saw the answers. `posterior_belief_at` holds for limits of rho settled beforehand alone.
+
+        The noise as drawn. Let P~ and Q~ be the laws then, and w P, w Q and the reserve r as in
+        `accounting.sampling_error`: w Q <= Q~ and P~(E) <= w P(E) + r for every E; the mixture's mean is at most 1
+        under w P, too. Let A be the event that log-odds exceed the t below, for an observer who sees the limit. Limits
+        under which w P has less than 1 - s of P~'s share of A have at most r/s of P~ together. Under the others w P
+        over w Q on A is more than (1 - s) e^t, so that with t = `raised_log_odds` at delta' less ln(1 - s) they have
+        at most delta' + r. With s = 2^-5 and r <= 2^-10 delta, delta' = (1 - 2^-4) delta is small enough.
+
+        Pure epsilon: w P <= e^B w Q pointwise, B being the limit that came to be. On the event A that log-odds exceed
+        B + c, Q~ < e^(-B-c) P~, so that P~(A) <= w P(A) + r <= e^-c P~(A) + r, as in `posterior_belief_at`.
+        """
+        if is_unproven(self.accepts):
+            return 1.0
+        self._check_reserve(self.limit)
+        if self.currency is EPSILON:
+            return self.posterior_belief_at(self.limit)
+        rho, settled_rho = _units(self.limit), _units(max(settled, 1))
+        log_odds = identifiability.raised_log_odds(rho, settled_rho, self.delta * (1 - 2.0**-4))
+        belief = identifiability.posterior_belief(log_odds - math.log1p(-(2.0**-5)) + 2.0**-40)
+        return min(1.0, belief * (1 + 2.0**-50))
+
+    def advantage_at(self, spent: int) -> float:
         """Return the greatest TPR - FPR of any membership attack: that of the ideal noise, and the reserve."""
-        if self.accepts == "unproven":
+        if is_unproven(self.accepts):
             return 1.0
-        self._check_reserve(spent_picorho)
-        return _advantage(spent_picorho, self.accepts, self.delta)
+        self._check_reserve(spent)
+        return _advantage(spent, self.accepts, self.delta)
 
-    def true_positive_rates_at(self, spent_picorho: int, false_positive_rates: tuple[float, ...]) -> tuple[float, ...]:
+    def true_positive_rates_at(self, spent: int, false_positive_rates: tuple[float, ...]) -> tuple[float, ...]:
         """Return the greatest power of any attack at each false positive rate: of the ideal noise, and the reserve."""
-        if self.accepts == "unproven":
+        if is_unproven(self.accepts):
             return (1.0,) * len(false_positive_rates)
-        self._check_reserve(spent_picorho)
-        return _powers(spent_picorho, self.accepts, self.delta, false_positive_rates)
+        self._check_reserve(spent)
+        return _powers(spent, self.accepts, self.delta, false_positive_rates)
 
     def _check_reserve(self, amount: int) -> None:
+        if self.currency is EPSILON:
+            most = sampling_error.LARGEST_PURE_BUDGET
+            if not is_unproven(self.accepts) and amount > most * picorho.PICORHO_PER_RHO:
+                raise ValueError(
+                    f"a budget of pure epsilon is at most {most}, not {_units(amount):.6g}: the noise sampler's own "
+                    "error is bounded up to there"
+                )
+            return
         if not _fits(amount, self.delta):
-            rho = _rho(amount)
+            rho = _units(amount)
             raise ValueError(
                 f"delta must be at least {sampling_error.least_delta(rho):.3g} for a budget of {rho:.6g} rho, "
                 f"not {self.delta:g}: the noise sampler's own error takes a share of it"
             )
 
 
+def _require_pure_delta(delta: float) -> None:
+    if delta not in (0, sampling_error.PURE_DELTA):
+        raise ValueError(f"a budget of pure epsilon has delta = 0, not {delta:g}; state no delta, or 0")
+
+
 _LOG_ODDS_OF_RESERVE = -math.log1p(-sampling_error.RESERVED_SHARE) + 2.0**-40
 """ln(delta/(delta - r)), rounded up past the rounding of delta - r."""
 
 
-def _rho(amount: int) -> float:
-    """Return picorho as rho, rounded up."""
+def _units(amount: int) -> float:
+    """Return an amount of 1e-12 as rho, or epsilon, rounded up."""
     if amount < 0:
-        raise ValueError(f"an amount spent must not be negative, and {amount} picorho is")
-    return math.nextafter(amount / picorho.PICORHO_PER_RHO, math.inf) if amount else 0.0
+        raise ValueError(f"an amount spent must not be negative, and {amount} of 1e-12 is")
+    nearest = amount / picorho.PICORHO_PER_RHO
+    is_enough = Fraction(nearest) >= Fraction(amount, picorho.PICORHO_PER_RHO)
+    return nearest if is_enough else math.nextafter(nearest, math.inf)
 
 
 @lru_cache(maxsize=8192)
 def _fits(amount: int, delta: float) -> bool:
-    return sampling_error.fits(_rho(amount), delta)
+    return sampling_error.fits(_units(amount), delta)
 
 
 @lru_cache(maxsize=8192)
 def _epsilon(amount: int, accepts: Accepts, delta: float) -> float:
-    rho, ideal = _rho(amount), sampling_error.ideal_delta(delta)
+    if currency_of(accepts) is EPSILON:
+        return _units(amount)
+    rho, ideal = _units(amount), sampling_error.ideal_delta(delta)
     if accepts == "gaussian":
         return conversions.gaussian_epsilon(conversions.mu_of_rho(rho), ideal)
     return conversions.zcdp_epsilon(rho, ideal)
@@ -298,10 +409,12 @@ def _epsilon(amount: int, accepts: Accepts, delta: float) -> float:
 
 @lru_cache(maxsize=8192)
 def _belief(amount: int, accepts: Accepts, delta: float) -> float:
-    rho, ideal = _rho(amount), sampling_error.ideal_delta(delta)
+    rho, ideal = _units(amount), sampling_error.ideal_delta(delta)
     if not rho:
         return 0.5
-    if accepts == "gaussian":
+    if currency_of(accepts) is EPSILON:
+        log_odds = rho
+    elif accepts == "gaussian":
         log_odds = identifiability.gaussian_log_odds(conversions.mu_of_rho(rho), ideal)
     else:
         log_odds = identifiability.zcdp_log_odds(rho, ideal)
@@ -311,10 +424,12 @@ def _belief(amount: int, accepts: Accepts, delta: float) -> float:
 
 @lru_cache(maxsize=8192)
 def _advantage(amount: int, accepts: Accepts, delta: float) -> float:
-    rho = _rho(amount)
+    rho = _units(amount)
     if not rho:
         return 0.0
-    if accepts == "gaussian":
+    if currency_of(accepts) is EPSILON:
+        ideal = identifiability.advantage(rho, 0.0)
+    elif accepts == "gaussian":
         ideal = identifiability.gaussian_advantage(conversions.mu_of_rho(rho))
     else:
         ideal = identifiability.zcdp_advantage(rho)
@@ -327,10 +442,12 @@ _EPSILONS = 33
 
 @lru_cache(maxsize=8192)
 def _powers(amount: int, accepts: Accepts, delta: float, rates: tuple[float, ...]) -> tuple[float, ...]:
-    rho = _rho(amount)
+    rho = _units(amount)
     if not rho:
         return rates
-    if accepts == "gaussian":
+    if currency_of(accepts) is EPSILON:
+        misses = tradeoff.epsilon_delta(rho, 0.0, np.asarray(rates, dtype=np.float64))
+    elif accepts == "gaussian":
         misses = tradeoff.gaussian(conversions.mu_of_rho(rho), rates)
     else:
         epsilons = np.linspace(0, conversions.zcdp_epsilon(rho, sampling_error.ideal_delta(delta)), _EPSILONS)

@@ -19,6 +19,7 @@ from accounting.losses import (
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
+    PureLoss,
     SubsampledGaussianLoss,
 )
 
@@ -56,6 +57,8 @@ def renyi_divergence(loss: PrivacyLoss, orders: NDArray[np.float64]) -> NDArray[
         return np.minimum(closed + error, np.minimum(orders * epsilon**2 / 2, epsilon)) * _ROUND_UP
     if isinstance(loss, BoundedRangeLoss):
         return np.minimum(orders * loss.epsilon**2 / 8, loss.epsilon) * _ROUND_UP
+    if isinstance(loss, PureLoss):
+        return np.minimum(orders * loss.epsilon**2 / 2, loss.epsilon) * _ROUND_UP
     if isinstance(loss, SubsampledGaussianLoss):
         unsampled = orders / (2 * loss.noise_multiplier**2)
         return np.minimum(_sampled_divergence(loss, tuple(orders)), unsampled * _ROUND_UP)
@@ -151,6 +154,7 @@ def _numerical_curve(losses: frozenset[tuple[PrivacyLoss, int]], delta: float) -
 def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyLossDistribution":
     """Return the pessimistic PLD of the whole composition, its losses rounded to multiples of `interval`."""
     from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
 
     composed = pld.identity(interval)
     mu = total_mu(losses)
@@ -161,6 +165,9 @@ def privacy_loss_distribution(losses: Composition, interval: float) -> "PrivacyL
             one = pld.from_laplace_mechanism(1 / loss.epsilon, value_discretization_interval=interval)
         elif isinstance(loss, BoundedRangeLoss):
             one = _bounded_range_pld(loss.epsilon, interval)
+        elif isinstance(loss, PureLoss):
+            pure = DifferentialPrivacyParameters(loss.epsilon, 0)
+            one = pld.from_privacy_parameters(pure, value_discretization_interval=interval)
         elif isinstance(loss, SubsampledGaussianLoss):
             one = pld.from_gaussian_mechanism(
                 loss.noise_multiplier,

@@ -31,10 +31,11 @@ from accounting.losses import (
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
+    PureLoss,
     SubsampledGaussianLoss,
     without_coins,
 )
-from accounting.report import AccountReport, AccountState, RefillReport, account_report
+from accounting.report import AccountReport, AccountState, RaisedReport, RefillReport, account_report
 
 
 class _Frozen(BaseModel):
@@ -92,7 +93,10 @@ class Explanation(_Frozen):
     epsilon: Annotated[float, Field(description="that least epsilon")]
     identifiability: Annotated[
         Identifiability,
-        Field(description="of the releases; of an account at its limit, which holds whatever is asked and whenever"),
+        Field(
+            description="of the releases; of an account at its limit, which holds whatever is asked and whenever, if "
+            "the limit was settled before the first answer"
+        ),
     ]
     attack_power: Annotated[
         tuple[AttackPower, ...],
@@ -130,8 +134,9 @@ def parse_release(text: str) -> Cost:
     """Read one release as a person writes it, joining several losses by commas.
 
     `gaussian:S` and `laplace:B`, noise S or B times the sensitivity (mu = 1/S, epsilon = 1/B, rounded up);
-    `exponential:EPSILON`; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and sampling rate Q;
-    `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for anything else.
+    `exponential:EPSILON`; `pure:EPSILON`, any pure mechanism; `sgm:S:Q`, a step of DP-SGD with noise multiplier S and
+    sampling rate Q; `approximate-gaussian:S:DELTA`, Gaussian except with probability DELTA. Raises ValueError for
+    anything else.
     """
     losses: list[PrivacyLoss] = []
     for part in text.split(","):
@@ -143,13 +148,15 @@ def parse_release(text: str) -> Cost:
                 losses.append(LaplaceLoss(_inverse_up("laplace", noise)))
             case "exponential", [epsilon]:
                 losses.append(BoundedRangeLoss(_number("exponential", epsilon)))
+            case "pure", [epsilon]:
+                losses.append(PureLoss(_number("pure", epsilon)))
             case "sgm", [noise, rate]:
                 losses.append(SubsampledGaussianLoss(_number("sgm", noise), _number("sgm", rate)))
             case "approximate-gaussian", [noise, coin]:
                 losses.append(ApproximateGaussianLoss(_inverse_up(kind, noise), _number(kind, coin)))
             case _:
                 raise ValueError(
-                    f"a release is written gaussian:NOISE_MULTIPLIER, laplace:SCALE, exponential:EPSILON, "
+                    "a release is written gaussian:NOISE_MULTIPLIER, laplace:SCALE, exponential:EPSILON, pure:EPSILON, "
                     f"sgm:NOISE_MULTIPLIER:SAMPLING_RATE or approximate-gaussian:NOISE_MULTIPLIER:DELTA, not {part!r}"
                 )
     return Cost(tuple(losses))
@@ -201,22 +208,25 @@ def explain_account(
     state: AccountState,
     *,
     price: Cost | None,
-    shared_left: int | None = None,
+    shared_answers: int | None = None,
     unlimited: bool = False,
     unit: str | None = None,
+    shown: str = "",
 ) -> AccountExplanation:
     """Explain an account; see `account_report` for the arguments.
 
     unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
+    shown: what the model shows to everybody, in words, which the lineage has paid for and no client's account has.
 
-    What is said about a record is said of the limit: of the releases so far, chosen and stopped at by a client that saw
-    them, no analysis holds (`accounting.budgets`). The five analyses of them are shown as what they are, readings
-    of this composition; the tightest is named among those whose argument knows nothing of the prices but their total.
+    What is said about a record is said of the limit, and where that was raised of what is proved all the same: of the
+    releases so far, chosen and stopped at by a client that saw them, no analysis holds (`accounting.budgets`). The five
+    analyses of them are shown as what they are, readings of this composition; the tightest is named among those whose
+    argument knows nothing of the prices but their total.
 
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
-    account = account_report(state, price=price, shared_left=shared_left, unlimited=unlimited)
+    account = account_report(state, price=price, shared_answers=shared_answers, unlimited=unlimited)
     spent, budget = dict(state.tally), state.budget
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
@@ -242,7 +252,7 @@ def explain_account(
         attack_power=attack_power_at_limit(state.end),
         unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(side_by_side.releases, meaning, state, account, unit),
+        + _account_in_words(side_by_side.releases, meaning, state, account, unit, shown),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -250,9 +260,11 @@ def explain_account(
 _OF_TOTALS: Mapping[Accepts, tuple[str, ...]] = {
     "gaussian": ("zcdp", "exact"),
     "any": ("zcdp",),
+    "pure": ("basic",),
     "unproven": ("zcdp",),
+    "unproven-pure": ("basic",),
 }
-"""The analyses that are functions of the rho of an account's releases, whichever those are."""
+"""The analyses that are functions of what an account counts, rho or epsilon, whichever its releases are."""
 
 
 def _reading(analysis: analyses.Analysis, *, adaptive: bool) -> AnalysisReading:
@@ -336,15 +348,24 @@ _UNIT = (
 """Whom an account protects where records are weighted by units: models without them promise it of a record alone."""
 
 
+_NOTHING_PAID = "This account has paid for nothing that was computed from the records."
+"""Of an account by itself: others may have learnt something, and everybody what the lineage has paid for."""
+
+
 def _account_in_words(
-    releases: int, meaning: Identifiability, state: AccountState, account: AccountReport, unit: str | None
+    releases: int, meaning: Identifiability, state: AccountState, account: AccountReport, unit: str | None, shown: str
 ) -> str:
-    epsilon = state.end.epsilon_at(state.end.picorho)
+    epsilon, is_pure = state.end.epsilon_at(state.end.limit), account.currency == "epsilon"
     words = [
-        _count_in_words(releases) if releases else _NOTHING,
+        f"This account has paid for {releases:,} noisy result{'s' * (releases > 1)} computed from the records."
+        if releases
+        else _NOTHING_PAID,
+        *([] if state.scope == "lineage" else [_SHOWN.format(shown or _SHOWN_IF_ANY)]),
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
-        "stops.",
+        + ("stops, also where the limit was raised on the way." if is_pure else _STOPS_IF_SETTLED),
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
+        *([_PURE] if is_pure else []),
+        *([] if account.raised is None else [_raised_in_words(account.raised, account)]),
         *([] if unit is None else [_UNIT.format(unit)]),
         _SHARING[state.scope, bool(state.group)].format(state.group),
         _HOLDS if account.unlimited else _budget_in_words(account),
@@ -356,10 +377,34 @@ def _account_in_words(
     return " ".join(words)
 
 
+_STOPS_IF_SETTLED = "stops, if the limit was settled before the first answer."
+_PURE = "The account counts pure epsilon: with ideal noise delta would be 0, and it is the noise sampler's alone."
+_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."
+_SHOWN_IF_ANY = "figures in certificates, evaluations and audits, where there are any"
+
+
+def _raised_in_words(raised: RaisedReport, account: AccountReport) -> str:
+    times = "once" if raised.times == 1 else f"{raised.times:,} times"
+    if (account.spent.rho or 0) > (account.limit.rho or 0):  # as in a restored store, which may have lost raises
+        times = f"at least {times}"
+    return (
+        f"But the limit was raised after the first answer, {times}, from rho = {raised.settled.rho:.6g}. Where "
+        "somebody who had seen answers had a say in that, as by asking for more, none of these figures is proved. What "
+        f"is proved then: except with probability {account.delta:.2g}, nobody comes to be more than "
+        f"{percent(raised.posterior_belief_bound)} sure, if the records themselves had no say. What is said of another "
+        "account that pays for these answers too, as the lineage's, holds if that one was not raised."
+    )
+
+
 _HOLDS = "The account has paid for a pay-once model: answers of that model are unlimited, and cost nothing more."
 
 
 def _budget_in_words(account: AccountReport) -> str:
+    if account.limit.rho is None or account.remaining.rho is None:
+        return (
+            f"The account may spend epsilon = {account.limit.epsilon:.6g} in all, and the epsilons of its releases add "
+            f"up; it has {account.remaining.epsilon:.6g} left, and after that it refuses."
+        )
     return (
         f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
         f"{account.remaining.rho:.6g} left; after that it refuses."
@@ -368,9 +413,10 @@ def _budget_in_words(account: AccountReport) -> str:
 
 def _refill_in_words(refill: RefillReport, epsilon: float) -> str:
     until = f" until {refill.next.isoformat()}" if refill.next is not None else ""
+    each = f"epsilon = {refill.each.epsilon:.6g}" if refill.each.rho is None else f"rho = {refill.each.rho:.6g}"
     return (
-        f"Of that it may spend rho = {refill.each.rho:.6g} in each calendar {refill.period}, and "
-        f"{refill.remaining_rho:.6g} now{until}. One {refill.period} alone would be epsilon {refill.each.epsilon:.4g}; "
+        f"Of that it may spend {each} in each calendar {refill.period}, and "
+        f"{refill.remaining:.6g} now{until}. One {refill.period} alone would be epsilon {refill.each.epsilon:.4g}; "
         "that is no promise for each of them, because all of them are about the same records: together they are "
         f"epsilon {epsilon:.4g}, as the whole account is."
     )

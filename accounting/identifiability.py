@@ -62,6 +62,36 @@ def zcdp_log_odds(rho: float, delta: float) -> float:
     return (rho + 2 * math.sqrt(rho * -math.log(delta))) * _ROUND_UP
 
 
+def raised_log_odds(rho: float, settled: float, delta: float) -> float:
+    """Return t such that posterior log-odds exceed t with probability at most delta, however the limit grew to rho.
+
+    settled: the limit, as rho, that was in force before the first answer; it may have been raised to rho since, by
+    someone who saw all answers. For ideal noise, of which every answer is zCDP of its price given what came before;
+    Gaussian noise is.
+
+    Proof. P and Q are the laws of all that is seen with the record and without it, L the logarithm of dP/dQ of it at
+    any time that is chosen on the way, S what was spent by then, B >= S the limit by then. For a > 0, E_Q[e^((1 + a) L
+    - a (1 + a) S)] <= 1 (`accounting.budgets`), prices and times chosen as they may be: so E_P[e^(a (L - S) - a^2 S)]
+    <= 1, and likewise with B in place of S. Mix over a with the density 2 sqrt(r/pi) e^(-r a^2) on a > 0, r =
+    settled, a number that was known before the first answer. With x = L - B >= 0 the mixture is at least sqrt(r/(r +
+    B)) e^(x^2/(4 (r + B))), because the part of a normal law above 0 is at least half where its mean is above 0. Its
+    mean is at most 1, so by Markov's inequality x^2 > 4 (r + B) ln(sqrt(1 + B/r)/delta) has a probability of at most
+    delta under P, whatever B came to be. (The method of mixtures: Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon
+    2021; for odometers Whitehouse, Ramdas, Rogers and Wu 2023.)
+
+    It holds for an observer who sees only a part, the limit among it: with p and q the laws of this part for one B,
+    p^(1 + a) q^-a is convex in both, so that the mixture's mean does not grow (Jensen's inequality).
+
+    A limit that was settled and kept has `zcdp_log_odds`, with no r under the root: this is what not knowing costs.
+    """
+    for each in (rho, settled):
+        domains.require_up_to("rho", each, conversions.LARGEST_RHO)
+    domains.require_above_zero("the settled limit", settled)
+    domains.require_delta(delta)
+    surprise = -math.log(delta) + 0.5 * math.log1p(rho / settled)
+    return (rho + 2 * math.sqrt((rho + settled) * surprise)) * _ROUND_UP
+
+
 def gaussian_mu_of_log_odds(log_odds: float, delta: float) -> float:
     """Return the largest mu whose `gaussian_log_odds` at delta stay within log_odds, rounded down.
 

@@ -114,6 +114,30 @@ class BoundedRangeLoss(PrivacyLoss):
 
 
 @dataclass(frozen=True)
+class PureLoss(PrivacyLoss):
+    """Any mechanism that is epsilon-DP and of which no more is known, as permute-and-flip's selection.
+
+    Randomised response at epsilon dominates it (Kairouz, Oh and Viswanath 2015, Theorem 2.5).
+
+    rho = epsilon^2 / 2 (Bun and Steinke 2016, Proposition 3). `mechanisms.selection.flip` says why permute-and-flip has
+    no smaller multiple of epsilon^2.
+    """
+
+    kind: ClassVar[str] = "pure"
+    epsilon: float
+
+    @property
+    def rho(self) -> Fraction:
+        """epsilon^2 / 2."""
+        return Fraction(self.epsilon) ** 2 / 2
+
+    @property
+    def pure_epsilon(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
 class SubsampledGaussianLoss(PrivacyLoss):
     """One step of DP-SGD: Poisson sampling at `sampling_rate`, Gaussian noise of `noise_multiplier` clipping norms.
 
@@ -140,6 +164,9 @@ class SubsampledGaussianLoss(PrivacyLoss):
         """1/(2 sigma^2)."""
         return 1 / (2 * Fraction(self.noise_multiplier) ** 2)
 
+
+LARGEST_PURE_EPSILON = 10
+"""The largest proven price of a release in pure epsilon: up to it `accounting.sampling_error` holds."""
 
 LARGEST_COIN = 2.0**-40
 """No loss may have a larger delta of its own, so that accounts need only count them (`accounting.sampling_error`)."""
@@ -232,6 +259,7 @@ _KINDS: dict[str, type[PrivacyLoss]] = {
         GaussianLoss,
         LaplaceLoss,
         BoundedRangeLoss,
+        PureLoss,
         SubsampledGaussianLoss,
         ApproximateGaussianLoss,
         ClaimedGaussianLoss,
@@ -282,6 +310,18 @@ class Cost:
     def pure_epsilon(self) -> float:
         """The epsilon of pure differential privacy by basic composition, or infinity."""
         return math.fsum(loss.pure_epsilon for loss in self.losses)
+
+    @cached_property
+    def picoepsilon(self) -> int | None:
+        """What the ledger charges an account of pure epsilon for one release, in 1e-12, rounded up.
+
+        None where it has no pure epsilon, or a proven one above `LARGEST_PURE_EPSILON`. The epsilons of the losses
+        add up exactly, as fractions: basic composition (Dwork, McSherry, Nissim and Smith 2006).
+        """
+        if any(math.isinf(loss.pure_epsilon) for loss in self.losses):
+            return None
+        epsilon = sum((Fraction(loss.pure_epsilon) for loss in self.losses), Fraction(0))
+        return None if self.is_proven and epsilon > LARGEST_PURE_EPSILON else picorho.charge(epsilon)
 
     @property
     def is_gaussian(self) -> bool:

@@ -1,7 +1,7 @@
 """The state of one account in plain numbers: what `GET /budget` answers.
 
 Every number is finite. A bound is rounded to the safe side, a number left to spend likewise, and every figure
-is derived from the same picorho that the ledger adds up.
+is derived from the same whole numbers that the ledger adds up.
 """
 
 from collections.abc import Mapping
@@ -13,27 +13,38 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from accounting import identifiability, picorho
-from accounting.budgets import Accepts, Budget, Period, Scope
+from accounting.budgets import Accepts, Budget, Period, Scope, is_unproven
+from accounting.currency import EPSILON, RHO
 from accounting.losses import Cost
 
 
 class Amount(BaseModel, frozen=True):
     """An amount of privacy loss, as rho and as epsilon at the report's delta."""
 
-    rho: Annotated[float, Field(ge=0, description="zCDP rho; adds up exactly")]
-    epsilon: Annotated[float, Field(ge=0, description="epsilon at the report's delta, rounded up; does not add up")]
+    rho: Annotated[
+        float | None, Field(ge=0, description="zCDP rho; adds up exactly; null in an account that counts pure epsilon")
+    ]
+    epsilon: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="epsilon at the report's delta, rounded up; it adds up only in an account that counts it",
+        ),
+    ]
 
 
 class Remaining(BaseModel, frozen=True):
     """What may still be spent."""
 
-    rho: Annotated[float, Field(ge=0, description="limit less spent")]
+    rho: Annotated[
+        float | None, Field(ge=0, description="limit less spent; null in an account that counts pure epsilon")
+    ]
     epsilon: Annotated[
         float,
         Field(
             ge=0,
-            description="how much epsilon can still rise: the limit's epsilon less the spent epsilon. It buys nothing "
-            "by itself, because epsilon does not add up: queries_left says what can be bought",
+            description="how much epsilon can still rise: the limit's epsilon less the spent epsilon. In an account "
+            "that counts rho it buys nothing by itself: queries_left says what can be bought",
         ),
     ]
 
@@ -42,6 +53,9 @@ class RowPrice(BaseModel, frozen=True):
     """What the answer to one row costs."""
 
     rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
+    epsilon: Annotated[
+        float | None, Field(ge=0, description="pure epsilon, rounded up to 1e-12; null where it has none")
+    ]
     losses: Annotated[str, Field(description="the privacy losses of one answer, as kind:parameter, comma-separated")]
 
 
@@ -53,7 +67,13 @@ class Bound(BaseModel, frozen=True):
         Field(ge=0, le=1, description="of what was spent; only for a client that had settled this total beforehand"),
     ]
     when_spent: Annotated[
-        float, Field(ge=0, le=1, description="of the limit; whatever a client asks, and wherever it stops")
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="of the limit, if that was settled before the first answer (see raised); whatever a client "
+            "asks, and wherever it stops",
+        ),
     ]
 
 
@@ -65,8 +85,26 @@ class RefillReport(BaseModel, frozen=True):
         Amount,
         Field(description="for each period; its epsilon is that of one alone. All periods together have the account's"),
     ]
-    remaining_rho: Annotated[float, Field(ge=0, description="what may be spent before the next refill")]
+    remaining: Annotated[
+        float, Field(ge=0, description="what may be spent before the next refill, in what the account counts")
+    ]
     next: Annotated[date | None, Field(description="the day of the next refill; null where the limit leaves none")]
+
+
+class RaisedReport(BaseModel, frozen=True):
+    """That the limit was raised after answers were given, and what is proved all the same."""
+
+    times: Annotated[int, Field(ge=1, description="how often the limit came to be higher than ever before")]
+    settled: Annotated[Amount, Field(description="the limit before the first of them")]
+    posterior_belief_bound: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="of the limit, whoever had it raised, and by whatever answers; but not by the records. No such "
+            "bound is known of attacks' rates",
+        ),
+    ]
 
 
 class AccountReport(BaseModel, frozen=True):
@@ -78,19 +116,30 @@ class AccountReport(BaseModel, frozen=True):
     are seen as produced by a process that tells everything with probability delta and is epsilon-private otherwise.
     What is said of `spent` and `now` holds if the total spent so far was settled beforehand; a client who stops at
     the moment that suits it best is held by what is said of `limit` and `when_spent`, which is what the ledger
-    enforces. Where the owner lowered the limit below what was spent, `when_spent` is said of what was spent.
+    enforces, if the limit was settled beforehand: `raised` says what holds where it was not. Where the owner lowered
+    the limit below what was spent, `when_spent` is said of what was spent.
     `membership_advantage_bound`: no attack's true positive rate exceeds its false positive rate by more than this;
     delta plays no part in it.
     """
 
     accepts: Annotated[Accepts, Field(description="which charges the account accepts")]
+    currency: Annotated[
+        Literal["rho", "epsilon"],
+        Field(description="what the account counts and its filter adds up: zCDP rho, or pure epsilon"),
+    ]
     status: Annotated[
         Literal["proven", "unproven"],
         Field(description="unproven: the account may have paid for a mechanism whose cost is only claimed"),
     ]
     analysis: Annotated[str, Field(description="the analysis behind every epsilon and bound of this report")]
     delta: Annotated[float, Field(gt=0, lt=1, description="the delta of every epsilon in this report")]
-    limit: Annotated[Amount, Field(description="what may be spent; its epsilon holds whatever is asked, and whenever")]
+    limit: Annotated[
+        Amount,
+        Field(
+            description="what may be spent; its epsilon holds whatever is asked, and whenever, if the limit was "
+            "settled before the first answer"
+        ),
+    ]
     spent: Annotated[
         Amount, Field(description="what was spent; its epsilon holds only if this total was settled beforehand")
     ]
@@ -108,6 +157,9 @@ class AccountReport(BaseModel, frozen=True):
         bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
     ] = False
     refill: Annotated[RefillReport | None, Field(description="null where the limit may be spent at once")] = None
+    raised: Annotated[
+        RaisedReport | None, Field(description="null where the limit never rose after the first answer")
+    ] = None
     posterior_belief_bound: Bound
     posterior_belief_at_epsilon: Bound
     membership_advantage_bound: Bound
@@ -116,23 +168,30 @@ class AccountReport(BaseModel, frozen=True):
 ANALYSES: Mapping[Accepts, str] = {
     "gaussian": "exact Gaussian curve (mu-GDP filter)",
     "any": "zero-concentrated differential privacy (zCDP filter)",
+    "pure": "pure epsilons added up (basic composition as a filter, valid for adaptive prices)",
     "unproven": "claims added up as if they were zCDP: unproven, no bound",
+    "unproven-pure": "claims of pure epsilon added up: unproven, no bound",
 }
 
 
 @dataclass(frozen=True)
 class AccountState:
-    """What an account has paid for and may pay for yet, at one instant. Make one with `of`. Amounts are picorho.
+    """What an account has paid for and may pay for yet, at one instant. Make one with `of`.
+
+    Amounts are in 1e-12 of what the account counts.
 
     tally: how many releases of each cost it paid for. highest_limit: the highest under which it was charged, where the
     owner has lowered it since: what it bounds is what was and will be released. Where the budget has a refill, `left`
-    is what may be spent before the next one on the day `refilled`. scope: whose account it is, which says whom it
-    bounds together. group: the client's, or this one.
+    is what may be spent before the next one on the day `refilled`. raises: how often the limit came to be higher than
+    ever before, after the first answer, and settled_limit what it was before that. scope: whose account it is, which
+    says whom it bounds together. group: the client's, or this one.
     """
 
     tally: tuple[tuple[Cost, int], ...]
     budget: Budget
     highest_limit: int = 0
+    raises: int = 0
+    settled_limit: int = 0
     left: int | None = None
     refilled: date | None = None
     scope: Scope = "client"
@@ -151,61 +210,92 @@ class AccountState:
                 raise ValueError("a number of releases must not be negative")
             if count and not self.budget.pays_for(cost):
                 raise ValueError(f"the account accepts {self.budget.accepts!r} charges, not {str(cost)!r}")
-        return sum(cost.picorho * count for cost, count in self.tally)
+        price = self.budget.currency.price
+        return sum((price(cost) or 0) * count for cost, count in self.tally)
 
     @property
     def remaining(self) -> int:
         """What may be spent now."""
-        within = max(0, self.budget.picorho - self.spent)
+        within = max(0, self.budget.limit - self.spent)
         return within if self.left is None else min(within, self.left)
 
     @property
     def end(self) -> Budget:
         """The budget with all that the account was ever charged within, which bounds what was and will be released."""
-        return replace(self.budget, picorho=max(self.budget.picorho, self.spent, self.highest_limit))
+        return replace(self.budget, limit=max(self.budget.limit, self.spent, self.highest_limit))
 
 
 def account_report(
-    state: AccountState, *, price: Cost | None, shared_left: int | None = None, unlimited: bool = False
+    state: AccountState, *, price: Cost | None, shared_answers: int | None = None, unlimited: bool = False
 ) -> AccountReport:
     """Return the report of an account.
 
-    price: what the next row costs, None where the account is not asked about a model. shared_left: the picorho left at
-    least in the accounts that pay for every release as well, the lineage's and a group's, which limit `queries_left`.
+    price: what the next row costs, None where the account is not asked about a model. shared_answers: how many rows at
+    that price the accounts that pay for every release as well, the lineage's and a group's, would pay for at least.
     unlimited: whether the account holds a model that is paid for once. Raises ValueError for a loss that the account
     does not accept.
     """
     budget, spent, end = state.budget, state.spent, state.end
-    payable = state.remaining if shared_left is None else min(state.remaining, shared_left)
-    limit, so_far = _amount(budget, budget.picorho), _amount(budget, spent)
-    row = price.picorho if price is not None else 0
+    currency = budget.currency
+    limit, so_far = _amount(budget, budget.limit), _amount(budget, spent)
     return AccountReport(
         accepts=budget.accepts,
-        status="unproven" if budget.accepts == "unproven" else "proven",
+        currency=currency.name,
+        status="unproven" if is_unproven(budget.accepts) else "proven",
         analysis=ANALYSES[budget.accepts],
         delta=budget.delta,
         limit=limit,
         spent=so_far,
         remaining=Remaining(
-            rho=picorho.to_rho(max(0, budget.picorho - spent)), epsilon=max(0.0, limit.epsilon - so_far.epsilon)
+            rho=picorho.to_rho(max(0, budget.limit - spent)) if currency is RHO else None,
+            epsilon=max(0.0, limit.epsilon - so_far.epsilon),
         ),
-        price=RowPrice(rho=picorho.to_rho(row), losses=str(price)) if price is not None else None,
-        queries_left=payable // row if row else None,
+        price=row_price(price) if price is not None else None,
+        queries_left=_queries_left(state, price, shared_answers),
         unlimited=unlimited,
         refill=_refill_report(state),
+        raised=_raised_report(state),
         posterior_belief_bound=Bound(
-            now=budget.posterior_belief_at(spent), when_spent=budget.posterior_belief_at(end.picorho)
+            now=budget.posterior_belief_at(spent), when_spent=budget.posterior_belief_at(end.limit)
         ),
         posterior_belief_at_epsilon=Bound(
             now=identifiability.posterior_belief(so_far.epsilon),
-            when_spent=identifiability.posterior_belief(budget.epsilon_at(end.picorho)),
+            when_spent=identifiability.posterior_belief(budget.epsilon_at(end.limit)),
         ),
-        membership_advantage_bound=Bound(now=budget.advantage_at(spent), when_spent=budget.advantage_at(end.picorho)),
+        membership_advantage_bound=Bound(now=budget.advantage_at(spent), when_spent=budget.advantage_at(end.limit)),
     )
 
 
+def row_price(price: Cost) -> RowPrice:
+    """Return what the answer to one row costs, in both currencies."""
+    epsilon = price.picoepsilon
+    return RowPrice(
+        rho=picorho.to_rho(price.picorho),
+        epsilon=None if epsilon is None else EPSILON.value(epsilon),
+        losses=str(price),
+    )
+
+
+def _queries_left(state: AccountState, price: Cost | None, shared_answers: int | None) -> int | None:
+    if price is None or not price.losses:
+        return None
+    own = state.budget.currency.answers(state.remaining, price)
+    return own if shared_answers is None else min(own, shared_answers)
+
+
 def _amount(budget: Budget, amount: int) -> Amount:
-    return Amount(rho=picorho.to_rho(amount), epsilon=budget.epsilon_at(amount))
+    rho = picorho.to_rho(amount) if budget.currency is RHO else None
+    return Amount(rho=rho, epsilon=budget.epsilon_at(amount))
+
+
+def _raised_report(state: AccountState) -> RaisedReport | None:
+    if not state.raises or state.budget.currency is EPSILON:  # pure epsilon holds at a limit however it came to be
+        return None
+    return RaisedReport(
+        times=state.raises,
+        settled=_amount(state.budget, state.settled_limit),
+        posterior_belief_bound=state.end.posterior_belief_raised(state.settled_limit),
+    )
 
 
 def _refill_report(state: AccountState) -> RefillReport | None:
@@ -213,6 +303,6 @@ def _refill_report(state: AccountState) -> RefillReport | None:
     if refill is None:
         return None
     # No period can spend more than the limit.
-    each = _amount(state.budget, min(refill.picorho, state.budget.picorho))
-    left = picorho.to_rho(state.remaining)
-    return RefillReport(period=refill.period, each=each, remaining_rho=left, next=state.refilled)
+    each = _amount(state.budget, min(refill.amount, state.budget.limit))
+    left = state.budget.currency.value(state.remaining)
+    return RefillReport(period=refill.period, each=each, remaining=left, next=state.refilled)

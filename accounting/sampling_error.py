@@ -41,12 +41,22 @@ w P <= P and w Q <= Q as before, step 4 stands, and E[1 - w] grows by at most th
 e^epsilon. Nothing is asked of their prices: an account counts its coins as it counts picorho, and never pays for more
 of them, whoever chose which on the way, than fit into the share `COIN_SHARE` of its delta (`coins_allowed`), half of
 the reserve. It may have any only where the other half holds r.
+
+Pure epsilon. An account of pure epsilon pays for rows alone, each of a pure epsilon e_i of at most
+`LARGEST_PURE_EPSILON`, and the sum of them is at most its limit E in every course of events. Steps 1, 2 and 4 stand,
+with delta_ideal(E) = 0. In step 3, P_i <= e^(e_i) Q_i, so that E_(P_i)[f_i] <= e^(e_i) t_i. Hence P~(S) <= e^E Q~(S) +
+r with r = sum of t_i (1 + e^(e_i)) <= E max t (1 + e^e)/e over the prices e of a row. (1 + e^e)/e is convex over
+linear, so quasi-convex: the greatest value is at an end. The least price is sqrt(2 LEAST_ROW_RHO): a loss of pure
+epsilon e_j has rho_j <= e_j^2/2 (Bun and Steinke 2016, Proposition 3), so that a release of several has an epsilon of
+sum e_j >= sqrt(sum e_j^2) >= sqrt(2 rho). For every limit up to `LARGEST_PURE_BUDGET`, r is within RESERVED_SHARE of
+`PURE_DELTA` = 2^-60. So what is called pure is (E, 0)-DP for ideal noise, and (E, 2^-60)-DP for the noise as drawn;
+what is said of beliefs and of attacks keeps the same reserve.
 """
 
 import math
 from fractions import Fraction
 
-from accounting.losses import LARGEST_COIN
+from accounting.losses import LARGEST_COIN, LARGEST_PURE_EPSILON
 
 DISTANCE_PER_DRAW = 2.0**-100
 """What every noise table must meet: total variation distance between one draw and its ideal law."""
@@ -74,6 +84,19 @@ RESERVED_SHARE = 2.0**-10
 
 COIN_SHARE = RESERVED_SHARE / 2
 """The share of delta that coins may take."""
+
+PURE_DELTA = 2.0**-60
+"""The delta of every budget of pure epsilon: it holds the sampler's error over all that the budget can ever buy."""
+
+LARGEST_PURE_BUDGET = 20
+"""The largest budget in pure epsilon: for it r of the module's argument is within what is kept of PURE_DELTA."""
+
+
+def pure_transcript_error(epsilon: float) -> float:
+    """Return r of the module's argument for everything that a budget of pure epsilon can buy, rounded up."""
+    per_row = DRAWS_PER_ROW * DISTANCE_PER_DRAW
+    prices = (math.sqrt(2 * LEAST_ROW_RHO) * (1 - 2.0**-40), float(LARGEST_PURE_EPSILON))
+    return epsilon * max(per_row * (1 + math.exp(price)) / price for price in prices) * (1 + 2.0**-20)
 
 
 def transcript_error(rho: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.budgets import Scope
-from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss, PureLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -50,8 +50,12 @@ def served_mechanism(model: Mapping[str, Any]) -> Mechanism:
             return Laplace(epsilon)
         case Label.name, (BoundedRangeLoss(epsilon),):
             return Label(epsilon)
+        case Label.name, (PureLoss(epsilon),):
+            return Label(epsilon, "permute-and-flip")
         case SelectedNeuron.name, (BoundedRangeLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
             return SelectedNeuron(epsilon, noise)
+        case SelectedNeuron.name, (PureLoss(epsilon), GaussianLoss() | LaplaceLoss() as noise):
+            return SelectedNeuron(epsilon, noise, "permute-and-flip")
         case Published.name, (ClaimedLoss() as loss,):
             noise_law: Literal["gaussian", "laplace"] = "gaussian" if "gaussian" in loss.kind else "laplace"
             return Published(len(model["classes"]), loss.parameters[0], noise_law)

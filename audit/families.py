@@ -45,6 +45,10 @@ def epsilon_delta(delta: float) -> Family:
     return Family("epsilon", lambda epsilon, alpha: tradeoffs.epsilon_delta(epsilon, delta, alpha), 700.0)
 
 
+PURE = epsilon_delta(0.0)
+"""Pure epsilon: what `accounting.losses.PureLoss` states."""
+
+
 def _laplace(epsilon: float, alpha: Floats) -> Floats:
     """Return f of Laplace noise of scale 1 on numbers epsilon apart (Dong, Roth and Su 2022, Proposition A.1).
 

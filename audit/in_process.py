@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
-from accounting.picorho import to_rho
-from accounting.report import AccountState, account_report
+from accounting.report import AccountState, account_report, row_price
 from audit.endpoint import EndpointError, Exhausted, digest_of
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
@@ -82,16 +81,17 @@ class BundleEndpoint:
         return public | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
-            "price_per_row": {"rho": to_rho(cost.picorho), "losses": str(cost)},
+            "price_per_row": row_price(cost).model_dump(),
             "largest_batch": self.largest_batch,
         }
 
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account, as `GET /budget` except for the explanation."""
-        left = None if self.lineage.limit is None else self.lineage.limit - self.lineage.spent
+        cost, limit = self.mechanism.cost, self.lineage.limit
+        answers = None if limit is None else (limit - self.lineage.spent) // cost.picorho
         spent = {self.mechanism.cost: self.paid} if self.paid else {}
         return account_report(
-            AccountState.of(spent, self._account), price=self.mechanism.cost, shared_left=left
+            AccountState.of(spent, self._account), price=self.mechanism.cost, shared_answers=answers
         ).model_dump(mode="json")
 
     def answers(self, rows: Floats) -> Floats:
@@ -117,7 +117,7 @@ class BundleEndpoint:
         """
         price = self.mechanism.cost.picorho
         own, all_keys = len(questions - self.asked), len(questions - self.lineage.asked)
-        if price * (self.paid + own) > self._account.picorho:
+        if price * (self.paid + own) > self._account.limit:
             raise Exhausted("client")
         if self.lineage.limit is not None and self.lineage.spent + price * own > self.lineage.limit:
             raise Exhausted("lineage")
@@ -182,7 +182,7 @@ class ReleaseEndpoint:
         return sum(tier.cost.picorho for tier in self.released.certificate.tiers)
 
     def _refusal(self) -> Literal["client", "lineage"] | None:
-        if self._price > self._account.picorho:
+        if self._price > self._account.limit:
             return "client"
         if self.lineage.limit is not None and self._price > self.lineage.limit:
             return "lineage"

@@ -80,6 +80,7 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
         "exhausted": outcome.exhausted,
         "replays": vars(replays) | {"charged": to_rho(replays.charged), "price": to_rho(replays.price)},
         "charges": {
+            "currency": charges.currency,
             "price": to_rho(charges.price),
             "rows": charges.rows,
             "spent": [to_rho(spent) for spent in charges.spent],
@@ -156,7 +157,7 @@ def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
         f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s; "
         f"seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
-        f"charged rho = {number(to_rho(replays.charged))}",
+        f"charged {replays.currency} = {number(to_rho(replays.charged))}",
         _charged(outcome),
         f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
         f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
@@ -175,8 +176,9 @@ def _attack_finding(outcome: "Outcome") -> str:
     )
     if replays.averaging_is_free:
         return (
-            f"one row asked about {replays.times} times got {replays.answers} different answers for rho = "
-            f"{number(to_rho(replays.charged))}, less than their price, so that its noise can be averaged away"
+            f"one row asked about {replays.times} times got {replays.answers} different answers for "
+            f"{replays.currency} = {number(to_rho(replays.charged))}, less than their price, so that its noise can be "
+            "averaged away"
         )
     if outcome.charges.faults:
         return f"{'; '.join(outcome.charges.faults)}; {spending}"
@@ -211,8 +213,9 @@ def _charged(outcome: "Outcome") -> str:
     last = "one row more than is left was refused" if charges.refused else "more is left than one request can overdraw"
     shared = {True: "; what the keys spend is shared", False: "; what the keys spend is not shared", None: ""}
     return (
-        f"answers to {sum(charges.rows)} rows cost rho = {number(to_rho(sum(charges.rows) * charges.price))}, accounts "
-        f"have spent rho = {number(to_rho(sum(charges.spent)))}; {last}{shared[charges.shared]}"
+        f"answers to {sum(charges.rows)} rows cost {charges.currency} = "
+        f"{number(to_rho(sum(charges.rows) * charges.price))}, accounts have spent {charges.currency} = "
+        f"{number(to_rho(sum(charges.spent)))}; {last}{shared[charges.shared]}"
     )
 
 
@@ -361,7 +364,7 @@ def of_sampler(finding: SamplerFinding) -> Report:
         groups.setdefault((law, found.what), []).append(found)
     strongest = {name: min(found.correlations, key=lambda one: one.p) for name, found in times.items()}
     return Report(
-        title="Audit of the sampler behind every release",
+        title="Audit of the noise sampler",
         finding="; ".join(finding.faults) or "nothing was found",
         convicted=bool(finding.faults),
         content={

@@ -1,4 +1,6 @@
-"""The audit of the one sampler behind every release: its tables, its draws, its forks, and the time that it takes.
+"""The audit of the one sampler that noise is drawn with: its tables, its draws, its forks, and the time that it takes.
+
+How much noise training asks of it is not tested here: no audit reaches the noise of what is paid for once.
 
 Four questions, each with an answer that would be different for a broken sampler:
 
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.special
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness, Words
-from mechanisms.selection import select
+from mechanisms.selection import Law, probabilities, select_by, words_of
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 from mechanisms.wide_gaussian import wide_gaussian
 
@@ -159,7 +161,7 @@ def audit_sampler(
     drawn = [(f"{law}, scale {of}", law, of, randomness) for law, of in laws]
     drawn.append((f"gaussian, scale {scales[0]}, of questions", *laws[0], Questions(noise_key, _CONTEXT, each)))
     batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
-    steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + 1) * batches + len(_TIMED) + 2
+    steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + len(get_args(Law))) * batches + len(_TIMED) + 2
     done = count()
 
     def now(what: str) -> str:
@@ -173,8 +175,9 @@ def audit_sampler(
         for name, law, of, source in drawn:
             now(name)
             tests += [(name, found) for found in chi_squares(law, of, size, source)]
-        selected = selections(_SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
-        tests.append((now("label, selected-neuron"), selected))
+        for by in get_args(Law):
+            selected = selections(by, _SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
+            tests.append((now(f"label, selected-neuron: {by}"), selected))
     now("forks")
     repeated = repeated_words(randomness, _FORKS, _FORKED_WORDS)
     now("questions")
@@ -275,23 +278,24 @@ def _drawn(law_name: LawName, scale: int, draws: int, randomness: Randomness) ->
     return law.draw(randomness.words(draws * law.words_per_draw).reshape(draws, law.words_per_draw))
 
 
-def selections(epsilon: float, classes: int, draws: int, randomness: Randomness, seed: int) -> ChiSquare:
+def selections(by: Law, epsilon: float, classes: int, draws: int, randomness: Randomness, seed: int) -> ChiSquare:
     """Return a test of the selection that `label` and `selected-neuron` make, on one row of random logits.
 
-    Class v is expected with probability in proportion to exp(epsilon z_v/(sqrt(2) D)), D the row's sensitivity: the
-    ideal law, from which the real one is within 2^-18 of every probability, too little to be seen in a million draws.
-    The logits spread over 6 sensitivities over epsilon, so that no class is too rare. Raises ValueError for few draws.
+    Class v is expected as `selection.probabilities` has it, from which the real law is within 2^-18 of every
+    probability, too little to be seen in a million draws. The logits spread over 6 sensitivities over epsilon, so that
+    no class is too rare. Raises ValueError for few draws.
     """
     if draws < 1000 * classes:
         raise ValueError(f"a test of {classes} classes needs at least {1000 * classes} draws, not {draws}")
     logits = np.random.default_rng(seed).uniform(0, 6 / epsilon, classes)
-    ideal = np.exp(epsilon * logits / math.sqrt(2))
     counts = np.zeros(classes, dtype=np.int64)
+    each = words_of(by, classes)
     for start in range(0, draws, _SELECTED_AT_ONCE):
         count = min(_SELECTED_AT_ONCE, draws - start)
-        selected = select(np.tile(logits, (count, 1)), np.ones(count), epsilon, randomness.words(count))
+        words = randomness.words(count * each).reshape(count, each)
+        selected = select_by(by, np.tile(logits, (count, 1)), np.ones(count), epsilon, words)
         counts += np.bincount(selected, minlength=classes)
-    return _chi_square("selection", counts, ideal / ideal.sum())
+    return _chi_square("selection", counts, probabilities(by, logits[None], np.ones(1), epsilon)[0])
 
 
 def _distribution(law_name: LawName, scale: int) -> Callable[[Integers], Floats]:
@@ -332,11 +336,19 @@ def _forked(work: Callable[[], Any], processes: int) -> list[Any]:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform cannot fork, so there is nothing to test")
     context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    children = [context.Process(target=lambda: queue.put(work())) for _ in range(processes)]
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+
+    def answer(place: int) -> None:
+        for reader, _ in pipes:
+            reader.close()  # or it would wait for ever for a reader that was killed, being one itself
+        pipes[place][1].send(work())
+
+    children = [context.Process(target=answer, args=(place,)) for place in range(processes)]
     for child in children:
         child.start()
-    found = [queue.get() for _ in children]
+    for _, writer in pipes:
+        writer.close()
+    found = [reader.recv() for reader, _ in pipes]
     for child in children:
         child.join()
     return found

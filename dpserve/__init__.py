@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpserve.classifier import PrivateClassifier
     from dpserve.client import Answers, AsyncClient, BudgetExhausted, Client, ServiceError
+    from training.errors import PrivacyWarning
 
-__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivateClassifier", "ServiceError"]
+__all__ = ["Answers", "AsyncClient", "BudgetExhausted", "Client", "PrivacyWarning", "PrivateClassifier", "ServiceError"]
+_MODULES = {"PrivateClassifier": "dpserve.classifier", "PrivacyWarning": "training.errors"}
+"""Where the names are that `dpserve.client` does not have."""
 
 
 def __dir__() -> list[str]:
@@ -19,4 +22,4 @@ def __getattr__(name: str) -> object:
     """Import a name's module when it is asked for: the command line starts without any."""
     if name not in __all__:
         raise AttributeError(f"module 'dpserve' has no attribute {name!r}")
-    return getattr(import_module("dpserve.classifier" if name == "PrivateClassifier" else "dpserve.client"), name)
+    return getattr(import_module(_MODULES.get(name, "dpserve.client")), name)

@@ -16,12 +16,14 @@ loading and serving such a model then cost nothing more.
 
 Each fit is a release with noise of its own. So an estimator is fitted once, and a clone of one not at all, as a grid
 search or cross-validation would do without a word, unless it was made with `every_fit_is_charged=True`. Even then the
-lineage's account holds, and choosing among fits by their scores on private records is covered by no budget.
+lineage's account holds, and choosing among fits by their scores on private records is covered by no budget. What can
+be seen of that, and of steps that were fitted on the records before, is said by `PrivacyWarning`.
 """
 
 import asyncio
-import os
+import inspect
 import re
+import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,38 +35,56 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.metrics import accuracy_score
-from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d
+from sklearn.pipeline import Pipeline
+from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from accounting import ledger as accounts
 from accounting.budgets import Budget
-from accounting.ledger import Ledger
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
-from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user
+from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
+from dpserve.commands.tables import FileOptions
 from dpserve.frames import names_of, rows_for
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import train
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
-from service.opening import hold_for_owner, open_lineage
-from training.errors import TrainingError
+from service.opening import check_unit, hold_for_owner, open_lineage
+from training.data import preprocessing
+from training.data.records import Records
+from training.errors import PrivacyWarning, TrainingError
 from training.kinds import Certified
+from training.lineage import KnownRecords
 from training.loading import load_model
 from training.published.bundle import UnprovenCertificate
 from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel
-from training.schema import Schema, parse_schema, read_schema
+from training.schema import Schema, parse_schema, read_schema, schema_of
 from training.sealing import write_folder
 
 Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
+_IMPUTED = (
+    "missing= declares what a missing value counts as. An imputer that is fitted on the records holds exact figures of "
+    "them, which no budget covers"
+)
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that is trained with differential privacy.
+
+    Give it the columns as they are. A step that is fitted on the records before it, in a `Pipeline` or a
+    `ColumnTransformer`, is outside the guarantee: a scaler or an imputer holds exact means, every column then depends
+    on every record, and records are no longer recognised in another lineage. What people need is inside: numbers are
+    scaled by `bounds`, `missing` says what a missing value counts as, `schema` declares levels, dates and texts.
+    Columns that were scaled or imputed, and fitted steps of a pipeline, raise `PrivacyWarning` where they can be seen.
+
+    Exact scores on private records are outside, too: `score`, and what searches, cross-validation, calibration,
+    `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
+    counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
     After `fit`: `classes_` (C,), sorted; `n_features_in_`; `feature_names_in_` where the columns have names;
     `certificate_`, what is proved about the model, with its lineage, its price and its assumptions; `charged_rho_`,
@@ -82,17 +102,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         word_vectors: str | Path | None = None,
         bounds: Any = None,
         classes: Any = None,
+        missing: Any = None,
         ignore: Sequence[str] | None = None,
         unit: str | None = None,
+        id: str | None = None,  # noqa: A002 - the command line's name
         overlapping_lineage_is_accepted: bool = False,
         clip: bool = False,
         name: str = "model",
         ledger: str | Path | None = None,
+        ledger_replicas: int | None = None,
         lineage_budget: tuple[float, float] | None = None,
         every_fit_is_charged: bool = False,
         records_declared: int | None = None,
         tier: Mapping[str, float] | None = None,
         lam: float | None = None,
+        objective: str | None = None,
+        alpha: float | None = None,
+        least_records: int | None = None,
         tolerance: float | None = None,
         features: str | None = None,
         image_shape: Sequence[int] | None = None,
@@ -125,13 +151,19 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         schema: a Table Schema, as a file's path or a dictionary, in place of bounds and classes. word_vectors: a public
         file for its free texts.
         bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
+        missing: the public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
+        every column, or {column: value}. Without it missing values are refused, unless a schema is given.
         ignore: columns to leave out. unit: the column that names whose each record is.
+        id: a column with a key of each record, or of its person, by which records are found again in another lineage.
         overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
         bounds instead of refusing them.
         name: the model's public name. ledger: the URL or folder of the ledger; by default the command line's.
+        ledger_replicas: on how many of its store's replicas a charge must be on disk, too; likewise.
         lineage_budget: (epsilon, delta) to open the lineage's account with, where it has none.
         every_fit_is_charged: allow a second fit, and the fits of clones: each costs `epsilon` again.
         records_declared: about how many records there are, as a number that may be public.
+        objective: "sum", of a head's losses, or "convexified", their log-mean-exp with `alpha`, of no fewer than
+        `least_records` records, a number that may be public.
         tier: {name: epsilon} of "weights" in several precisions, the coarsest first, in place of `epsilon`.
         """
         self.lineage = lineage
@@ -142,17 +174,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.word_vectors = word_vectors
         self.bounds = bounds
         self.classes = classes
+        self.missing = missing
         self.ignore = ignore
         self.unit = unit
+        self.id = id
         self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
         self.clip = clip
         self.name = name
         self.ledger = ledger
+        self.ledger_replicas = ledger_replicas
         self.lineage_budget = lineage_budget
         self.every_fit_is_charged = every_fit_is_charged
         self.records_declared = records_declared
         self.tier = tier
         self.lam = lam
+        self.objective = objective
+        self.alpha = alpha
+        self.least_records = least_records
         self.tolerance = tolerance
         self.features = features
         self.image_shape = image_shape
@@ -187,6 +225,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         charged; `LedgerError` where the ledger cannot be asked.
         """
         self._check_is_allowed()
+        if before := _steps_before(self):
+            _warn(
+                f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
+                f"is exact, and no budget covers it. {_in_pythons_words(preprocessing.ADVICE)}"
+            )
+        if getattr(self, "_is_clone", False) and self.release is not None:
+            _warn(
+                "a clone is fitted, as searches, cross-validation, calibration and ensembles make them. Its fit is "
+                "charged, and no budget covers what these do with the records beside it: they choose by exact scores, "
+                "fit calibrators to exact labels, or draw a record several times"
+            )
         table, label, columns = self._table(X, y)
         with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
             schema = self._schema()
@@ -197,7 +246,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 _run(self._check_account(given.lineage_name(), price[0]))
             written, _ = train(given)
             self._take(out, written, _run(self._charged(written)))
-        self.n_features_in_ = len(columns or self.certificate_.feature_names)
+        self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -232,7 +281,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The predictions are private, and this number is not: it is computed from y without noise. Take public rows, or
         keep it to yourself. No budget covers what is told or chosen by it where X and y are private records.
         """
-        return float(accuracy_score(y, self.predict(X)))
+        answers = self.predict(X)
+        if (told := self._private_among(X, y)) is not None:
+            _warn(
+                f"{told}: their exact accuracy is not private, and no budget covers what is told or chosen by it. Take "
+                "public rows"
+            )
+        return float(accuracy_score(y, answers))
 
     def save(self, path: str | Path) -> Path:
         """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError."""
@@ -242,17 +297,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, *, ledger: str | Path | None = None) -> Self:
+    def load(cls, path: str | Path, *, ledger: str | Path | None = None, ledger_replicas: int | None = None) -> Self:
         """Return the fitted estimator of a bundle. Its classes are the certificate's names, and it is not fitted again.
 
-        ledger: as for the constructor. A model that is private itself is charged to its lineage unless it was before.
-        Raises what `fit` raises.
+        ledger, ledger_replicas: as for the constructor. A model that is private itself is charged to its lineage unless
+        it was before. Raises what `fit` raises.
         """
         with _in_python():
             certificate = load_model(Path(path)).certificate
             if isinstance(certificate, UnprovenCertificate):
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
-            made = cls(lineage=certificate.lineage, name=certificate.name, ledger=ledger)
+            name = certificate.name
+            made = cls(lineage=certificate.lineage, name=name, ledger=ledger, ledger_replicas=ledger_replicas)
             made.release = certificate.release if isinstance(certificate, ReleaseCertificate) else None
             made.teachers = getattr(certificate, "teachers", None)
             made._take(Path(path), certificate, _run(made._charged(certificate)))
@@ -282,6 +338,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         tags.classifier_tags.poor_score = True
+        tags.input_tags.allow_nan = self.missing is not None or self.schema is not None
         return tags
 
     def _check_is_allowed(self) -> None:
@@ -314,7 +371,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return _arrow(X, names), y, self._features_among(names, y)
         names = names_of(X)
         if names is None:
-            X = check_array(X, dtype=np.float64, estimator=self)
+            X = self._array(X, self.missing is not None)
             table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
         else:
             table = _arrow(X, names)
@@ -325,8 +382,60 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label = self._label(table.column_names)
         return table.append_column(label, pa.array(y.tolist())), label, self._features_among(names, label)
 
+    def _private_among(self, X: Any, y: Any) -> str | None:
+        """Say of rows and their classes that at least half of them are records; None of others.
+
+        Records are known by their digests in the owner's state folder, from every training there.
+        """
+        if not (state_folder() / "trained").is_dir():
+            return None
+        if isinstance(self.classes, Mapping):
+            values = {name: value for value, name in self.classes.items()}
+            y = [values.get(name, name) for name in np.asarray(y).tolist()]
+        try:
+            table, label, _ = self._table(X, y)
+            if names_of(X) is None:  # an array has the columns of the model, in its order
+                table = table.rename_columns([*self._columns_asked(), label])
+            # What fit has as a name or leaves out is no feature: rows are compared by the others.
+            ignore = [name for name in (*(self.ignore or ()), self.unit, self.id) if name in table.column_names]
+            names = self.certificate_.classes
+            given = [str(value) for value in (names if self.classes is None else self.classes)]
+            columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
+            limits = zip(self.certificate_.feature_names, feature_map.lower, feature_map.upper, strict=True)
+            records = FileOptions(label=label, ignore=ignore).read(
+                table,
+                "X",
+                classes=names,
+                values=given,
+                bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+                clip=self.clip,
+                schema=schema_of(columns, label, names, given),
+            )
+            known = KnownRecords(state_folder())
+            digests = known.digests(records)
+            for lineage, shared in known.among(digests).items():
+                if 2 * shared.records >= (total := len(digests.records)):
+                    return f"{shared.records:,} of the {total:,} rows are records of the lineage {lineage!r}"
+                if shared.units and 2 * shared.units >= len(digests.units):
+                    return (
+                        f"{shared.units:,} of the {len(digests.units):,} keys or units are in the lineage {lineage!r}"
+                    )
+                if 2 * shared.features >= len(records):
+                    perhaps = "" if shared.certain else ", as chance can explain"
+                    found = (
+                        f"{shared.features:,} of the {len(records):,} rows are equal in all columns that are used to"
+                    )
+                    return f"{found} records of the lineage {lineage!r}{perhaps}"
+        except (TrainingError, ValueError, OSError):
+            return None  # rows of another form are no records that were trained on
+        return None
+
+    def _columns_asked(self) -> list[str]:
+        """Return the names of the columns that the model takes."""
+        return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
+
     def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
-        left_out = {label, self.unit, *(self.ignore or ())}
+        left_out = {label, self.unit, self.id, *(self.ignore or ())}
         schema = self._schema()
         if names is not None and schema is not None and schema.subset:
             left_out |= set(names) - {column.name for column in schema.columns}
@@ -378,6 +487,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "out": out,
             "release": None if self.release == "auto" else self.release,
             "bounds": _bounds(self.bounds),
+            "missing": _missing(self.missing),
             "classes": None,
             "ignore": list(self.ignore or ()),
             "described": schema,
@@ -408,6 +518,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         budget = None if self.lineage_budget is None else Budget.from_epsilon_delta(*self.lineage_budget, "gaussian")
         async with self._opened() as ledger:
             account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+        check_unit(account, self.unit)
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
@@ -417,16 +528,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return 0
         async with self._opened() as ledger:
             try:
-                await open_lineage(ledger, written.lineage, None, by=operating_systems_user())
-                return await hold_for_owner(ledger, written, written.tiers[-1].name)
+                by = operating_systems_user()
+                await open_lineage(ledger, written.lineage, None, by=by)
+                return await hold_for_owner(ledger, written, written.tiers[-1].name, by=by)
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
             except accounts.LedgerRefusal as refused:
                 raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
 
     def _opened(self) -> Any:
-        given = os.environ.get("DPSERVE_LEDGER") if self.ledger is None else str(self.ledger)
-        return Ledger.open(ledger_location(given), journals=journals_folder())
+        given = None if self.ledger is None else str(self.ledger)
+        return open_ledger(given, self.ledger_replicas, journals=journals_folder())
 
     def _take(self, folder: Path, certificate: Certified, charged: int) -> None:
         """Take a bundle as what was fitted."""
@@ -440,13 +552,25 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._order = sorted(range(len(names)), key=given.__getitem__)
         self.classes_ = np.asarray([given[place] for place in self._order])
 
+    def _array(self, X: Any, may_be_missing: bool) -> Floats:
+        """Return an array of numbers (n, d), NaN where a value is missing, if one may be."""
+        try:
+            finite = "allow-nan" if may_be_missing else True
+            checked: Floats = check_array(X, dtype=np.float64, estimator=self, ensure_all_finite=finite)
+        except ValueError as error:
+            if "contains NaN" not in str(error):
+                raise
+            raise ValueError(f"{error} {_IMPUTED}") from None
+        return checked
+
     def _checked(self, X: Any) -> Any:
         """Return rows without names as an array of the right width; others as they are."""
         if names_of(X) is not None or (isinstance(X, Sequence) and X and isinstance(X[0], Mapping)):
             return X
-        if self.certificate_.feature_map.columns:
+        columns = self.certificate_.feature_map.columns
+        if any(column.kind not in ("number", "integer", "boolean") for column in columns):
             raise ValueError("X must be a data frame, or a list of mappings, with the columns of the schema")
-        X = check_array(X, dtype=np.float64, estimator=self)
+        X = self._array(X, not all(column.required for column in columns))
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
@@ -472,6 +596,20 @@ class _InPython(TrainOptions):
         found: Schema | None = self.described
         return found
 
+    def numbers(self, records: Records) -> preprocessing.Numbers:
+        """Return the numbers of a table in memory as it has them, before they are clipped."""
+        numbers = super().numbers(records)
+        if isinstance(self.data, str) or not self.clip:
+            return numbers
+        given = [(name, _floats(self.data.column(name))) for name in numbers.names]
+        kept = {name: values for name, values in given if values is not None}
+        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
+        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
+
+    def warn(self, what: str) -> None:
+        """Warn, in Python's way."""
+        _warn(_in_pythons_words(what))
+
 
 def _arrow(X: Any, names: Sequence[str]) -> Any:
     """Return a data frame as an Arrow table, without an index."""
@@ -480,6 +618,47 @@ def _arrow(X: Any, names: Sequence[str]) -> Any:
     if len(set(names)) < len(names):
         raise ValueError("every column needs a name of its own")
     return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
+
+
+def _floats(array: Any) -> Floats | None:
+    """Return an Arrow array of numbers, NaN where there is none; None of others."""
+    import pyarrow as pa
+
+    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
+        return None
+    return np.asarray(array.cast(pa.float64()), dtype=np.float64)
+
+
+def _warn(what: str) -> None:
+    warnings.warn(what, PrivacyWarning, stacklevel=3)
+
+
+def _steps_before(estimator: object) -> list[str]:
+    """Return the names of the steps that learn from the records, in the pipelines that are fitting the estimator.
+
+    A pipeline tells its last step nothing, in no release of scikit-learn: `Pipeline.fit` is looked for among the calls
+    that led here. It counts if the estimator is its last step, so that no other caller is taken for it.
+    """
+    found: list[str] = []
+    inner, frame = estimator, inspect.currentframe()
+    while frame is not None:
+        outer = frame.f_locals.get("self")
+        if isinstance(outer, Pipeline) and outer is not inner and outer.steps[-1][1] is inner:
+            found = [name for name, step in outer.steps[:-1] if _learns(step)] + found
+            inner = outer
+        frame = frame.f_back
+    return found
+
+
+def _learns(step: Any) -> bool:
+    """Tell whether a step of a pipeline may learn from the records, by its tags; the parts of a compound are asked."""
+    for name in ("steps", "transformers", "transformer_list"):
+        if hasattr(step, name):
+            return any(_learns(part[1]) for part in getattr(step, name))
+    try:
+        return not (step is None or isinstance(step, str)) and bool(get_tags(step).requires_fit)
+    except (AttributeError, TypeError):
+        return True  # it has no tags
 
 
 def _bounds(declared: Any) -> list[str]:
@@ -493,8 +672,17 @@ def _bounds(declared: Any) -> list[str]:
         raise ValueError(f"bounds= takes (LOW, HIGH) or {{COLUMN: (LOW, HIGH)}}, not {declared!r}") from None
 
 
+def _missing(declared: Any) -> list[str]:
+    """Return what missing values become as the command line takes it."""
+    if declared is None:
+        return []
+    if isinstance(declared, Mapping):
+        return [f"{name}={value}" for name, value in declared.items()]
+    return [str(declared)]
+
+
 def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:
-    problem = {"scope": "lineage", "cost": to_rho(cost), "remaining": to_rho(remaining), "unit": "rho"}
+    problem = {"scope": "lineage", "cost": to_rho(cost), "remaining": to_rho(remaining), "currency": "rho"}
     return BudgetExhausted(
         f"a fit costs the lineage {lineage!r} rho = {to_rho(cost):.6g}, and {to_rho(remaining):.6g} of its budget is "
         "left; nothing was charged",
@@ -518,6 +706,8 @@ _IN_PYTHON = {
     ),
     "--classes VALUE=NAME,VALUE=NAME": "classes={VALUE: NAME}",
     "--clip clips": "clip=True clips",
+    "--missing COLUMN=VALUE": "missing={COLUMN: VALUE}",
+    "--missing COLUMN=level": 'missing={COLUMN: "level"}',
     ", so name a new one with --out": "",
     "--price": "epsilon= and delta=",
     "--budget": "release='auto'",
@@ -532,7 +722,10 @@ def _in_python() -> Iterator[None]:
     try:
         yield
     except (TrainingError, CannotServe) as error:
-        text = str(error)
-        for said, meant in _IN_PYTHON.items():
-            text = text.replace(said, meant)
-        raise ValueError(_FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)) from error
+        raise ValueError(_in_pythons_words(str(error))) from error
+
+
+def _in_pythons_words(text: str) -> str:
+    for said, meant in _IN_PYTHON.items():
+        text = text.replace(said, meant)
+    return _FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)

@@ -54,7 +54,7 @@ class ServiceError(Exception):
 
 
 class BudgetExhausted(ServiceError):
-    """The request costs more than is left; nothing was charged. `cost` and `remaining` are rho.
+    """The request costs more than is left; nothing was charged. `cost` and `remaining` are in the account's `currency`.
 
     `scope` says whose budget it is: the client's own, its group's, or the lineage's, which all clients share. What is
     left of those two is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by period has
@@ -63,6 +63,7 @@ class BudgetExhausted(ServiceError):
 
     scope: Literal["client", "group", "lineage"]
     cost: float
+    currency: Literal["rho", "epsilon"]
     remaining: float | None
     refilled: str | None
 
@@ -70,7 +71,7 @@ class BudgetExhausted(ServiceError):
         """Take the numbers from the problem document."""
         super().__init__(detail, **known)
         self.scope = self.problem["scope"]
-        self.cost = self.problem["cost"]
+        self.cost, self.currency = self.problem["cost"], self.problem["currency"]
         self.remaining = self.problem.get("remaining")
         self.refilled = self.problem.get("refilled")
 
@@ -83,8 +84,10 @@ def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
 class Answers:
     """Private answers to n rows, and how far noise may have moved them.
 
-    The intervals, and what is decided, are right for 95 of 100 answers or more. Where none can be given (`no_interval`
-    says why) each interval is all there is, and every answer undecided.
+    The intervals, and what is decided, are right with a probability of 95 % or more, over draws of the noise. A
+    pay-once model's noise is drawn once: its answers may err together. Where a share d of answers is decided, up to
+    0.05/d of these may name another class than the model without noise. Where no interval can be given (`no_interval`
+    says why) each is all there is, and every answer undecided.
     """
 
     probabilities: NDArray[np.float64]
@@ -95,7 +98,7 @@ class Answers:
     """(n, C): the largest."""
     undecided: NDArray[np.bool_]
     """(n,): whether the noise could have made the likeliest class so."""
-    law: Literal["gaussian", "laplace", "exponential"] | None
+    law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     on: Literal["logits", "log-odds", "selection", "training"] | None
     """What has noise: each logit, the log-odds of the class that was drawn, which class is drawn, or the training."""
     scale: NDArray[np.float64]
@@ -337,8 +340,8 @@ class Client(_Questions):
     def quote(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, Any]:
         """Return what asking about rows X, (n, d), in one request would cost now, as `POST /predict?dry_run=true`.
 
-        Spends nothing: `new_rows` cost `cost_rho` together, `free` says which rows cost nothing, and `admitted`
-        whether the request would be answered. For a model that is paid for once, `cost_rho` is the difference between
+        Spends nothing: `new_rows` cost `cost` together, `free` says which rows cost nothing, and `admitted`
+        whether the request would be answered. For a model that is paid for once, `cost` is the difference between
         `tier` and what this client holds.
         """
         return self._all(self._ask_quote(X, tier))

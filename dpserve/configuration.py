@@ -1,8 +1,8 @@
 """The configuration's file and the environment's variables: which are read, and which must be slips.
 
-`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, except for the ledger, which
-stands above that table, because every command uses it. Unknown keys and misspelt variables are refused: a misspelt
-budget must not pass for none.
+`dpserve.settings.ServeSettings` declares the settings. The file has them under `[serve]`, except for the ledger and how
+many of its replicas a write waits for, which stand above that table, because every command uses them. Unknown keys and
+misspelt variables are refused: a misspelt budget must not pass for none.
 """
 
 import os
@@ -20,7 +20,7 @@ from service.urls import without_secrets
 
 PREFIX = "DPSERVE_"
 FILE_VARIABLE = "DPSERVE_CONFIG"
-ABOVE_THE_TABLE = ("ledger",)
+ABOVE_THE_TABLE = ("ledger", "ledger-replicas")
 TABLE = "serve"
 _LIKE = 0.79
 """The least similarity, by `difflib`, of a misspelt name to the one that was meant: `SERVICE` has 0.77 to `DEVICE`."""
@@ -73,19 +73,38 @@ def in_file(settings: Collection[str], files: Collection[str]) -> dict[str, Any]
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: [{TABLE}] must be a table")
     names = {key(name): name for name in settings}
+    for each in ABOVE_THE_TABLE:
+        if each in table:
+            raise ConfigurationError(f"{path}: nothing is called {each!r} in [{TABLE}]; it stands above that table")
     _refuse_unknown(table, names.keys() - set(ABOVE_THE_TABLE), path, f" in [{TABLE}]")
     values = {names[each]: value for each, value in table.items()}
-    values |= {name: content[name] for name in ABOVE_THE_TABLE if name in content}
+    values |= {names[each]: content[each] for each in ABOVE_THE_TABLE if each in content}
     return {name: _located_each(value, path) if name in files else value for name, value in values.items()}
 
 
-def ledger_in_file() -> str | None:
-    """Return the file's ledger, or None."""
+def stated_ledger() -> str | None:
+    """Return the ledger as the environment or else the file says, or None."""
+    if (said := in_environment("ledger")) is not None:
+        return said
     path = file_path()
     value = _content(path).get("ledger")
     if value is not None and not isinstance(value, str):
         raise ConfigurationError(f'{path}: ledger must be a text, as ledger = "..."')
     return None if value is None else _located(value, path)
+
+
+def stated_replicas() -> int:
+    """Return how many replicas of the ledger's store a write waits for, as the environment or else the file says."""
+    where: object = f"the environment's {variable('ledger_replicas')}"
+    said: object = in_environment("ledger_replicas")
+    if isinstance(said, str):
+        said = int(said) if re.fullmatch(r"[0-9]{1,9}", said) else said
+    else:
+        where = f"{file_path()}: ledger-replicas"
+        said = _content(file_path()).get("ledger-replicas", 0)
+    if not isinstance(said, int) or isinstance(said, bool) or said < 0:
+        raise ConfigurationError(f"{where} must be a whole number from 0, not {said!r}")
+    return said
 
 
 def without_other_budgets(found: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:

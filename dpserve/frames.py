@@ -16,11 +16,12 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
 
     model: the public part of its certificate. X: an array (n, d) in the order of the model's features; a data frame of
     pandas, Polars or Arrow, whose columns are matched by name, in any order; or a list of mappings by name. Where the
-    model was trained by a schema, rows by name are encoded as that says. Raises ValueError, in scikit-learn's words
-    where it has some, naming the columns or the first row that do not fit.
+    model was trained by a schema, or with declared missing values, rows by name are encoded as that says, and so is an
+    array with one number for each column, NaN where it is missing, if all columns are numbers. Raises ValueError, in
+    scikit-learn's words where it has some, naming the columns or the first row that do not fit.
     """
     described, names = model["feature_map"].get("columns"), model["feature_names"]
-    if described and (named := _rows_by_name(X)) is not None:
+    if described and (named := _rows_by_name(X) or _rows_by_place(X, described)) is not None:
         # Few models have columns, and only their callers should wait for what reads them.
         from training.columns import columns_from, encode_rows
         from training.errors import DataError
@@ -110,6 +111,17 @@ def _rows_by_name(X: Any) -> tuple[list[str], list[dict[str, object]]] | None:
     if len(set(columns)) < len(columns):
         return columns, []  # for the names to be refused
     return columns, pa.RecordBatchReader.from_stream(X).read_all().to_pylist()
+
+
+def _rows_by_place(X: Any, described: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, object]]] | None:
+    """Return the names and the rows of an array with one value for each column; None for another, or other columns."""
+    if names_of(X) is not None or any(each["kind"] not in ("number", "integer", "boolean") for each in described):
+        return None
+    rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != len(described):
+        return None
+    names = [each["name"] for each in described]
+    return names, [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
 def _is_of_mappings(X: Any) -> bool:

@@ -35,6 +35,7 @@ _ACCOUNT_DELTA = 1e-6
 _POOL = 2000
 _SPARE = 1.001
 _OWNER = "dpserve: the owner's port is "
+_COMMAND_LINE = "from dpserve.orphans import command_line; command_line()"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +156,17 @@ def started(
 
     quiet: keep its log in the folder, for the error if it does not start. Raises CannotServe.
     """
-    command = [sys.executable, "-m", "dpserve", "serve", str(bundle), "--port", str(port)]
+    command = [sys.executable, "-c", _COMMAND_LINE, "serve", str(bundle), "--port", str(port)]
     command += ["--ledger", str(folder / "ledger"), *options]
     environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
     with (folder / "service.log").open("w+") as log:
         process = subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=log if quiet else None, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,  # closed with this process, whatever ends it
+            stdout=subprocess.PIPE,
+            stderr=log if quiet else None,
+            text=True,
+            env=environment,
         )
         try:
             address = owner = ""

@@ -1,14 +1,13 @@
 """The service that comes of its settings, in one process or several: `dpserve serve`."""
 
 import asyncio
-import ctypes
 import os
 import resource
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,14 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import Ledger, LineageAccount, key_digest
+from accounting.currency import EPSILON, RHO, Currency
+from accounting.ledger import Ledger, LineageAccount, UnknownLineage, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.settings import DEFAULT_MECHANISM, DEFAULT_PRICE, ServeSettings
-from mechanisms.mechanism import Mechanism, priced
+from dpserve.orphans import end_with_parent
+from dpserve.settings import DEFAULT_MECHANISM, ServeSettings
+from mechanisms.mechanism import Mechanism, default_price, priced
 from service.admin.app import AdminPort, admin_port
 from service.admin.keys import METRICS_VARIABLE, admin_key, metrics_key, where_the_key_is
 from service.admin.verdicts import FOLDER
@@ -38,7 +39,16 @@ from service.http.requests import Bodies
 from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
 from service.metered import MeteredPredictor, ServedModel
 from service.models import Models
-from service.opening import check_affordable, check_release, open_lineage
+from service.opening import (
+    check_affordable,
+    check_release,
+    check_together,
+    check_unit,
+    hold_together,
+    open_lineage,
+    settle_unit,
+    unit_of,
+)
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry import logs
@@ -56,7 +66,6 @@ if TYPE_CHECKING:
     from service.rpc.server import GrpcPort
 
 _OTHER_FILES = 256
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 _SHOWN_AUDIT = "self-audit.json"
 
@@ -93,16 +102,19 @@ class ConfiguredService:
 
     def open_ledger(self) -> AbstractAsyncContextManager[Ledger]:
         """Return the ledger, opened for as long as its context lasts."""
-        return Ledger.open(
-            options.ledger_location(self.settings.ledger),
+        return options.open_ledger(
+            self.settings.ledger,
+            self.settings.ledger_replicas,
             rehearsal=self.settings.rehearsal,
-            replicas=self.settings.ledger_replicas,
             # What a rehearsal loses is no loss.
             journals=None if self.settings.rehearsal else options.journals_folder(),
         )
 
-    def run(self) -> None:
-        """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise."""
+    def run(self, grpc_taken: socket.socket | None = None) -> None:
+        """Answer until stopped. Raises CannotServe and what loading a bundle and opening the ledger raise.
+
+        grpc_taken: holds the port for gRPC, from `take_grpc_port`, until the other ports are taken as well.
+        """
         if self.grpc_port is not None:
             _grpc()  # before a model is charged that would not be served
         os.umask(0o077)  # what this process and its store write is the owner's alone
@@ -111,23 +123,28 @@ class ConfiguredService:
             signal.signal(number, _stop)
         try:
             with ExitStack() as opened:
-                status = self._run(opened)
+                status = self._run(opened, grpc_taken)
         except _Stopped:
             return
         if status:
             raise typer.Exit(status)
 
-    def _run(self, opened: ExitStack) -> int:
-        listening = opened.enter_context(bind(self.settings.host, self.settings.port))
-        admin = open_port(self.settings, listening.getsockname()[1])
-        if admin is not None:
-            opened.enter_context(admin.listening)
+    def _run(self, opened: ExitStack, grpc_taken: socket.socket | None) -> int:
+        with nullcontext() if grpc_taken is None else grpc_taken:
+            listening = opened.enter_context(bind(self.settings.host, self.settings.port))
+            admin = open_port(self.settings, listening.getsockname()[1])
+            if admin is not None:
+                opened.enter_context(admin.listening)
+        if self.grpc_port is not None:
+            opened.enter_context(_reserved(self.settings.host, self.grpc_port))
         loaded = [self._load(bundle) for bundle in self.settings.bundle]
+        self._check_names([model.certificate.name for model in loaded])
+        asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
-        audit = self._audit(loaded, folder)
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
         portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
+        audit = portal.call(self._audit, ledger, loaded, folder)
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder, None if audit is None else audit.published)
         if admin is not None:
@@ -162,31 +179,33 @@ class ConfiguredService:
         first: whether to see to the lineages' accounts; those who come after find them.
         """
 
+        async def verified(bundle: Path) -> Model:
+            return await asyncio.to_thread(self._load, bundle)
+
         async def opened(bundle: Path) -> Predictor:
-            loaded = await asyncio.to_thread(self._load, bundle)
-            if first:
-                await self._prepare(ledger, loaded)
-            else:
+            loaded = await verified(bundle)
+            if first and bundle not in self.settings.bundle:
+                await self._prepare(ledger, [loaded])
+            elif not first:
                 await ledger.join(loaded.certificate.lineage)
                 account = await ledger.lineage(loaded.certificate.lineage)
                 if bundle not in self.settings.bundle:
                     # What the first refuses is served by nobody. Bundles that are named end the service there.
-                    await self._check_paid(ledger, account, self._predictor(loaded, ledger))
-            return self._predictor(loaded, ledger)
+                    await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
+                await self._settle_unit(ledger, loaded)
+            return self._predictor(loaded, ledger, await self._currency(ledger, loaded))
 
         models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
+        if first:
+            named = [await verified(bundle) for bundle in self.settings.bundle]
+            await self._prepare(ledger, named)
         for bundle in self.settings.bundle:
-            predictor = await opened(bundle)
-            if (name := predictor.certificate.name) in models.names:
-                raise CannotServe(f"two bundles hold a model called {name}: train one of them under another --name")
-            models.add(predictor)
+            models.add(await opened(bundle))
         watching = None
         if self.settings.watch is not None:
-            watch = Watch(self.settings.watch, models, opened)
-            await watch.look(first=True)
+            watch = Watch(self.settings.watch, models, verified, opened)
+            await _first_look(watch, strict=first)
             watching = asyncio.create_task(watch.run())
-        if self.settings.default is not None and models.default is None and watching is None:
-            raise CannotServe(f"--default {self.settings.default}: the models are {', '.join(models.names)}")
         try:
             yield models
         finally:
@@ -194,15 +213,46 @@ class ConfiguredService:
                 watching.cancel()
             await models.close()
 
-    async def _prepare(self, ledger: Ledger, loaded: Model) -> None:
-        """See to it that the lineage has an account that can pay, and charge it for a pay-once model of one tier."""
-        account = await open_lineage(
-            ledger, loaded.certificate.lineage, self._budget(loaded), by=options.operating_systems_user()
-        )
-        predictor = self._predictor(loaded, ledger)
-        await self._check_paid(ledger, account, predictor)
-        if isinstance(predictor, PayOncePredictor) and (charged := await predictor.hold_for_owner()):
-            logs.log.info("the lineage was charged rho = %g for this release", to_rho(charged))
+    async def _check_options(self) -> None:
+        """Raise what a process that answers would raise, after a lineage was charged for a model that is not served."""
+        if self.settings.watch is not None:
+            os.scandir(self.settings.watch).close()
+        async with aclosing(await _http_options(self.settings)):
+            pass
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Raise CannotServe for two models of one name, and for a default that is none of them and will not come."""
+        for name in names:
+            if names.count(name) > 1:
+                raise CannotServe(f"two bundles hold a model called {name}: train one of them under another --name")
+        default = self.settings.default
+        if default is not None and default not in names and self.settings.watch is None:
+            raise CannotServe(f"--default {default}: the models are {', '.join(names)}")
+
+    async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
+        """See to it that each lineage has an account that can pay, and charge it for its pay-once models of one tier.
+
+        Nothing is charged unless all of it can be.
+        """
+        by, units = options.operating_systems_user(), dict[str, str]()
+        for model in loaded:
+            account = await open_lineage(ledger, model.certificate.lineage, self._budget(model), by=by)
+            unit = unit_of(model.certificate)
+            settled = units.setdefault(account.lineage, (unit or "") if account.unit is None else account.unit)
+            check_unit(replace(account, unit=settled), unit)
+            await self._check_paid(ledger, account, self._predictor(model, ledger, account.budget.currency))
+        releases = [model.certificate for model in loaded if isinstance(model, ReleasedModel)]
+        await check_together(ledger, releases)
+        for model in loaded:  # what a lineage does not pay for settles nothing
+            await self._settle_unit(ledger, model)
+        for lineage, charged in (await hold_together(ledger, releases)).items():
+            if charged:
+                logs.log.info("the lineage %s was charged rho = %g for what is served", lineage, to_rho(charged))
+
+    @staticmethod
+    async def _settle_unit(ledger: Ledger, loaded: Model) -> None:
+        certificate = loaded.certificate
+        await settle_unit(ledger, certificate.lineage, unit_of(certificate), by=options.operating_systems_user())
 
     @staticmethod
     async def _check_paid(ledger: Ledger, account: LineageAccount, predictor: Predictor) -> None:
@@ -252,7 +302,7 @@ class ConfiguredService:
         """Return the application of one of several workers. folder: what they share with the owner's process."""
         logs.configure(self.settings.log_format)
         logs.name_worker()
-        _end_with_parent()
+        end_with_parent()
         published = None
         if self.settings.self_audit_key is not None:
             from dpserve.self_audit import shown_in
@@ -273,8 +323,8 @@ class ConfiguredService:
             self._priced(model)
         return model
 
-    def _predictor(self, model: Model, ledger: Ledger) -> Predictor:
-        """Return what answers."""
+    def _predictor(self, model: Model, ledger: Ledger, currency: Currency) -> Predictor:
+        """Return what answers. currency: what the lineage's account counts."""
         settings = self.settings
         limits: dict[str, Any] = {
             "largest_batch": settings.largest_batch,
@@ -283,13 +333,13 @@ class ConfiguredService:
         }
         if isinstance(model, ReleasedModel):
             return PayOncePredictor(model, ledger, **limits)
-        return MeteredPredictor(model, self._priced(model), ledger, **limits)
+        return MeteredPredictor(model, self._priced(model, currency), ledger, **limits)
 
     def _budget(self, model: Model) -> Budget | None:
         if not self.settings.is_given:
             return None
         cost = Cost.parse(model.certificate.cost) if isinstance(model, ReleasedModel) else self._priced(model).cost
-        return self.settings.budget(self.settings.accepts or accepts_for(cost))
+        return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""
@@ -303,8 +353,10 @@ class ConfiguredService:
                 "trained, and its price fixed, so leave --mechanism and --price out"
             )
 
-    def _priced(self, model: ServedModel) -> Mechanism:
-        mechanism, price = self.settings.mechanism or DEFAULT_MECHANISM, self.settings.price or DEFAULT_PRICE
+    def _priced(self, model: ServedModel, currency: Currency = RHO) -> Mechanism:
+        """Return what answers. currency: what the lineage's account counts, which decides on the default price."""
+        mechanism = self.settings.mechanism or DEFAULT_MECHANISM
+        price = self.settings.price or default_price(mechanism, pure=currency is EPSILON)
         chosen = priced(mechanism, price, len(model.certificate.classes))
         if isinstance(model, PublishedNetwork):
             model.certificate.check_mechanism(chosen, accept_unproven=self.settings.accept_unproven)
@@ -316,7 +368,16 @@ class ConfiguredService:
             )
         return chosen
 
-    def _audit(self, loaded: Sequence[Model], folder: Path) -> "SelfAudit | None":
+    async def _currency(self, ledger: Ledger, model: Model) -> Currency:
+        """Return what the account of a model's lineage counts, or will count when this service has opened it."""
+        await ledger.join(model.certificate.lineage)
+        try:
+            return (await ledger.lineage(model.certificate.lineage)).budget.currency
+        except UnknownLineage:
+            budget = self._budget(model)
+            return RHO if budget is None else budget.currency
+
+    async def _audit(self, ledger: Ledger, loaded: Sequence[Model], folder: Path) -> "SelfAudit | None":
         """Return the service's own audit of the default model; the workers show what it writes in `folder`."""
         settings, key = self.settings, self.settings.self_audit_key
         if key is None:
@@ -329,7 +390,7 @@ class ConfiguredService:
         kept = options.state_folder() / "self-audit"
         shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
         rows = min(settings.self_audit_rows, settings.largest_batch)
-        mechanism = self._priced(audited[0])
+        mechanism = self._priced(audited[0], await self._currency(ledger, audited[0]))
         return SelfAudit(audited[0], mechanism, key, settings.self_audit_seconds, rows, kept, shown)
 
     def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
@@ -344,6 +405,16 @@ class ConfiguredService:
         typer.echo(logs.announcement(f"serving {names} on {address}", kind))
         if audit is not None:
             audit.start(address, self.server.tls)
+
+
+async def _first_look(watch: Watch, *, strict: bool) -> None:
+    """Serve what lies in a watched folder. A worker that takes another's place begins without it, and looks again."""
+    try:
+        await watch.look(first=True)
+    except OSError as error:
+        if strict:
+            raise
+        logs.log.error("the folder of bundles cannot be watched: %s", logs.kinds(error))
 
 
 def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
@@ -379,12 +450,6 @@ def _raise_file_limit(connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
 
 
-def _end_with_parent() -> None:
-    """Have the kernel tell this worker to end when the process that started it is gone."""
-    with suppress(OSError, AttributeError):  # which only Linux has
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-
-
 def _stop(*_: object) -> None:
     raise _Stopped
 
@@ -400,13 +465,24 @@ def _grpc() -> "type[GrpcPort]":
     return GrpcPort
 
 
-def grpc_port_of(settings: ServeSettings) -> int | None:
-    """Return the port for gRPC, which each worker listens on by itself. Raises CannotServe if it is taken."""
-    if settings.grpc_port is None:
-        return None
-    with bind(settings.host, settings.grpc_port, "grpc-port") as listening:
-        port: int = listening.getsockname()[1]
-    return port
+def take_grpc_port(settings: ServeSettings) -> socket.socket | None:
+    """Return what holds the port for gRPC, if there is to be one. Raises CannotServe if it is taken."""
+    return None if settings.grpc_port is None else bind(settings.host, settings.grpc_port, "grpc-port")
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """Return what keeps a port from connections of this machine's own until each worker listens on it by itself."""
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        raise CannotServe(
+            f"cannot listen on {_address(host, port)} for gRPC: {error.strerror}; choose another with --grpc-port"
+        ) from error
+    return held
 
 
 def _address(host: str, port: int) -> str:

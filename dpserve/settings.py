@@ -29,7 +29,7 @@ from service.errors import CannotServe
 from service.telemetry.logs import Format
 from service.tls import Tls
 
-DEFAULT_MECHANISM, DEFAULT_PRICE = "gaussian", "noise-multiplier:20"
+DEFAULT_MECHANISM = "gaussian"
 
 _SLASHES_OF_AN_ORIGIN = 2
 _NOT_GIVEN: tuple[object, ...] = (None, [], ())
@@ -72,11 +72,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     default: str | None = option(
         None, "The model that is asked where a path names none.", default_text="the only one that is served"
     )
-    price: str | None = option(
-        None,
-        "The price of one row: rho:R, noise-multiplier:M, epsilon:E, or epsilon:E@D for Gaussian noise.",
-        default_text=DEFAULT_PRICE,
-    )
+    price: str | None = options.PRICE()
     mechanism: str | None = option(
         None,
         "How answers are made private: gaussian, laplace, selected-neuron or label; or published, unproven.",
@@ -156,7 +152,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     self_audit_seconds: float = _audit(60.0, "Seconds between two audits.", ge=0.1)
     self_audit_rows: int = _audit(64, "How many answers one audit pays for.", ge=8)
 
-    ledger_replicas: int = options.REPLICAS(panel=_STORE)
+    ledger_replicas: int | None = options.REPLICAS(panel=_STORE)
     rehearsal: bool = option(False, "Accept a store that may lose charges. Not for private records.", panel=_STORE)
 
     @field_validator("bundle", mode="before")

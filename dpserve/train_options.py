@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import typer
 from pydantic import ValidationError
 
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.columns import usual_norm
+from training.data import preprocessing
 from training.data.declared import parse_classes
 from training.data.records import Declaration, Records
 from training.encoder import OnnxEncoder, Singles
@@ -33,6 +35,7 @@ _Part = TypeVar("_Part")
 
 FEATURES = "Features"
 SOLVER = "The solver"
+CONVEXIFIED = "--objective convexified"
 PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
 CHOICE = "--choose, in place of an option"
@@ -66,7 +69,7 @@ class NewBundle(FileOptions):
     unit: str | None = option(
         None,
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
-        "with --release objective, nor with --budget.",
+        "with --release objective, --objective convexified, nor with --budget.",
     )
     engine: str = option(
         LOCAL,
@@ -77,6 +80,12 @@ class NewBundle(FileOptions):
         False, "Train although records are in another lineage: they then have a second budget."
     )
     name: str | None = option(None, "The model's public name.", default_text="the bundle's folder name")
+    missing: list[str] | None = option(
+        None,
+        "Of a table: COLUMN=VALUE, a public value that a missing one counts as, or COLUMN=level, a level of its own; "
+        "without COLUMN= for every column. Repeatable.",
+        panel=READING,
+    )
     clip: bool = option(False, "Clip values beyond the bounds instead of refusing them.", panel=READING)
 
     @property
@@ -104,7 +113,17 @@ class NewBundle(FileOptions):
         records = None if declared is None else told(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else TrainingError("\n".join(map(str, wrong)))
+        for sign in preprocessing.signs(self.numbers(records)) if isinstance(records, Records) else ():
+            self.warn(f"{sign}. {preprocessing.ADVICE}")
         return lineage, records
+
+    def numbers(self, records: Records) -> preprocessing.Numbers:
+        """Return the numbers that may show what was fitted on the records before they came."""
+        return preprocessing.numbers_of(records)
+
+    def warn(self, what: str) -> None:
+        """Tell the owner, and nobody else, what no budget covers."""
+        typer.echo(f"Warning: {what}", err=True)
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
@@ -145,6 +164,7 @@ class NewBundle(FileOptions):
 
     def _records(self, names: tuple[str, ...], values: tuple[str, ...], schema: Schema | None) -> Records:
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
+        declared["missing"] = self.missing or ()
         return self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
 
 
@@ -184,6 +204,24 @@ class TrainOptions(NewBundle):
     seed: int = option(0, "Of the random features: public.", panel=FEATURES, ge=0)
 
     lam: float | None = option(None, "Lambda: a larger one means less noise and a simpler model.")
+    objective: str | None = option(
+        None,
+        "What a head, or that of --release weights, is trained on: sum, of the losses, or convexified, n_min times "
+        "their log-mean-exp, which large losses count more in.",
+        default_text="sum",
+        panel=CONVEXIFIED,
+        complete=options.objective_names,
+    )
+    alpha: float | None = option(
+        None, "How much more large losses count: 0.01 costs little, 1 a great deal.", panel=CONVEXIFIED
+    )
+    least_records: int | None = option(
+        None,
+        "n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not "
+        "--records-declared, which may be too high.",
+        panel=CONVEXIFIED,
+        ge=2,
+    )
     release: str | None = option(
         None,
         "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd.",
@@ -271,6 +309,7 @@ class TrainOptions(NewBundle):
     choose_ledger: str | None = option(
         None, options.LEDGER, panel=CHOICE, variable="DPSERVE_LEDGER", default_text=options.LEDGER_DEFAULT
     )
+    choose_ledger_replicas: int | None = options.REPLICAS(panel=CHOICE, variable="DPSERVE_LEDGER_REPLICAS")
 
     encoder: Path | None = option(
         None,

@@ -8,27 +8,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from accounting.budgets import Budget
-from accounting.ledger import BudgetExhausted, HoldRequest, Ledger
+from accounting.ledger import BudgetExhausted, HoldRequest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import console
-from dpserve.commands.options import journals_folder, ledger_location, operating_systems_user, state_folder
-from dpserve.commands.tables import LOCAL
+from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
+from dpserve.commands.tables import LOCAL, check_public
 from dpserve.train_options import NewBundle, TrainOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.mechanism import Price
 from mechanisms.randomness import SystemRandomness
 from training import kinds
+from training.certificate import CONVEXIFIED_NO_UNITS
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import Fourier, Hog
 from training.kinds import Certified, Job
-from training.lineage import KnownRecords, overlap, owner_key
+from training.lineage import KnownRecords, other_names, overlap, owner_key
 from training.planning import rules
 from training.releases.certificate import ReleaseCertificate
 from training.releases.objective import NO_UNITS
@@ -53,6 +53,7 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         )
     if given.unit is not None and kind == "objective":
         raise WrongOption("unit", NO_UNITS)
+    _check_convexified(given)
     if given.unit is not None and budget is not None:
         raise WrongOption(
             "unit",
@@ -94,6 +95,16 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         return kinds.train(kind, job), warning
 
 
+def _check_convexified(given: TrainOptions) -> None:
+    """Raise WrongOption for what does not go with the convexified objective, where that is asked for."""
+    if given.objective != "convexified":
+        return
+    if given.unit is not None:
+        raise WrongOption("unit", f"does not go with --objective convexified: {CONVEXIFIED_NO_UNITS}")
+    if given.choose is not None:
+        raise WrongOption("choose", "does not go with --objective convexified: it is proved for the sum of losses")
+
+
 @contextmanager
 def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[str | None]:
     """Note the records in the lineage while something is done, and for good when it has succeeded.
@@ -103,7 +114,7 @@ def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[s
     """
     known = KnownRecords(state_folder())
     digests = known.digests(records)
-    with known.noted(lineage, digests) as elsewhere:
+    with known.noted(lineage, digests, records.unit) as elsewhere:
         warning = None
         if elsewhere:
             said = overlap(lineage, digests, elsewhere)
@@ -113,6 +124,9 @@ def trained_once(given: NewBundle, lineage: str, records: Records) -> Iterator[s
                     "all the same, add --overlapping-lineage-is-accepted"
                 )
             warning = f"WARNING: A SECOND BUDGET FOR THE SAME RECORDS. {said}"
+        elif others := known.equal_rows_with_other_names(digests, lineage):
+            warning = f"WARNING: PERHAPS A SECOND BUDGET FOR THE SAME RECORDS. {other_names(digests, others)}"
+        if warning:
             typer.echo(warning, err=True)
         yield warning
 
@@ -196,9 +210,9 @@ def _public_rows(given: TrainOptions, private: Records) -> Records | None:
         given.classes,
         declared.columns,
     )
-    known = KnownRecords(state_folder())
-    same = len(np.intersect1d(known.digests(found).records, known.digests(private).records))
-    if shared := max(rows_in_both(found, private), same):
+    # The private records are noted in their lineage by now.
+    check_public(found, given.public)
+    if shared := rows_in_both(found, private):
         raise TrainingError(
             f"{given.public} holds private records, {shared:,} of its rows: what a simulation on them tells is not "
             "covered by any budget. Put rows that are public into a file of their own"
@@ -297,24 +311,26 @@ def _budget(text: str) -> Budget:
 
 async def _charge(given: TrainOptions, wish: HoldRequest, budget: Budget | None) -> None:
     # Training should not wait for what answers.
-    from service.opening import open_lineage, too_dear
+    from service.opening import charge_under, open_lineage, too_dear
 
-    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
-        await open_lineage(ledger, wish.lineage, budget, by=operating_systems_user())
+    async with open_ledger(given.choose_ledger, given.choose_ledger_replicas, journals=journals_folder()) as ledger:
+        by = operating_systems_user()
+        await open_lineage(ledger, wish.lineage, budget, by=by)
         try:
-            await ledger.charge(wish)
+            await charge_under(ledger, wish, given.unit, by=by)
         except BudgetExhausted as refused:
             raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
 
 
 async def _check_account(given: TrainOptions, lineage: str, price: int, budget: Budget | None) -> None:
     """Raise before training what would be raised after it."""
-    from service.opening import open_lineage, too_dear
+    from service.opening import check_unit, open_lineage, too_dear
 
-    async with Ledger.open(ledger_location(given.choose_ledger), journals=journals_folder()) as ledger:
+    async with open_ledger(given.choose_ledger, given.choose_ledger_replicas, journals=journals_folder()) as ledger:
         account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+    check_unit(account, given.unit)
     if account.remaining < price:
-        refused = BudgetExhausted("lineage", price, account.spent, account.budget.picorho, account.remaining)
+        refused = BudgetExhausted("lineage", price, account.spent, account.budget.limit, account.remaining)
         raise too_dear("the choice", lineage, refused, "nothing was chosen")
 
 
@@ -351,7 +367,7 @@ def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
 def _note(job: Job) -> None:
     """Note in the lineage that its records were chosen by, whatever becomes of the training."""
     known = KnownRecords(job.state)
-    with known.noted(job.lineage, known.digests(job.records)):
+    with known.noted(job.lineage, known.digests(job.records), job.records.unit):
         pass
 
 

@@ -1,9 +1,16 @@
 """What known noise says of an answer: an interval for each probability, and whether noise could have made the winner.
 
-Computed from public numbers and released ones alone, so that it is post-processing and costs nothing. An interval
-holds the probability that the model gives without noise in at least COVERAGE of all answers; or the median of those
-that it gives with noise drawn anew, where that is what can be proved (`Holds`). Where nothing is proved an answer says
-why in words (`UnknownNoise`).
+Computed from public numbers and released ones alone, so that it is post-processing and costs nothing. With a
+probability of at least COVERAGE over the noise an interval holds the probability that the model gives without noise; or
+the median of those that it gives with noise drawn anew, where that is what can be proved (`Holds`). Where nothing is
+proved an answer says why in words (`UnknownNoise`).
+
+The probability is over draws of the noise, for each question by itself, whatever the weights. It is an average over
+models drawn, and none about the one that is served: noise in training is drawn once, and the answers of one model err
+together. Of a model of which a share u of all answers errs, E[u] <= 1 - COVERAGE, so that u > s has a probability of at
+most (1 - COVERAGE)/s over the draw of the model (Markov's inequality), and no less is proved. Noise on each answer is
+independent for distinct questions: there shares of many answers are near their mean. Nor is it a probability given the
+answer that was seen: that would take a prior.
 
 Write f(z) = z_k - ln(sum of e^(z_j) over j other than k): the log-odds of class k given the logits z. The answer shows
 f at z + n, and n is known noise. f is concave and its gradient, (1, -q) with q a distribution, has an L2 norm of at
@@ -25,7 +32,7 @@ most sqrt(2).
 - Noise on the log-odds of one class that was drawn: what is shown of this class is its log-odds without noise, and the
   noise, whose quantiles are known (1.97 s and 3 b hold 95.1 % and 95.02 %). With more than two classes the others share
   the rest evenly, whatever the model says of them: each has no more than what this class leaves.
-- A class v drawn in proportion to e^(z_v / s) has no interval.
+- A class drawn by the exponential mechanism or by permute-and-flip has no interval.
 """
 
 import math
@@ -41,7 +48,7 @@ from numpy.typing import NDArray
 from mechanisms.elementary import softmax
 
 Floats = NDArray[np.float64]
-Law = Literal["gaussian", "laplace", "exponential"]
+Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
 Place = Literal["logits", "log-odds", "selection", "training"]
 Holds = Literal["without noise", "median"]
 """The probability that the model gives without noise, or the median of those that it gives with noise drawn anew."""
@@ -65,7 +72,8 @@ class AnswerNoise:
 
     scale: (n,), one for each row; or, where the law is Gaussian, one for each logit, (n, C), or (1, C) for all rows.
     Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
-    exponential law a class is drawn in proportion to e^(its logit / scale). Of training, `scale` is by how much the
+    exponential law a class is drawn in proportion to e^(its logit / scale); by permute-and-flip it is the class whose
+    logit is largest with exponential noise of mean `scale` on each. Of training, `scale` is by how much the
     logits move at most, in L2, for each unit by which standard Gaussian numbers do.
 
     logits: (n, C), what has the noise, where that is not what the answer is the softmax of: an answer may be computed
@@ -156,8 +164,12 @@ class AnswerNoise:
           probability of at most 1 - Phi(t) for each of the C - 1 classes a: less than 1 - COVERAGE together.
         - Laplace: g = 2 c, which no two noises' difference exceeds with probability COVERAGE.
         Noise in training: z_a less the largest other logit is sqrt(2) s-Lipschitz too. That it is above g = t sqrt(2) s
-        with a median of at most 0 has a probability of at most 1 - Phi(t) for each of the C classes. So in decided
-        answers, except for less than 1 - COVERAGE, a wins with more than half of all noise.
+        with a median of at most 0 has a probability of at most 1 - Phi(t) for each of the C classes. So with a
+        probability of at least COVERAGE an answer is undecided, or a wins with more than half of all noise.
+        Decided and wrong together is what has a bound. Let d be the probability that an answer is decided: among
+        decided answers the share that is wrong may be (1 - COVERAGE)/d, and with two classes that are level chance
+        makes every decided answer. The other way round a decided answer rejects, at the level 1 - COVERAGE, each model
+        whose likeliest class is another.
         Noise on the log-odds of a drawn class: decided if its interval lies above 1/2, for then no other is likelier.
         Of a class that was drawn alone nothing says that it is the likeliest.
         """

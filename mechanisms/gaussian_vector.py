@@ -131,7 +131,7 @@ def whole_picorho(price: str | Price) -> int:
         case _:
             if price.delta is None:
                 raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
-            whole = Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian").picorho
+            whole = Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian").limit
     sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
     return whole
 

@@ -4,7 +4,7 @@ A mechanism is a frozen value that states its cost once. The ledger's charge, th
 audit's claim are derived from that value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -22,6 +22,9 @@ from mechanisms.randomness import Randomness, framed
 from mechanisms.selected_neuron import SelectedNeuron
 
 PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
+
+PriceForm = Literal["rho:R", "noise-multiplier:M", "epsilon:E", "epsilon:E@D"]
+"""How a price is written. An epsilon without a delta is pure."""
 
 _FORMS = "rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA"
 _LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
@@ -119,7 +122,17 @@ def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
 
 def names() -> tuple[str, ...]:
     """Return the names that `priced` knows."""
-    return tuple(_CONSTRUCTORS)
+    return tuple(PRICING)
+
+
+def default_price(name: str, *, pure: bool = False) -> str:
+    """Return the price of a row where the owner states none: rho = 0.00125, with any mechanism.
+
+    pure: for an account that counts pure epsilon: 0.05, so that a budget of 1 pays for 20 answers. Gaussian noise has
+    no such price and keeps its own, which the account then refuses. Raises ValueError for an unknown name.
+    """
+    found = _pricing(name)
+    return found.pure_default or found.default if pure else found.default
 
 
 def priced(name: str, price: str | Price, classes: int) -> Mechanism:
@@ -132,7 +145,7 @@ def priced(name: str, price: str | Price, classes: int) -> Mechanism:
         match mechanism:
             case Gaussian() | Laplace():
                 mechanism.prepare(classes)
-            case SelectedNeuron():
+            case SelectedNeuron() | Label():
                 mechanism.prepare()
     except ValueError as error:
         raise _unpriced(name, price, classes, error) from error
@@ -149,16 +162,21 @@ def at_price(name: str, price: str | Price, classes: int) -> Mechanism:
     Raises ValueError for an unknown name, a price that the mechanism cannot be given, or a number out of its
     range, naming the range.
     """
-    if name not in _CONSTRUCTORS:
-        raise ValueError(f"there is no mechanism {name!r}; there are {', '.join(names())}")
+    pricing = _pricing(name)
     if not 2 <= classes <= LARGEST_CLASSES:
         raise ValueError(f"there must be between 2 and {LARGEST_CLASSES} classes, not {classes}")
     if isinstance(price, str):
         price = Price.parse(price)
     try:
-        return _CONSTRUCTORS[name](price, classes)
+        return pricing.make(price, classes)
     except ValueError as error:
         raise _unpriced(name, price, classes, error) from error
+
+
+def _pricing(name: str) -> "Pricing":
+    if name not in PRICING:
+        raise ValueError(f"there is no mechanism {name!r}; there are {', '.join(names())}")
+    return PRICING[name]
 
 
 def _unpriced(name: str, price: str | Price, classes: int, error: ValueError) -> ValueError:
@@ -177,12 +195,14 @@ def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG
     """Split rho evenly over selection and Gaussian noise, or a pure epsilon over selection and Laplace noise."""
     half = Fraction(1, 2)
     selection_epsilon = _pure_epsilon(price, 8, half)
-    noise = GaussianLoss(_mu(price, half)) if price.kind == "rho" else LaplaceLoss(selection_epsilon)
-    return SelectedNeuron(selection_epsilon, noise)
+    if price.kind == "rho":
+        return SelectedNeuron(selection_epsilon, GaussianLoss(_mu(price, half)))
+    return SelectedNeuron(selection_epsilon, LaplaceLoss(selection_epsilon), "permute-and-flip")
 
 
 def _label(price: Price, classes: int) -> Label:  # noqa: ARG001
-    return Label(_pure_epsilon(price, 8))
+    epsilon = _pure_epsilon(price, 8)
+    return Label(epsilon) if price.kind == "rho" else Label(epsilon, "permute-and-flip")
 
 
 def _published(price: Price, classes: int) -> Published:
@@ -214,10 +234,60 @@ def _pure_epsilon(price: Price, per_rho: int, share: Fraction = Fraction(1)) -> 
     )
 
 
-_CONSTRUCTORS: dict[str, Callable[[Price, int], Mechanism]] = {
-    Gaussian.name: _gaussian,
-    Laplace.name: _laplace,
-    SelectedNeuron.name: _selected_neuron,
-    Label.name: _label,
-    Published.name: _published,
+@dataclass(frozen=True)
+class Pricing:
+    """How a price becomes a mechanism, and which it is where the owner states none.
+
+    make: takes a price and a number of classes. default: in an account that counts rho; pure_default: in one that
+    counts pure epsilon, None where the mechanism has no such price. forms: how a price is written, and what it buys.
+    """
+
+    make: Callable[[Price, int], Mechanism]
+    default: str
+    pure_default: str | None
+    forms: Mapping[PriceForm, str]
+
+
+_PURE_DEFAULT = "epsilon:0.05"
+
+PRICING: Mapping[str, Pricing] = {
+    Gaussian.name: Pricing(
+        _gaussian,
+        "noise-multiplier:20",
+        None,
+        dict.fromkeys(("rho:R", "noise-multiplier:M", "epsilon:E@D"), "Gaussian noise"),
+    ),
+    Laplace.name: Pricing(
+        _laplace,
+        "noise-multiplier:20",
+        _PURE_DEFAULT,
+        dict.fromkeys(("rho:R", "noise-multiplier:M", "epsilon:E"), "Laplace noise"),
+    ),
+    SelectedNeuron.name: Pricing(
+        _selected_neuron,
+        "rho:0.00125",
+        _PURE_DEFAULT,
+        {
+            "rho:R": "exponential mechanism and Gaussian noise, R/2 each",
+            "epsilon:E": "permute-and-flip and Laplace noise, E/2 each",
+        },
+    ),
+    Label.name: Pricing(
+        _label,
+        "rho:0.00125",
+        _PURE_DEFAULT,
+        {"rho:R": "exponential mechanism", "epsilon:E": "permute-and-flip"},
+    ),
+    Published.name: Pricing(
+        _published,
+        "noise-multiplier:20",
+        _PURE_DEFAULT,
+        {
+            "rho:R": "Gaussian noise, as claimed",
+            "noise-multiplier:M": "Gaussian noise, as claimed",
+            "epsilon:E": "Laplace noise, as claimed",
+            "epsilon:E@D": "Gaussian noise, as claimed",
+        },
+    ),
 }
+"""The mechanisms by name."""

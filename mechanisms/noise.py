@@ -186,10 +186,20 @@ class RoundedLaplace:
 
     def draw(self, words: Words) -> Integers:
         """See `NoiseLaw`."""
-        half_steps: Integers = np.zeros(words.shape[:-1], dtype=np.int64)
-        for i, digit in enumerate(self.digits):
-            half_steps += digit.invert(words[..., 2 * i : 2 * i + 2]) << (_DIGIT_BITS * i)
-        return _signed((half_steps + 1) >> 1, words)
+        return _signed((_number(self.digits, words) + 1) >> 1, words)
+
+
+@dataclass(frozen=True, eq=False)
+class FlooredExponential:
+    """floor(Y), Y exponential with mean `scale`: g or more with probability e^(-g/scale). See `floored_exponential`."""
+
+    scale: int
+    digits: tuple[InversionTable, ...]
+    words_per_draw: int = 2 * _DIGITS
+
+    def draw(self, words: Words) -> Integers:
+        """Turn uniform words, shape (..., words_per_draw), into independent draws, shape (...)."""
+        return _number(self.digits, words)
 
 
 @functools.lru_cache(maxsize=16)
@@ -258,6 +268,18 @@ def rounded_laplace(scale: int) -> RoundedLaplace:
         for _ in range(_DIGIT_BITS):
             ratio = ratio * ratio >> _PRECISION
     return RoundedLaplace(scale, tuple(digits))
+
+
+def floored_exponential(scale: int) -> FlooredExponential:
+    """Return the law of floor(Y), Y exponential with mean `scale`, within 2^-114.
+
+    It is the G of `rounded_laplace`(scale / 2).
+
+    Raises ValueError unless `scale` is even and at most 2^25.
+    """
+    if scale % 2:
+        raise ValueError(f"the scale must be even, not {scale}")
+    return FlooredExponential(scale, rounded_laplace(scale // 2).digits)
 
 
 def _gaussian_masses(scale: int) -> Iterator[int]:
@@ -341,6 +363,14 @@ def _table(masses: Iterable[int]) -> InversionTable:
     table = InversionTable(high, low)
     table.invert(np.zeros((1, 2), dtype=np.uint64))  # the first draw fits the lines: not while somebody waits
     return table
+
+
+def _number(digits: tuple[InversionTable, ...], words: Words) -> Integers:
+    """Draw a number's digits to the base 2^11, the last one first."""
+    number: Integers = np.zeros(words.shape[:-1], dtype=np.int64)
+    for i, digit in enumerate(digits):
+        number += digit.invert(words[..., 2 * i : 2 * i + 2]) << (_DIGIT_BITS * i)
+    return number
 
 
 def _signed(magnitudes: Integers, words: Words) -> Integers:

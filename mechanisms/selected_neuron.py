@@ -1,4 +1,4 @@
-"""One class from the exponential mechanism and the noisy log-odds of that class, and nothing else.
+"""One class, selected privately, and the noisy log-odds of that class, and nothing else.
 
 The published method's shape (`mechanisms.published`), releasing only what was paid for.
 """
@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from accounting import sampling_error
-from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
-from mechanisms import elementary, grid
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from mechanisms import elementary, grid, selection
 from mechanisms.grid import Floats
 from mechanisms.noise import Integers, NoiseLaw, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import Randomness
-from mechanisms.selection import SMALLEST_EPSILON, select
+from mechanisms.selection import SMALLEST_EPSILON, Law
 
 _LAPLACE_SCALE = 2**16
 _SMALLEST_STEP = 2.0**-34
@@ -41,6 +41,7 @@ class SelectedNeuron:
 
     selection_epsilon: float
     noise: GaussianLoss | LaplaceLoss
+    law: Law = "exponential"
 
     def __post_init__(self) -> None:
         """Refuse what no row may cost, and noise that no table is large enough for."""
@@ -51,11 +52,12 @@ class SelectedNeuron:
 
     @property
     def cost(self) -> Cost:
-        """A loss of range selection_epsilon, and that of the noise."""
-        return Cost((BoundedRangeLoss(self.selection_epsilon), self.noise))
+        """The loss of the selection, and that of the noise."""
+        return Cost((selection.loss_of(self.law, self.selection_epsilon), self.noise))
 
     def prepare(self) -> None:
-        """Build the noise table ahead of the first release."""
+        """Build the noise tables ahead of the first release."""
+        selection.prepare(self.law)
         _law(self.noise)
 
     def noise_scale(self, sensitivity: Floats) -> Floats:
@@ -69,16 +71,17 @@ class SelectedNeuron:
     def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
         """Return probabilities, shape (n, C), for logits (n, C) of L2 sensitivity (n,) in each row.
 
-        Each row takes one word and those of one draw. Raises ValueError for shapes or values out of range
-        (`grid.validated`).
+        Each row takes the words of its selection and those of one draw. Raises ValueError for shapes or values out of
+        range (`grid.validated`).
         """
         logits, sensitivity = grid.validated(logits, sensitivity)
         rows, classes = logits.shape
         law = _law(self.noise)
-        words = randomness.words(rows * (1 + law.words_per_draw)).reshape(rows, 1 + law.words_per_draw)
-        selected = select(logits, sensitivity, self.selection_epsilon, words[:, 0])
+        first = selection.words_of(self.law, classes)
+        words = randomness.words(rows * (first + law.words_per_draw)).reshape(rows, first + law.words_per_draw)
+        selected = selection.select_by(self.law, logits, sensitivity, self.selection_epsilon, words[:, :first])
         steps = grid.steps_of(sensitivity, calibration(self.noise)[1], _SMALLEST_STEP)
-        noisy = log_odds_on_grid(logits, selected, steps) + law.draw(words[:, 1:])
+        noisy = log_odds_on_grid(logits, selected, steps) + law.draw(words[:, first:])
         return _spread(noisy * steps, selected, classes)
 
 

@@ -1,18 +1,29 @@
-"""The exponential mechanism over a row's classes, in integers.
+"""One of a row's classes, by either of two laws, in integers: the exponential mechanism, or permute-and-flip.
 
-Promised: the privacy loss of one selection lies in an interval of length epsilon that holds 0 (bounded range),
-for the law that is really drawn from: flooring, rounding and the finite number of random bits are inside it.
+Promised of the exponential mechanism: the privacy loss of one selection lies in an interval of length epsilon that
+holds 0 (bounded range), for the law that is really drawn from: flooring, rounding and the finite number of random bits
+are inside it. It costs epsilon, and epsilon^2/8 in rho.
+
+Promised of permute-and-flip: epsilon-DP, with the noise of `mechanisms.noise`. It costs epsilon, epsilon^2/2 in rho.
+At the same epsilon it selects a class as high or higher, on average (McKenna and Sheldon 2020, Theorem 2); at the same
+rho its epsilon is half of the other's, and it selects worse. So prices in pure epsilon buy it, and prices in rho the
+exponential mechanism.
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from mechanisms import elementary
+from accounting.losses import BoundedRangeLoss, PureLoss
+from mechanisms import elementary, grid
 from mechanisms.grid import ROUNDING, SMALLEST_STEP, Floats, on_grid, rounded_up, square_root
-from mechanisms.noise import Integers
+from mechanisms.noise import LAPLACE_SCALE, Integers, floored_exponential
 from mechanisms.randomness import Words
+
+Law = Literal["exponential", "permute-and-flip"]
+"""How a class is selected."""
 
 SMALLEST_EPSILON = 2.0**-16
 """A selection with less would be blunted by the slack reserved for rounding, and is as good as none."""
@@ -24,8 +35,102 @@ _WEIGHT_OF_THE_LARGEST = 2.0**53
 _STEPS_PER_SENSITIVITY = 2.0**20
 _SQUARE_ROOT_OF_TWO = rounded_up(square_root(2))
 _SPREAD_OF_ROUNDING = float(2 * ROUNDING)
+_FLIP_SCALE = 2 * LAPLACE_SCALE
+"""Of permute-and-flip's noise, in steps: its table is the one that the Laplace mechanism takes."""
 _UP = 1 + 2.0**-50
 _DOWN = 1 - 2.0**-50
+
+
+def loss_of(law: Law, epsilon: float) -> BoundedRangeLoss | PureLoss:
+    """Return the loss of one selection."""
+    return BoundedRangeLoss(epsilon) if law == "exponential" else PureLoss(epsilon)
+
+
+def words_of(law: Law, classes: int) -> int:
+    """Return how many words one row takes."""
+    return 1 if law == "exponential" else classes * floored_exponential(_FLIP_SCALE).words_per_draw
+
+
+def select_by(law: Law, logits: Floats, sensitivity: Floats, epsilon: float, words: Words) -> Integers:
+    """Select a class for each row, (n,), as `select` and `flip` do. words: (n, words_of(law, C))."""
+    if law == "exponential":
+        return select(logits, sensitivity, epsilon, words[:, 0])
+    return flip(logits, sensitivity, epsilon, words.reshape(*logits.shape, words_of(law, 1)))
+
+
+def scale_by(law: Law, sensitivity: Floats, epsilon: float) -> Floats:
+    """Return for rows of these sensitivities, (n,), how much higher a logit makes its class e times likelier. Public.
+
+    Or, by permute-and-flip, the mean of the noise on each logit.
+    """
+    return scale(sensitivity, epsilon) if law == "exponential" else _FLIP_SCALE * flip_steps(sensitivity, epsilon)
+
+
+def probabilities(law: Law, logits: Floats, sensitivity: Floats, epsilon: float) -> Floats:
+    """Return the law of each row's class, (n, C), in floating point and without the grid: for plans and for audits.
+
+    Permute-and-flip: with q_j = e^-(the largest logit less z_j, over the scale), class v wins if its noise exceeds a
+    threshold that is the largest of the others; P(v) = q_v times the integral of prod (1 - u q_j) over j other than v,
+    u from 0 to 1. That is a polynomial of degree C - 1, which Gauss and Legendre's rule with C/2 nodes integrates.
+    """
+    below = (logits.max(axis=1, keepdims=True) - logits) / scale_by(law, sensitivity, epsilon)[:, None]
+    ratios = np.exp(-below)
+    if law == "exponential":
+        shares: Floats = ratios / ratios.sum(axis=1, keepdims=True)
+        return shares
+    nodes, weights = np.polynomial.legendre.leggauss(logits.shape[1] // 2 + 1)
+    total = np.zeros_like(ratios)
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        factors = 1 - node * ratios
+        total += weight * factors.prod(axis=1, keepdims=True) / factors
+    return np.asarray(ratios * total, dtype=np.float64)
+
+
+def flip(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) -> Integers:
+    """Select a class for each row by permute-and-flip, which is `epsilon`-DP.
+
+    logits: (n, C), finite; sensitivity: (n,), in L2 over the row; words: (n, C, 6). Returns the classes, (n,). The work
+    is the same whatever the logits.
+
+    The law. Let k be the row on a grid of step g, S = 2^25, and G_v independent with P(G_v >= t) = e^(-max(t, 0)/S) for
+    whole t (`noise.floored_exponential`). The class is the first with the largest k_v + G_v. Without ties this is
+    report-noisy-max with exponential noise, which has the law of permute-and-flip (Ding et al. 2021, Theorem 1).
+
+    The proof. Given the other classes' noise, v is selected if and only if G_v >= T, with T = max(max_(j < v) (k_j +
+    G_j) + 1, max_(j > v) (k_j + G_j)) - k_v, a whole number. For a neighbour k' = k + d it is selected if G_v >= T',
+    and T' <= T + max_j d_j - d_v <= T + s, s >= 0 being the spread of d. For every whole T, P(G_v >= T + s) >= e^(-s/S)
+    P(G_v >= T): for T >= 0 with equality, and for T < 0 the right side is e^(-s/S) and T + s less than s. Averaged over
+    the other noise, P'(v) >= e^(-s/S) P(v) for every v, and the same with k and k' exchanged. Ties, and how they are
+    broken, are inside. s <= sqrt(2) D/g + 2 ROUNDING as in `cumulative_weights`: clipping moves no coordinate further
+    than before, nor in the other direction. g is such that this is at most S epsilon.
+
+    The cost in rho is epsilon^2/2, that of any epsilon-DP mechanism, and no smaller multiple of epsilon^2: for two
+    classes G_1 - G_2 is Laplace noise, and of k = (0, 0) and k' = (s, 0) the first class has probability 1/2 under one
+    and 1/2 + h, h = (1 - e^-epsilon)/2, under the other. Their Kullback-Leibler divergence is 2 h^2 + O(h^4):
+    epsilon^2/2 to the first order, four times what bounded range would allow.
+
+    The sampler: each of C draws is within 2^-114 of its law, so all of them within 2^-104, less than a single draw of
+    `accounting.sampling_error` may be.
+    """
+    integers = on_grid(logits, flip_steps(sensitivity, epsilon))
+    noisy = integers + floored_exponential(_FLIP_SCALE).draw(words)
+    # Counts the classes before the first largest: a search would end the earlier the earlier that one comes.
+    largest = noisy == noisy.max(axis=1, keepdims=True)
+    classes: Integers = np.sum(np.cumsum(largest, axis=1) == 0, axis=1, dtype=np.int64)
+    return classes
+
+
+def flip_steps(sensitivity: Floats, epsilon: float) -> Floats:
+    """Return the step g of `flip` for rows of these sensitivities, (n,). Raises ValueError as `select` does."""
+    _check_epsilon(epsilon)
+    per_sensitivity = grid.step_per_sensitivity(_FLIP_SCALE, epsilon, square_root(2), 2 * ROUNDING)
+    return grid.steps_of(sensitivity, per_sensitivity)
+
+
+def prepare(law: Law) -> None:
+    """Build the noise table ahead of the first selection."""
+    if law == "permute-and-flip":
+        floored_exponential(_FLIP_SCALE)
 
 
 def select(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) -> Integers:
@@ -86,11 +191,15 @@ def scale(sensitivity: Floats, epsilon: float) -> Floats:
 
 
 def _steps_and_eta(sensitivity: Floats, epsilon: float) -> tuple[Floats, Floats]:
-    if not SMALLEST_EPSILON <= epsilon < math.inf:
-        raise ValueError(f"the epsilon of a selection must be at least {SMALLEST_EPSILON:.3g}, not {epsilon}")
+    _check_epsilon(epsilon)
     steps = np.maximum(sensitivity / _STEPS_PER_SENSITIVITY, SMALLEST_STEP)
     spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _UP
     return steps, (epsilon - _SLACK) / spread * _DOWN
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not SMALLEST_EPSILON <= epsilon < math.inf:
+        raise ValueError(f"the epsilon of a selection must be at least {SMALLEST_EPSILON:.3g}, not {epsilon}")
 
 
 def high_product(a: Words, b: Words) -> Words:

@@ -21,6 +21,7 @@ from uvicorn.supervisors import Multiprocess
 
 from accounting.ledger import LedgerUnavailable
 from service.errors import CannotServe
+from service.http.protocol import BoundedHttp
 from service.telemetry import logs
 from service.tls import Tls
 
@@ -178,7 +179,7 @@ def server_config(application: Callable[[], Application], settings: ServiceSetti
         application,
         factory=True,
         workers=settings.workers,
-        http="httptools",
+        http=BoundedHttp,
         loop="uvloop",
         ws="none",
         lifespan="on",

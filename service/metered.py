@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
 from accounting.losses import GaussianLoss, LaplaceLoss
-from accounting.picorho import to_rho
+from accounting.report import row_price
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.grid import in_range
@@ -166,13 +166,13 @@ class MeteredPredictor(Predictor):
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
         arrival = _Arrival(Caller(client), request, self._clock())
         quote = await self._ledger.quote(self._charge_request(arrival, digests))
-        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity))
+        return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity), currency=quote.currency)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
         """Return the noise on answers to rows of these sensitivities."""
         match self.mechanism:
             case Label() as mechanism:
-                return AnswerNoise("exponential", mechanism.scale(sensitivity), "selection")
+                return AnswerNoise(mechanism.law, mechanism.scale(sensitivity), "selection")
             case SelectedNeuron() as mechanism:
                 return AnswerNoise(_LAWS[type(mechanism.noise)], mechanism.noise_scale(sensitivity), "log-odds")
             case Gaussian() | Laplace() as mechanism:
@@ -198,7 +198,7 @@ class MeteredPredictor(Predictor):
         return self.head.certificate.public() | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
-            "price_per_row": {"rho": to_rho(self.cost.picorho), "losses": str(self.cost)},
+            "price_per_row": row_price(self.cost).model_dump(),
             "largest_batch": self.largest_batch,
         }
 

@@ -1,10 +1,24 @@
 """What is verified before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from accounting.budgets import Budget, accepts_for
-from accounting.ledger import BudgetExhausted, CoinsExhausted, Ledger, LineageAccount, UnknownLineage
+from accounting.ledger import (
+    BudgetExhausted,
+    Charge,
+    CoinsExhausted,
+    HoldRequest,
+    JointHoldRequest,
+    Ledger,
+    LedgerRefusal,
+    LineageAccount,
+    MechanismNotAccepted,
+    OtherUnit,
+    UnitLost,
+    UnknownLineage,
+)
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
@@ -37,6 +51,28 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, b
     return account
 
 
+async def settle_unit(ledger: Ledger, lineage: str, unit: str | None, *, by: str) -> None:
+    """Have the lineage protect this privacy unit, or find that it does; call it before a model is charged or answers.
+
+    unit: the column of units, None for one record. Raises CannotServe where the lineage protects another.
+    """
+    try:
+        await ledger.acting(by, "the first model of the lineage protects it").settle_unit(lineage, unit or "")
+    except (OtherUnit, UnitLost) as refused:
+        raise CannotServe(str(refused)) from None
+
+
+def check_unit(account: LineageAccount, unit: str | None) -> None:
+    """Raise CannotServe where the lineage protects another privacy unit; settles nothing."""
+    if account.unit is not None and account.unit != (unit or ""):
+        raise CannotServe(str(OtherUnit(account.lineage, account.unit, unit or "")))
+
+
+def unit_of(certificate: object) -> str | None:
+    """Return the column of units that a certificate names; None for one record, and where nothing is proved."""
+    return getattr(certificate, "unit", None)
+
+
 def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
     """Raise CannotServe if the lineage's account could never pay for one row."""
     if not account.budget.pays_for(mechanism.cost):
@@ -45,27 +81,100 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
             f"costs {str(mechanism.cost)!r}: serve another mechanism, or change the lineage's budget to one that "
             f"--accepts {accepts_for(mechanism.cost)}"
         )
-    if mechanism.cost.picorho > account.budget.picorho:
+    currency = account.budget.currency
+    price = currency.price(mechanism.cost)
+    if price is None or price > account.budget.limit:
+        words = currency.words(price) if price is not None else f"no {currency.name}"
         raise CannotServe(
-            f"one row costs rho = {float(mechanism.cost.rho):.6g}, more than the whole budget of the lineage, "
-            f"{to_rho(account.budget.picorho):.6g}; choose a lower --price"
+            f"one row costs {words}, more than the whole budget of the lineage, "
+            f"{currency.value(account.budget.limit):.6g}; choose a lower --price"
         )
 
 
-async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str) -> int:
+async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str, *, by: str) -> int:
     """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
 
-    Raises what `Ledger.charge` raises.
+    Raises what `charge_under` raises.
     """
     await ledger.join(certificate.lineage)
-    return (await ledger.charge(hold_request(certificate, "", tier, time.time()))).charged
+    wish = hold_request(certificate, "", tier, time.time())
+    return (await charge_under(ledger, wish, certificate.unit, by=by)).charged
+
+
+async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, by: str) -> Charge:
+    """Charge a lineage for what protects a privacy unit, which the first that it pays for settles.
+
+    What it does not pay for settles nothing. Where the charge fails after all, somebody else was charged meanwhile,
+    under the same unit. Raises what `settle_unit` and `Ledger.charge` raise.
+    """
+    check_unit(await ledger.lineage(wish.lineage), unit)
+    refusal = (await ledger.quote(wish)).refusal
+    if refusal is not None:
+        raise refusal
+    await settle_unit(ledger, wish.lineage, unit, by=by)
+    return await ledger.charge(wish)
 
 
 def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
     """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
     return CannotServe(
-        f"{what} costs rho = {to_rho(refused.cost):.6g}, and {to_rho(refused.remaining):.6g} is left of the budget of "
+        f"{what} costs {refused.currency.words(refused.cost)}, and "
+        f"{refused.currency.value(refused.remaining):.6g} is left of the budget of "
         f"the lineage {lineage}: {outcome}"
+    )
+
+
+async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> dict[str, int]:
+    """Charge lineages for the releases that a service answers from; return what each was charged now, in picorho.
+
+    A lineage pays for all of its own in one act. A release of several tiers is charged as clients move to them; its
+    first tier must be payable beside the others all the same. Raises CannotServe before any lineage is charged if one
+    of them cannot pay.
+    """
+    await check_together(ledger, certificates)
+    charged = {}
+    for lineage, served in _by_lineage(certificates).items():
+        if whole := [certificate for certificate in served if len(certificate.tiers) == 1]:
+            try:
+                charged[lineage] = (await ledger.charge(_wishes(whole))).charged
+            except (BudgetExhausted, MechanismNotAccepted) as refused:  # somebody else was charged since
+                _check_payable(lineage, whole, refused)
+    return charged
+
+
+async def check_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> None:
+    """Raise CannotServe unless each lineage can pay for all of its own of these releases; charge nothing."""
+    for lineage, served in _by_lineage(certificates).items():
+        _check_payable(lineage, served, (await ledger.quote(_wishes(served))).refusal)
+
+
+def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[ReleaseCertificate]]:
+    found: dict[str, list[ReleaseCertificate]] = {}
+    for certificate in certificates:
+        found.setdefault(certificate.lineage, []).append(certificate)
+    return found
+
+
+def _wishes(certificates: Sequence[ReleaseCertificate]) -> JointHoldRequest:
+    """Return the wish to hold each release at its first tier."""
+    now = time.time()
+    return JointHoldRequest(tuple(hold_request(each, "", each.tiers[0].name, now) for each in certificates))
+
+
+def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], refused: LedgerRefusal | None) -> None:
+    if refused is None:
+        return
+    names = " and ".join(certificate.name for certificate in certificates)
+    if isinstance(refused, CoinsExhausted):
+        raise CannotServe(f"{names}: {refused}; raise the delta with 'dpserve lineage set-budget {lineage}'")
+    if not isinstance(refused, BudgetExhausted):
+        raise CannotServe(f"the lineage {lineage} does not pay for {names}: {refused}")
+    together = " together" if len(certificates) > 1 else ""
+    fewer = "serve fewer of them, or " if together else ""
+    raise CannotServe(
+        f"the lineage {lineage} would pay rho = {to_rho(refused.cost):.6g} for {names}{together}, and "
+        f"{to_rho(refused.remaining):.6g} of its budget is left; nothing was charged for what it had not paid for: "
+        f"{fewer}raise its budget with 'dpserve lineage set-budget {lineage}'"
     )
 
 
@@ -82,18 +191,13 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
                 else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
                 f"{accepts_for(tier.cost)}"
             )
-            raise CannotServe(f"the lineage {account.lineage} does not pay for {str(tier.cost)!r}: {why}")
-        if total > budget.picorho:
+            raise CannotServe(
+                f"the lineage {account.lineage} does not pay for {certificate.name}, {str(tier.cost)!r}: {why}"
+            )
+        if total > budget.limit:
             raise CannotServe(
                 f"the tier {tier.name!r} costs rho = {to_rho(total):.6g}, and the whole budget of the lineage is "
-                f"{to_rho(budget.picorho):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
+                f"{to_rho(budget.limit):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    first = await ledger.quote(hold_request(certificate, "", certificate.tiers[0].name, time.time()))
-    if isinstance(first.refusal, CoinsExhausted):
-        raise CannotServe(f"{first.refusal}: raise its delta with 'dpserve lineage set-budget'")
-    if isinstance(first.refusal, BudgetExhausted):
-        raise CannotServe(
-            f"this model costs the lineage rho = {to_rho(first.refusal.cost):.6g}, and "
-            f"{to_rho(first.refusal.remaining):.6g} of its budget is left; what is spent stays spent"
-        )
+    _check_payable(account.lineage, [certificate], (await ledger.quote(_wishes([certificate]))).refusal)

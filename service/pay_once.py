@@ -41,6 +41,7 @@ from accounting.ledger import (
 )
 from accounting.losses import Cost
 from accounting.picorho import to_rho
+from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import RequestRefused, UnknownTier
@@ -67,7 +68,7 @@ class TierForClient(BaseModel):
 
     name: str
     held: bool
-    cost_rho: float
+    cost: float
     """What moving to it would cost now: the difference to what is held."""
     admitted: bool
 
@@ -249,7 +250,7 @@ class PayOncePredictor(Predictor):
         hold = await self._ledger.quote(self._request(client, tier, self._clock(), request.idempotency))
         _, noise = await asyncio.to_thread(self._models[tier].answers, request.X)
         # What is held answers every row: only the holding costs anything.
-        return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier)
+        return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier, hold.currency)
 
     async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
@@ -260,7 +261,7 @@ class PayOncePredictor(Predictor):
             TierForClient(
                 name=tier.name,
                 held=all(quote.free),
-                cost_rho=to_rho(quote.total),
+                cost=quote.currency.value(quote.total),
                 admitted=quote.refusal is None,
             )
             for tier, quote in zip(self._tiers, quotes, strict=True)
@@ -276,21 +277,12 @@ class PayOncePredictor(Predictor):
         except ClientRevoked:
             return False
 
-    async def hold_for_owner(self) -> int:
-        """Charge the lineage for a model of one tier, once; return what was charged now, in picorho.
-
-        A model of several tiers is charged as clients move to them. Raises what `Ledger.charge` raises.
-        """
-        if len(self._tiers) > 1:
-            return 0
-        return (await self._ledger.charge(self._request("", self._tiers[0].name, self._clock()))).charged
-
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
         return self.certificate.public() | {
             "mechanism": self.mechanism_name,
             "mechanism_status": self.mechanism_status,
-            "price_per_row": {"rho": 0.0, "losses": ""},
+            "price_per_row": row_price(Cost()).model_dump(),
             "tiers": price_list(self._tiers),
             "largest_batch": self.largest_batch,
         }

@@ -9,6 +9,7 @@ import math
 import struct
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from accounting.currency import RHO, Currency
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
     Balance,
     Charge,
     ChargeRequest,
-    ClientAccount,
     ClientRevoked,
     HoldRequest,
     Idempotency,
@@ -33,6 +34,7 @@ from accounting.ledger import (
     LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
+    LineageAccount,
     Receipt,
     UnknownKey,
 )
@@ -41,7 +43,7 @@ from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
-from training.columns import RowRefused, encode_rows, in_row, wrong_names
+from training.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
 
 OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
@@ -88,7 +90,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     """How many of the rows were paid for before and cost nothing now."""
     charged_rows: int = 0
     charged: int = 0
-    """What the client paid for this request, in picorho."""
+    """What the client paid for this request, in 1e-12 of what its account counts."""
     earlier: int | None = None
     """The number of the receipt that the same request got when it came before, by its idempotency key."""
     tier: str | None = None
@@ -97,7 +99,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 @dataclass(frozen=True)
 class RowsQuote:
-    """What being answered would cost now, in picorho. free: of each row whether it would cost nothing.
+    """What being answered would cost now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
 
     refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
     """
@@ -107,6 +109,7 @@ class RowsQuote:
     refusal: LedgerRefusal | None
     noise: AnyNoise
     tier: str | None = None
+    currency: Currency = RHO
 
 
 class Predictor(ABC):
@@ -165,7 +168,7 @@ class Predictor(ABC):
 
     def check_rows(self, instances: Sequence[Sequence[float]]) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
-        self._check_count(len(instances))
+        self.check_count(len(instances))
         features = len(self._lower)
         for index, row in enumerate(instances):
             if len(row) != features:
@@ -179,7 +182,7 @@ class Predictor(ABC):
 
         Raises InvalidRows with all that is wrong with the first row that cannot be asked about.
         """
-        self._check_count(len(instances))
+        self.check_count(len(instances))
         if self.certificate.columns:
             try:
                 return self._within_bounds(encode_rows(self.certificate.columns, instances))
@@ -200,10 +203,22 @@ class Predictor(ABC):
         features = len(self._lower)
         if X.ndim != 2 or X.shape[1] != features:
             raise InvalidRows(f"the array has the shape {X.shape}; the model takes (rows, {features})")
-        self._check_count(len(X))
+        self.check_count(len(X))
         return self._within_bounds(X.astype(np.float64))
 
-    def _check_count(self, rows: int) -> None:
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise InvalidRows unless these name the model's columns, each once, in whatever order."""
+        columns = self.certificate.columns
+        known = [column.name for column in columns] if columns else self.certificate.feature_names
+        given = Counter(names)
+        if len(given) < len(names):
+            twice = next(name for name, count in given.items() if count > 1)
+            raise InvalidRows(f"the column {twice!r} is there more than once")
+        if given.keys() != set(known):
+            raise InvalidRows(in_row(0, wrong_names(known, given, MISSING_VALUES if columns else "")), 0)
+
+    def check_count(self, rows: int) -> None:
+        """Raise InvalidRows for no row, and for more than may be asked about at once."""
         if not rows:
             raise InvalidRows("the batch is empty; send at least one row")
         if rows > self.largest_batch:
@@ -295,15 +310,19 @@ class Predictor(ABC):
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
         """
-        account, left = await self._accounts(client)
+        account, shared = await self._ledger.payers(self.lineage, client)
+        price = self.price_per_row
+        answers = [each.answers_left(price) for each in (account, *shared)] if price.losses else []
+        unit = next((each.unit for each in shared if isinstance(each, LineageAccount)), None)
         explained = partial(
             _explained,
             client,
             account.state,
-            price=self.price_per_row,
-            shared_left=min(left, account.remaining),
+            price=price,
+            shared_answers=min(answers, default=None),
             unlimited=unlimited,
-            unit=self.unit,
+            unit=unit or None,
+            shown=self.certificate.shown_to_all(),
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)
 
@@ -312,10 +331,9 @@ class Predictor(ABC):
         del client
         return False
 
-    async def _accounts(self, client: str) -> tuple[ClientAccount, int]:
-        """Return the client's account, and the picorho left at least in its group's and the lineage's."""
-        account, shared = await self._ledger.payers(self.lineage, client)
-        return account, min(each.remaining for each in shared)
+    async def currency(self, client: str) -> Currency:
+        """Return what the client's account counts. Raises UnknownClient."""
+        return (await self._ledger.client(self.lineage, client)).budget.currency
 
     async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
         """Return at most `count` of the client's receipts with numbers above `after`, oldest first."""

@@ -3,7 +3,6 @@
 import re
 
 _NAMED = re.compile(r"(?is)((?:password|passwd|pwd|secret|token|credentials?|key|auth)=)[^&\s]*")
-_USER = re.compile(r"(?s)(:/+).*@")
 
 
 def without_secrets(text: str) -> str:
@@ -15,7 +14,10 @@ def without_secrets(text: str) -> str:
     user = after.rpartition("@")[0]
     if slashes and _NAMED.search(user):
         return f"{before}://(hidden)"  # whether the @ ends a user or belongs to a parameter, nobody knows
-    return _NAMED.sub(r"\1(hidden)", _USER.sub(r"\1(hidden)@", text))
+    host, at, parameters = after.rpartition("@")
+    if slashes and at:
+        text = f"{before}:/{'/' * (len(host) - len(host.lstrip('/')))}(hidden)@{parameters}"
+    return _NAMED.sub(r"\1(hidden)", text)
 
 
 def error_without_secrets(error: Exception, url: str) -> str:

@@ -1,19 +1,27 @@
 """A folder of bundles that is watched: what appears there is served, what is removed is served no more.
 
 Promises: a bundle is served once it has stood still for one look and was verified whole; one that cannot be served is
-logged once, and leaves the others as they are, also the one that was served from its folder before. Every process of a
-service looks by itself, and so all of them serve the same within two looks and the time to load.
+logged once, whatever is wrong with it, and leaves the others as they are, also the one that was served from its folder
+before. Of several bundles with one name the first by its folder's name is served: at every look, whatever was served
+before, so that a process that starts later decides as the others did. Nothing is charged for the others; when the first
+goes, the next is served. If the first is verified and then cannot be served, as one that cannot be paid for, the name
+is not served at all.
+
+Every process of a service looks by itself, and so all of them serve the same within two looks and the time to load.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from accounting.ledger import LedgerError
 from service.errors import CannotServe
 from service.models import Models
 from service.predictor import Predictor
 from service.telemetry.logs import kinds, log
+from training.certificate import ModelCertificate
 from training.errors import TrainingError
 from training.sealing import CERTIFICATE_FILE
 
@@ -25,8 +33,15 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 
 def stamp_of(bundle: Path) -> Stamp:
     """Return what tells a bundle that was changed. Raises OSError."""
-    found = [(file.name, file.stat()) for file in sorted(bundle.iterdir())]
+    found = [(file.name, _state_of(file)) for file in sorted(bundle.iterdir())]
     return tuple((name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in found)
+
+
+def _state_of(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except OSError:
+        return file.lstat()  # a link to nothing, or to itself
 
 
 def _bundles_in(folder: Path, before: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
@@ -47,17 +62,37 @@ def _bundles_in(folder: Path, before: Mapping[Path, Stamp]) -> dict[Path, Stamp]
     return found
 
 
+class Verified(Protocol):
+    """A bundle's model, verified."""
+
+    @property
+    def certificate(self) -> ModelCertificate:
+        """Says its name."""
+        ...
+
+
 class Watch:
     """Keeps `models` as the bundles in `folder` are. Use it on the event loop of `models`."""
 
-    def __init__(self, folder: Path, models: Models, opened: Callable[[Path], Awaitable[Predictor]]) -> None:
-        """opened: verifies a bundle, and returns what answers."""
+    def __init__(
+        self,
+        folder: Path,
+        models: Models,
+        verified: Callable[[Path], Awaitable[Verified]],
+        opened: Callable[[Path], Awaitable[Predictor]],
+    ) -> None:
+        """verified: reads a bundle, and charges nothing. opened: returns what answers. `models`: what is not ours."""
         self._folder = folder
         self._models = models
+        self._verified = verified
         self._opened = opened
+        self._others = frozenset(models.names)
         self._seen: Mapping[Path, Stamp] = {}
-        self._served: dict[Path, tuple[Stamp, str]] = {}
+        self._names: dict[Path, tuple[Stamp, str]] = {}
+        """What each bundle that was verified is called: of one name the first in the order of the folders is served."""
+        self._served: dict[str, tuple[Path, Stamp]] = {}
         self._refused: dict[Path, tuple[Stamp, str]] = {}
+        """Why a bundle is not served. It is tried again where the stamp is another."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -71,31 +106,79 @@ class Watch:
     async def look(self, *, first: bool = False) -> None:
         """Serve what stands still since the look before; at the first look, all that is there. Raises OSError."""
         found = await asyncio.to_thread(_bundles_in, self._folder, self._seen)
-        for bundle in self._served.keys() - found.keys():
-            self._models.remove(self._served.pop(bundle)[1])
+        self._names = {bundle: known for bundle, known in self._names.items() if bundle in found}
         self._refused = {bundle: said for bundle, said in self._refused.items() if bundle in found}
+        read: list[Verified] = []  # what is opened below is in memory still
         for bundle, stamp in found.items():
-            known = [each[bundle][0] for each in (self._served, self._refused) if bundle in each]
-            if stamp not in known and (first or self._seen.get(bundle) == stamp):
-                await self._serve(bundle, stamp)
+            if (first or self._seen.get(bundle) == stamp) and stamp not in self._stamps(bundle):
+                read += await self._verify(bundle, stamp)
         self._seen = found
+        firsts: dict[str, Path] = {}
+        for bundle in found:
+            if bundle not in self._names:
+                continue
+            stamp, name = self._names[bundle]
+            if name in self._others or firsts.setdefault(name, bundle) != bundle:
+                where = "" if name in self._others else f" from {firsts[name]}"
+                self._refuse(bundle, (), f"a model called {name} is served already{where}")
+        for name, bundle in firsts.items():
+            await self._serve(name, bundle, self._names[bundle][0])
+        for name, (bundle, _) in list(self._served.items()):
+            # What a bundle was before it was damaged is served on.
+            if name not in firsts and (bundle not in found or bundle in self._names):
+                self._remove(name)
 
-    async def _serve(self, bundle: Path, stamp: Stamp) -> None:
-        before = self._served.get(bundle, (stamp, ""))[1]
+    def _stamps(self, bundle: Path) -> list[Stamp]:
+        return [known[bundle][0] for known in (self._names, self._refused) if bundle in known]
+
+    async def _verify(self, bundle: Path, stamp: Stamp) -> list[Verified]:
+        self._names.pop(bundle, None)
         try:
-            predictor = await self._opened(bundle)
-            name = predictor.certificate.name
-            if name != before and name in self._models.names:
-                raise CannotServe(f"a model called {name} is served already")
-        except (TrainingError, CannotServe, LedgerError, OSError, ValueError) as error:
-            said = str(error)
-            if self._refused.get(bundle, (stamp, ""))[1] != said:
-                log.error("%s is not served: %s", bundle, said)
-            # What the ledger could not do may be done at the next look.
-            self._refused[bundle] = ((), said) if isinstance(error, LedgerError) else (stamp, said)
-            return
+            model = await self._verified(bundle)
+            name = model.certificate.name
+        except Exception as error:  # noqa: BLE001 - whatever a bundle does, it is refused, and no other
+            # What was not to be had for a moment, as memory, is there at another look, and in other processes.
+            passing = isinstance(error.__cause__ or error, OSError | MemoryError)
+            self._refuse(bundle, () if passing else stamp, _said(error))
+            return []
         self._refused.pop(bundle, None)
-        if name != before:
-            self._models.remove(before)
-        self._models.add(predictor)
-        self._served[bundle] = (stamp, name)
+        self._names[bundle] = (stamp, name)
+        return [model]
+
+    async def _serve(self, name: str, bundle: Path, stamp: Stamp) -> None:
+        """Serve the bundle whose turn it is under this name."""
+        served = self._served.get(name)
+        if served == (bundle, stamp):
+            return
+        if self._refused.get(bundle, ((), ""))[0] != stamp:
+            try:
+                predictor = await self._opened(bundle)
+                if predictor.certificate.name != name:
+                    raise CannotServe("it was changed while it was read")
+            except LedgerError as error:  # what the ledger could not do may be done at the next look
+                self._refuse(bundle, (), _said(error))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever a bundle does, it is refused, and no other
+                self._refuse(bundle, stamp, _said(error))
+            else:
+                self._refused.pop(bundle, None)
+                self._models.add(predictor)
+                self._served[name] = (bundle, stamp)
+                return
+        if served is not None and served[0] != bundle:
+            # Processes that start now never had it.
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._models.remove(name)
+        del self._served[name]
+
+    def _refuse(self, bundle: Path, stamp: Stamp, said: str) -> None:
+        if self._refused.get(bundle, (stamp, ""))[1] != said:
+            log.error("%s is not served: %s", bundle, said)
+        self._refused[bundle] = (stamp, said)
+
+
+def _said(error: Exception) -> str:
+    """Return why a bundle is refused: an error's own words where they are meant to be read."""
+    return str(error) if isinstance(error, TrainingError | CannotServe | LedgerError | OSError) else kinds(error)

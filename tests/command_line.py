@@ -37,7 +37,10 @@ def ran(
         process = _FORKING.Process(target=_be_the_command, args=(list(words), folder, dict(environment), streams))
         process.start()
         process.join(seconds)
-        assert process.exitcode is not None, f"dpserve {' '.join(words)} does not end"
+        if process.exitcode is None:
+            process.kill()  # the tests' own process would wait for it at its end
+            process.join()
+            raise AssertionError(f"dpserve {' '.join(words)} does not end")
         stdout, stderr = ((streams / name).read_text() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
 

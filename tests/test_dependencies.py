@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -40,8 +41,11 @@ Only the extras torch and onnx-gpu have it, and no image but one built with one 
 """
 
 
-def closure(requirements):
-    """Return the names of all installed distributions that the requirements bring with them."""
+def closure(requirements, **environment):
+    """Return the names of all installed distributions that the requirements bring with them.
+
+    environment: what markers are told instead of what holds here, as python_full_version.
+    """
     found, waiting = set(), [Requirement(each) for each in requirements]
     while waiting:
         wanted = waiting.pop()
@@ -56,7 +60,7 @@ def closure(requirements):
         found.add((name, frozenset(extras)))
         for line in installed.requires or ():
             each = Requirement(line)
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+            if each.marker is None or any(each.marker.evaluate(environment | {"extra": extra}) for extra in extras):
                 waiting.append(each)
     return sorted({name for name, _ in found})
 
@@ -73,13 +77,13 @@ def shipped():
 def licences(name):
     """Return what a distribution's metadata say of its licence, each alternative or part by itself."""
     metadata = distribution(name).metadata
-    if metadata["License-Expression"]:
-        return re.split(r" AND | OR | WITH |[()]", metadata["License-Expression"])
+    if expression := metadata.get("License-Expression"):
+        return re.split(r" AND | OR | WITH |[()]", expression)
     classifiers = [each.split(" :: ")[-1] for each in metadata.get_all("Classifier", []) if each.startswith("License")]
     classifiers = [each for each in classifiers if each != "OSI Approved"]
     if classifiers:
         return classifiers
-    stated = (metadata["License"] or "").strip().splitlines()
+    stated = metadata.get("License", "").strip().splitlines()
     return stated[:1]
 
 
@@ -119,8 +123,14 @@ def test_no_version_has_a_known_hole():
 
 @pytest.mark.parametrize("more", ["", ",torch", ",onnx"])
 def test_whatever_extras_an_image_is_built_with_are_pinned(more):
-    """By what is installed here, where torch may be another build, without NVIDIA's libraries."""
-    default = re.search(r'^ARG EXTRAS="(.*)"$', (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1]
+    """By what is installed here, where torch may be another build, without NVIDIA's libraries.
+
+    The markers are told the image's Python: redis brings async-timeout into those before 3.11.3.
+    """
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    default = re.search(r'^ARG EXTRAS="(.*)"$', dockerfile, re.MULTILINE)[1]
+    python = re.search(r"^ARG PYTHON_IMAGE=python:((\d+\.\d+)\.\d+)-", dockerfile, re.MULTILINE)
+    of_image = {"python_full_version": python[1], "python_version": python[2]}
     extras = (default + more).split(",")
     assert {"jwt", "otel"} <= set(extras)
     assert "torch" not in default  # the slim image is for certified heads
@@ -128,9 +138,39 @@ def test_whatever_extras_an_image_is_built_with_are_pinned(more):
     wanted = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
     lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
     pins = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
-    assert [name for name in closure(wanted) if name not in pins and not OF_PYTORCH.match(name)] == []
+    brought = closure(wanted, **of_image)
+    assert "redis" in brought
+    assert [name for name in brought if name not in pins and not OF_PYTORCH.match(name)] == []
     (setuptools,) = [line for line in lines if line.startswith("setuptools==")]
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"] == [setuptools]
+
+
+def test_every_python_that_is_declared_is_tried():
+    classifiers = "\n".join(PROJECT["classifiers"])
+    declared = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+    assert PROJECT["requires-python"] == f">={declared[0]}"
+    tried = re.search(r"^PYTHONS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert tried.split() == [f"python{version}" for version in declared]
+    assert (
+        re.search(r"^ARG PYTHON_IMAGE=python:(3\.\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1] in declared
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "pythons", "status", "said"),
+    [
+        ("true", [sys.executable, "nowhere"], 0, "passed: {here}; failed: none; not on this machine: nowhere"),
+        ("false", [sys.executable], 2, "passed: none; failed: {here}; not on this machine: none"),
+        ("true", ["nowhere"], 2, "passed: none; failed: none; not on this machine: nowhere"),
+    ],
+)
+def test_the_whole_is_tried_on_each_python_that_is_there(make, pythons, status, said):
+    """MAKE is what the target calls for each of them."""
+    words = ["make", "--old-file=lint", "test-all", f"MAKE={make}", f"PYTHONS={' '.join(pythons)}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+    assert done.stdout.splitlines()[-1] == said.format(here=platform.python_version())
 
 
 AUDIT = {

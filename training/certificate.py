@@ -21,12 +21,18 @@ from training.feature_maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFea
 from training.quantised import weight_step
 from training.sealing import SealedCertificate
 from training.sensitivity import (
+    LARGEST_ALPHA,
     LARGEST_PARAMETER,
+    MOST_LEAST_RECORDS,
+    SMALLEST_ALPHA,
     SMALLEST_PARAMETER,
+    Convexity,
+    convexified_sensitivity,
     logit_sensitivity_per_norm,
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
+from training.several import Several
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What models and lineages are called."""
@@ -66,6 +72,11 @@ ONE_LINEAGE = (
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage."
 )
 
+ONE_BY_ONE = (
+    "A record's columns were made from that record and public numbers alone: no scaler, imputer, encoder or other step "
+    "was fitted on the private records before."
+)
+
 NO_OTHER_FIGURE = (
     "Accuracy, the number of records and any other figure computed from the private records are not covered if "
     "they are published."
@@ -81,11 +92,13 @@ UNITS: Literal["add or remove all records of one unit"] = "add or remove all rec
 
 ASSUMPTIONS = (
     ONE_RECORD,
-    "Bounds, classes, columns and their names and encodings, feature map, Lambda and tolerance were chosen without "
-    "looking at the private records. Choosing any of them by results on the private records is not covered.",
+    "Bounds, classes, columns and their names and encodings, feature map, Lambda, tolerance, and the mechanism and the "
+    "price of its answers were chosen without looking at the private records. Choosing any of them by results on the "
+    "private records, or by this model's exact answers, whatever they are about, is not covered.",
     "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
     "one record, and is not hidden from whoever sees that a model is served.",
     ONE_LINEAGE,
+    ONE_BY_ONE,
     "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "
     "answers leave.",
     *PSEUDORANDOM_NOISE,
@@ -128,6 +141,26 @@ UNIT_ASSUMPTION = (
 """What stands in place of the first assumption where records are weighted by units."""
 
 
+CONVEXIFIED_ASSUMPTION = (
+    "Alpha and n_min, the least number of records, were chosen without looking at the private records. Training "
+    "refuses fewer than n_min records: that there are no fewer is told to whoever sees that a model is served."
+)
+"""What a model on the convexified objective rests on in addition."""
+
+CONVEXIFIED_NO_UNITS = "the convexified objective is proved for one record more or fewer, and not for units of several"
+
+SUM_OF_LOSSES: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
+    "sum of cross-entropies + (Lambda/2) ||W||_F^2"
+)
+LOG_MEAN_EXP: Literal["n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2"] = (
+    "n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2"
+)
+HeadObjective = Literal[
+    "sum of cross-entropies + (Lambda/2) ||W||_F^2",
+    "n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2",
+]
+
+
 class Declared(Protocol):
     """What is public about the records that a model was trained on (`training.data.records.Declaration`)."""
 
@@ -154,8 +187,8 @@ class ModelCertificate(SealedCertificate):
     """Random, not derived from the weights."""
     created: AwareDatetime
     neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
-    classes: tuple[str, ...] = Field(min_length=2, max_length=1024)
-    feature_names: tuple[str, ...] = Field(min_length=1)
+    classes: Several[str] = Field(min_length=2, max_length=1024)
+    feature_names: Several[str] = Field(min_length=1)
     feature_map: Any
     """A map with public bounds of every feature, `lower` and `upper`."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
@@ -218,6 +251,10 @@ class ModelCertificate(SealedCertificate):
         if differs:
             raise BundleError("the certificate does not hold: " + "; ".join(differs))
 
+    def shown_to_all(self) -> str:
+        """Return in words what `public` shows that was computed from the records; empty for nothing."""
+        return ""
+
     def public(self) -> dict[str, object]:
         """Return what may be shown to clients, ready for JSON."""
         return self.model_dump(mode="json", exclude=set(self.PRIVATE))
@@ -228,13 +265,13 @@ class LambdaChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lams: tuple[float, ...] = Field(min_length=2)
+    lams: Several[float] = Field(min_length=2)
     """The candidates."""
     most: int = Field(ge=1)
     """How many validating records counted at most, and what sums of losses were divided by."""
     mu: float = Field(gt=0, allow_inf_nan=False)
     """What it cost, beside the model's own price: mu-GDP."""
-    losses: tuple[float, ...]
+    losses: Several[float]
     """Each candidate's noisy sum of clipped log losses, over `most`."""
 
     @model_validator(mode="after")
@@ -254,13 +291,67 @@ class LambdaChoice(BaseModel):
         return Cost((GaussianLoss(self.mu),))
 
 
+class Convexified(BaseModel):
+    """What a certificate says of the convexified objective (`training.sensitivity.convexified_sensitivity`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float = Field(ge=SMALLEST_ALPHA, le=LARGEST_ALPHA)
+    least_records: int = Field(ge=2, le=MOST_LEAST_RECORDS)
+    """n_min: training refused fewer records. Declared, not counted."""
+    lam: float
+    """lambda = Lambda / n_min, the strong convexity of the objective over n_min."""
+    tolerance: float
+    """tau / n_min, the gradient norm of the objective over n_min that training reached."""
+    gradient_norm: float
+    """rho, the largest norm of a record's gradient."""
+    largest_norm: float
+    """r: no minimiser is longer, in Frobenius norm."""
+    largest_loss: float
+    """B: no record's loss is larger at a minimiser that was made without it."""
+    largest_share: float
+    """s: no record has a larger share in the gradient there."""
+    sum_weight_sensitivity: float
+    """Delta_W of the plain sum of losses with the same Lambda and tolerance, rounding included."""
+    price_of_alpha: float
+    """Delta_W over that: how many times more noise an answer has at the same price."""
+
+    @classmethod
+    def made(
+        cls, convexity: Convexity, strong_convexity: float, tolerance: float, classes: int, dimension: int
+    ) -> Self:
+        """Return every number, of the public choices. Raises ValueError for numbers that have none."""
+        found = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes)
+        weights, plain = (
+            quantised_weight_sensitivity(exact, classes, dimension)
+            for exact in (found.weights, weight_sensitivity(strong_convexity, tolerance, NORM_BOUND))
+        )
+        return cls(
+            alpha=convexity.alpha,
+            least_records=convexity.least_records,
+            lam=strong_convexity / convexity.least_records,
+            tolerance=tolerance / convexity.least_records,
+            gradient_norm=found.gradient_norm,
+            largest_norm=found.largest_norm,
+            largest_loss=found.largest_loss,
+            largest_share=found.largest_share,
+            sum_weight_sensitivity=plain,
+            price_of_alpha=weights / plain,
+        )
+
+    @property
+    def convexity(self) -> Convexity:
+        """The public choices."""
+        return Convexity(self.alpha, self.least_records)
+
+
 class ProvenCertificate(ModelCertificate):
     """A certificate with a proof, and what the proof assumes."""
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]]
 
     status: Literal["proven"] = "proven"
-    assumptions: tuple[str, ...]
+    assumptions: Several[str]
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
     choice: LambdaChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
@@ -276,7 +367,14 @@ class ProvenCertificate(ModelCertificate):
     def assumed(self) -> tuple[str, ...]:
         """Return what this version's proof assumes."""
         assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
-        return (*assumed, CHOICE_ASSUMPTION) if self.choice else assumed
+        chosen = (CHOICE_ASSUMPTION,) if self.choice else ()
+        return (*assumed, *chosen, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
+
+    def shown_to_all(self) -> str:
+        """Name the noisy losses of a choice, if there was one."""
+        if self.choice is None:
+            return ""
+        return f"the noisy losses by which Lambda was chosen among {len(self.choice.lams)}, mu = {self.choice.mu:.4g}"
 
     def public_files(self) -> dict[str, bytes]:
         """Return those of the feature map."""
@@ -294,15 +392,24 @@ class ProvenCertificate(ModelCertificate):
         return super().differences() + others
 
 
+def check_convexified(certificate: "ProvenCertificate") -> None:
+    """Raise ValueError unless the objective is the one that a head's `convexified` tells of, or that it lacks."""
+    convexified = getattr(certificate, "convexified", None)
+    if (getattr(certificate, "objective", None) == LOG_MEAN_EXP) != (convexified is not None):
+        raise ValueError("alpha and n_min go with the convexified objective, and with it alone")
+    if convexified is not None and certificate.unit is not None:
+        raise ValueError(CONVEXIFIED_NO_UNITS)
+
+
 class Certificate(ProvenCertificate):
-    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2."""
+    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2, or convexified."""
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
-        "sum of cross-entropies + (Lambda/2) ||W||_F^2"
-    )
+    assumptions: Several[str] = ASSUMPTIONS
+    objective: HeadObjective = SUM_OF_LOSSES
+    convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
+    """What the convexified objective costs, where it is that."""
     feature_map: HeadFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""
@@ -319,9 +426,15 @@ class Certificate(ProvenCertificate):
     logit_sensitivity_per_norm: float
     """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
 
-    def derived(self) -> dict[str, float]:
+    @model_validator(mode="after")
+    def _objective_is_told_of(self) -> Self:
+        check_convexified(self)
+        return self
+
+    def derived(self) -> dict[str, Any]:
         """Return the bounds, steps and sensitivities: see `derive`."""
-        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension)
+        convexity = None if self.convexified is None else self.convexified.convexity
+        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension, convexity)
 
 
 def assumptions_on(
@@ -337,12 +450,21 @@ def assumptions_on(
     return (*first, *encoder, *(WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()))
 
 
-def derive(strong_convexity: float, tolerance: float, classes: int, dimension: int) -> dict[str, float]:
-    """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included."""
-    weights = quantised_weight_sensitivity(
-        weight_sensitivity(strong_convexity, tolerance, NORM_BOUND), classes, dimension
-    )
-    return {
+def derive(
+    strong_convexity: float, tolerance: float, classes: int, dimension: int, convexity: Convexity | None = None
+) -> dict[str, Any]:
+    """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included.
+
+    convexity: the choices of the convexified objective; None for the sum of losses.
+    """
+    exact = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
+    told: dict[str, Any] = {}
+    if convexity is not None:
+        exact = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes).weights
+        convexified = Convexified.made(convexity, strong_convexity, tolerance, classes, dimension)
+        told = {"objective": LOG_MEAN_EXP, "convexified": convexified}
+    weights = quantised_weight_sensitivity(exact, classes, dimension)
+    return told | {
         "feature_norm_bound": NORM_BOUND,
         "feature_step": STEP,
         "weight_step": weight_step(dimension),

@@ -40,6 +40,7 @@ from training.feature_maps import FeatureMap, Floats
 from training.objective import RegularisedCrossEntropy
 from training.quantised import products, quantised, summands
 from training.recipe import Recipe
+from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.solver import minimise
 
 ONE_IN = 6
@@ -87,18 +88,25 @@ class Choice:
         (`sensitivity.weight_sensitivity`) and a row's logits by at most s_j in L2 (`logit_sensitivity_per_norm`, the
         features' norm being at most 1). The gradient of the cross-entropy in the logits, p - e_y, is at most sqrt(2)
         long and clipping is 1-Lipschitz: each of at most `most` losses moves by sqrt(2) s_j, and the sum by most
-        sqrt(2) s_j. Let it validate instead. Every head is the same. If it counts, or did, at most one other record
-        takes its place among those that count, so that each sum moves by the difference of two losses, or by one, in
-        [0, largest_loss]: by at most largest_loss, and all k sums by sqrt(k) of that. One of the two happens: the
+        sqrt(2) s_j. Let it validate instead. The records that train are the same. If it counts, or did, at most one
+        other record takes its place among those that count, so that each sum moves by the difference of two losses, or
+        by one, in [0, largest_loss]: by at most largest_loss. Of the other losses, which are the same numbers, nothing
+        is assumed of their bits, nor of the heads': an array of another length may be computed otherwise. Both heads
+        are within tau / Lambda of one minimiser: a row's logits differ by at most t_j, the sensitivity to a record of
+        length 0, and the losses that stay add at most most sqrt(2) t_j to the sum. One of the two happens: the
         sensitivity is the larger. Rounding: a loss is computed to within 2^-32 and rounded down to a multiple of 2^-30;
-        their sums are exact, so that each of at most `most` losses adds less than 2^-28.
+        their sums are exact, so that each of at most `most` losses adds less than 2^-28, in either case.
         """
-        moved = [
-            math.sqrt(2) * derive(lam, self.tolerance, self.classes, self.dimension)["logit_sensitivity_per_norm"]
-            for lam in self.lams
-        ]
-        training = self.most * math.sqrt(sum((each + 2.0**-28) ** 2 for each in moved))
-        return max(training, math.sqrt(len(self.lams)) * self.largest_loss) * (1 + 2.0**-40)
+        size = self.classes, self.dimension
+        trains, validates = 0.0, 0.0
+        for lam in self.lams:
+            moved = derive(lam, self.tolerance, *size)["logit_sensitivity_per_norm"]
+            stays = logit_sensitivity_per_norm(
+                quantised_weight_sensitivity(weight_sensitivity(lam, self.tolerance, 0.0), *size)
+            )
+            trains += (self.most * (math.sqrt(2) * moved + 2.0**-28)) ** 2
+            validates += (self.largest_loss + self.most * (math.sqrt(2) * stays + 2.0**-28)) ** 2
+        return math.sqrt(max(trains, validates)) * (1 + 2.0**-40)
 
     @property
     def vector(self) -> GaussianVector:

@@ -14,7 +14,7 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
   Euclidean norm of these counts. With word vectors, a third of that, and the direction of the sum of its words' vectors
   (`training.word_vectors`): k numbers where they are positive, and k more, without their sign, where they are negative.
 - a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
-  bounds.
+  bounds. A declared value may take the place of what is missing (`if_missing`): then there is no such coordinate.
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.feature_maps`): u. In a block
 a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
@@ -37,15 +37,23 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from training.errors import DataError
+from training.several import Several
 from training.word_vectors import LARGEST_WIDTH, opened, words_of
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity)", re.IGNORECASE)
+LONGEST_NUMBER = 1_077
+"""Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
+NUMBER = re.compile(
+    rf"(?!.{{{LONGEST_NUMBER + 1}}})"
+    r"(?:[-+]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[-+]?(?:nan|infinity|inf))",
+    re.IGNORECASE | re.ASCII | re.DOTALL,
+)
+"""A number's text, for `fullmatch`. It reads each character once, and never takes back what a repetition has read."""
 BOOLEANS = {"true": "1", "false": "0"}
 """The numbers that these words are, in columns of numbers and in labels."""
 
@@ -60,12 +68,16 @@ _DAY = 86_400_000_000
 HASHED_WEIGHT = 1 / 3
 """What hashed n-grams are multiplied by beside word vectors: within the training part of 20 newsgroups the best of 1,
 1/2, 1/3 and 1/4 at epsilon 1, and 0.003 below the best at epsilon 4."""
+_LONGEST_KEPT_GRAM = 64
+"""Characters of an n-gram whose coordinate is kept."""
 _SHOWN = 60
 _NAMED = 12
 DELIMITERS = ",;\t|\x01^"
 """Of CSV: the one that a header has most of."""
 
 
+MISSING_VALUES = "; null stands for a missing value"
+"""Advice for a row that lacks columns."""
 NUL = "holds a NUL character, which is no text"
 
 
@@ -90,13 +102,39 @@ class Column(BaseModel):
     name: str = Field(min_length=1)
     required: bool = False
     """Whether a missing value is refused."""
-    missing: tuple[str, ...] = ("",)
+    missing: Several[str] = ("",)
     """The texts that stand for a missing value, as null does."""
+    if_missing: bool | float | str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The public value that a missing one counts as; None: a missing value has a coordinate of its own."""
+
+    @model_validator(mode="after")
+    def _value_for_missing_fits(self) -> Self:
+        if self.if_missing is not None:
+            if self.required:
+                raise ValueError("a value is required, so that none stands for a missing one: leave ifMissing out")
+            try:
+                values = np.array([self.parse(self.if_missing)])
+            except ValueRefused as error:
+                raise ValueError(f"ifMissing: {error}") from None
+            beyond = self.outside(values)
+            if beyond is not None and (beyond[0] | beyond[1]).any():
+                raise ValueError(f"ifMissing: {self.if_missing} {bound_broken(self, beyond, 0)}")
+        return self
+
+    @property
+    def marks_missing(self) -> bool:
+        """Whether a missing value has a coordinate of its own, the last."""
+        return not self.required and self.if_missing is None
+
+    @property
+    def substitute(self) -> Any:
+        """The value that a missing one counts as, as `encode` takes it; None without one."""
+        return None if self.if_missing is None else self.parse(self.if_missing)
 
     @property
     def coordinates(self) -> tuple[tuple[str, float, float], ...]:
         """The name, the lower and the upper bound of each coordinate."""
-        absent = () if self.required else ((f"{self.name} is missing", 0.0, 1.0),)
+        absent = ((f"{self.name} is missing", 0.0, 1.0),) if self.marks_missing else ()
         return (*self.present(), *absent)
 
     @abstractmethod
@@ -130,7 +168,8 @@ class Column(BaseModel):
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a value; null where it may be missing."""
         value = self.value_schema()
-        return value if self.required else {"anyOf": [value, {"type": "null"}]}
+        null = {"type": "null"} | ({} if self.if_missing is None else {"description": f"counts as {self.if_missing}"})
+        return value if self.required else {"anyOf": [value, null]}
 
     def is_missing(self, value: object) -> bool:
         """Whether a value stands for none: null, no number (NaN), or a text that is declared to."""
@@ -160,7 +199,9 @@ class Column(BaseModel):
 
     def fill(self, values: Any, absent: Mask, block: Floats) -> None:
         """Write the whole block, the coordinate of what is missing included."""
-        if not self.required:
+        if self.if_missing is not None and absent.any():
+            values, absent = np.where(absent, self.substitute, values), np.zeros_like(absent)
+        if self.marks_missing:
             block[:, -1] = absent
         self.encode(values, absent, block[:, : len(self.present())])
 
@@ -237,8 +278,8 @@ class BooleanColumn(Column):
     """True or false."""
 
     kind: Literal["boolean"] = "boolean"
-    true: tuple[str, ...] = ("true", "True", "TRUE", "1")
-    false: tuple[str, ...] = ("false", "False", "FALSE", "0")
+    true: Several[str] = ("true", "True", "TRUE", "1")
+    false: Several[str] = ("false", "False", "FALSE", "0")
 
     def present(self) -> tuple[tuple[str, float, float], ...]:
         """Return its coordinate."""
@@ -279,7 +320,7 @@ class LevelsColumn(Column):
     """One of declared levels."""
 
     kind: Literal["levels"] = "levels"
-    levels: tuple[str, ...] = Field(min_length=1, max_length=2**16)
+    levels: Several[str] = Field(min_length=1, max_length=2**16)
     unknown: Literal["refuse", "coordinate"] = "refuse"
     """What becomes of other levels: they share a coordinate, or are refused."""
 
@@ -349,7 +390,7 @@ class TimeColumn(Column):
     kind: Literal["date", "datetime"]
     minimum: str
     maximum: str
-    parts: tuple[Part, ...] = Field(min_length=1)
+    parts: Several[Part] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _bounds_and_parts_are_possible(self) -> Self:
@@ -409,8 +450,7 @@ class TimeColumn(Column):
         """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
         if isinstance(value, str):
             text = value.strip()
-            pattern = _DATE if self.kind == "date" else DATETIME
-            if not (pattern.fullmatch(text) or _DATE.fullmatch(text)):
+            if not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
             try:
                 value = datetime.fromisoformat(text)
@@ -472,6 +512,12 @@ class TextColumn(Column):
     longest: int = Field(default=LONGEST_TEXT, ge=1, le=2**24)
     """A longer text, in characters, is refused."""
     vectors: Vectors | None = Field(default=None, exclude_if=lambda vectors: vectors is None)
+
+    @model_validator(mode="after")
+    def _has_no_value_for_missing(self) -> Self:
+        if self.if_missing is not None:
+            raise ValueError("ifMissing belongs to other columns: a text that is missing has a coordinate of its own")
+        return self
 
     @model_validator(mode="after")
     def _lengths_are_in_order(self) -> Self:
@@ -549,12 +595,55 @@ class TextColumn(Column):
                 yield joint.join(units[start : start + length])
 
 
+MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "None")
+"""The texts that stand for a missing value in a table of numbers, where no schema says which."""
+OWN_LEVEL = "level"
+"""Declares that a missing value has a coordinate of its own."""
+
+
+def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
+    """Return columns with what the owner declares for missing values.
+
+    declared: `COLUMN=VALUE`, a public value that a missing one counts as, or `COLUMN=level`, a coordinate of its own;
+    without `COLUMN=`, for every column that is not named. Raises DataError for what does not fit.
+    """
+    names = [column.name for column in columns]
+    chosen: dict[str | None, str] = {}
+    for text in declared:
+        owners = [name for name in names if text.startswith(f"{name}=")]
+        if not owners and "=" in text:
+            raise DataError(f"--missing {text}: there is no such column; the columns are {_some_of(names)}")
+        name = max(owners, key=len, default=None)
+        if name in chosen:
+            raise DataError(f"--missing is given twice for {name or 'every column'}: leave one of them out")
+        chosen[name] = text if name is None else text.removeprefix(f"{name}=")
+    made: list[AnyColumn] = []
+    for column in columns:
+        value = chosen.get(column.name, chosen.get(None))
+        if value is None:
+            made.append(column)
+            continue
+        number = isinstance(column, NumberColumn) and NUMBER.fullmatch(value.strip())
+        substitute = {} if value == OWN_LEVEL else {"if_missing": float(value) if number else value}
+        try:
+            described = column.model_dump(exclude={"if_missing"}) | {"required": False} | substitute
+            made.append(type(column).model_validate(described))
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
+            raise DataError(f"--missing {column.name}={value}: {said}") from None
+    return tuple(made)
+
+
+def _some_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
 AnyColumn = Annotated[
     NumberColumn | BooleanColumn | LevelsColumn | TimeColumn | TextColumn, Field(discriminator="kind")
 ]
 """What a feature map keeps of a schema."""
 
-Columns = tuple[AnyColumn, ...]
+Columns = Several[AnyColumn]
 
 SomeColumn = TypeVar("SomeColumn", bound=Column)
 
@@ -613,7 +702,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]])
     names = [column.name for column in columns]
     known = set(names)
     first = next((index for index, row in enumerate(rows) if row.keys() != known), len(rows))
-    wrong = [] if first == len(rows) else wrong_names(names, rows[first], "; null stands for a missing value")
+    wrong = [] if first == len(rows) else wrong_names(names, rows[first], MISSING_VALUES)
     X = np.empty((len(rows), sum(len(column.coordinates) for column in columns)))
     for column, block in blocks_of(columns, X):
         # Behind a row that does not fit nothing is looked at any more.
@@ -704,13 +793,22 @@ def _part_of(micros: NDArray[np.int64], part: str) -> NDArray[np.int64]:
     return (micros // _DAY + 3) % 7  # 1970-01-01 was a Thursday
 
 
-@lru_cache(maxsize=2**16)
 def _bucket(gram: str, buckets: int) -> int:
+    # What is kept must not grow with the texts that clients send.
+    return (_kept_bucket if len(gram) <= _LONGEST_KEPT_GRAM else _hashed_bucket)(gram, buckets)
+
+
+def _hashed_bucket(gram: str, buckets: int) -> int:
     digest = hashlib.blake2b(gram.encode("utf-8", "surrogatepass"), digest_size=8, person=b"dpserve text").digest()
     return int.from_bytes(digest, "little") % buckets
 
 
+_kept_bucket = lru_cache(maxsize=2**16)(_hashed_bucket)
+
+
 def _as_number(text: str) -> float | None:
+    if len(text) > LONGEST_NUMBER:
+        return None
     try:
         return None if "_" in text else float(BOOLEANS.get(text.strip().lower(), text))
     except ValueError:

@@ -48,3 +48,7 @@ def extra(name: str, purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{purpose} needs {error.name}: pip install 'dpserve[{name}]'") from error
+
+
+class PrivacyWarning(UserWarning):
+    """Something beside the model uses the records as no budget covers. For their owner: it says something of them."""

@@ -15,6 +15,11 @@ the loss, measured from the middle of [0, largest_loss] in units of half that in
 squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
 (`training.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
 
+Privacy units. Where neighbours differ by all n records of one unit, each of its terms is divided by n and rounded
+towards zero, in integers: no part becomes longer than an n-th of a term that is at most 1 long, and n of these are at
+most 1 long together. No other unit's terms change, for n is the unit's own. A unit counts once in every figure, its
+records in equal shares.
+
 The records that the model was trained on. The model is a release that was paid for, and an evaluation depends on these
 records through it alone. So where no held-out record was trained on, the evaluation costs the held-out records' own
 lineage mu, and the training's nothing. Where some were, or may have been, a record may change both: first the model,
@@ -44,6 +49,7 @@ from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.certificate import FLOATING_POINT, UNIFORM_BITS
+from training.data.records import Units
 from training.releases.model import ReleasedModel
 from training.sums import check_count
 
@@ -77,6 +83,17 @@ ASSUMPTIONS = (
     FLOATING_POINT,
 )
 """What an evaluation's price rests on."""
+
+
+def assumptions_of(unit: str | None) -> tuple[str, ...]:
+    """Return what the price rests on. unit: the column of privacy units, None for one record."""
+    if unit is None:
+        return ASSUMPTIONS
+    first = (
+        "Neighbouring sets of held-out records differ by the addition or removal of all records of one unit, which the "
+        f"column {unit!r} names. A unit counts once in every figure, each of its records in equal shares."
+    )
+    return (first, *ASSUMPTIONS[1:])
 
 
 @dataclass(frozen=True)
@@ -199,6 +216,8 @@ class Evaluation(BaseModel):
     """What it cost the held-out records: follows from mu."""
     released: tuple[float, ...]
     """The noisy numbers, part after part, as `Law.sizes` has them, in units of a record's term."""
+    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    """The column of privacy units: a unit counts as one record. None where every record does."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
 
     @model_validator(mode="after")
@@ -210,7 +229,7 @@ class Evaluation(BaseModel):
         step, values = self.law.vector.step, np.array(self.released)
         if not np.array_equal(np.rint(values / step) * step, values):
             raise ValueError("the numbers do not lie on the grid of noise that mu gives")
-        if self.assumptions != ASSUMPTIONS:
+        if self.assumptions != assumptions_of(self.unit):
             raise ValueError("the assumptions are not those that this version's proof makes")
         return self
 
@@ -234,7 +253,7 @@ class Evaluation(BaseModel):
 
     @property
     def records(self) -> Interval:
-        """How many held-out records there are."""
+        """How many held-out records there are, or units."""
         return _count(self.counts("accuracy").sum(), math.sqrt(2) * self.noise("accuracy"))
 
     @property
@@ -305,21 +324,24 @@ def evaluate(
     randomness: Randomness,
     parts: Sequence[Part] = tuple(SHARES),
     *,
+    units: Units | None = None,
     pay: Callable[[Law, str], None],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Release how good a model is on held-out records X (n, d), of classes y (n,), for at most `whole` picorho.
 
-    pay: charges an account for the law under the evaluation's id, durably, or raises; it is called before noise is
-    drawn. progress is told how many records are done. Raises TrainingError for too many records, and ValueError for a
-    price or parts that cannot be.
+    units: whose each record is, where neighbours differ by all records of one unit. pay: charges an account for the law
+    under the evaluation's id, durably, or raises; it is called before noise is drawn. progress is told how many records
+    are done. Raises TrainingError for too many records, and ValueError for a price or parts that cannot be.
     """
     certificate = model.certificate
     law = Law(mu_for(whole), len(certificate.classes), tuple(part for part in SHARES if part in parts))
     check_count(len(y))
     total = np.zeros(sum(law.sizes.values()), dtype=np.int64)
+    shares = np.ones(len(y), dtype=np.int64) if units is None else np.bincount(units.of)[units.of]
     for index in range(len(y)):
-        total += law.term(model.probabilities(X[index : index + 1].copy())[0], int(y[index]))
+        term = law.term(model.probabilities(X[index : index + 1].copy())[0], int(y[index]))
+        total += np.sign(term) * (np.abs(term) // shares[index])
         progress(index + 1)
     evaluation_id = secrets.token_hex(16)
     pay(law, evaluation_id)
@@ -330,6 +352,8 @@ def evaluate(
         parts=law.parts,
         mu=law.mu,
         cost=str(law.cost),
+        unit=None if units is None else units.column,
+        assumptions=assumptions_of(None if units is None else units.column),
         released=tuple(law.vector.release(total / _GRID, randomness).tolist()),
     )
 

@@ -50,6 +50,8 @@ from training import hog, word_vectors
 from training.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
 from training.encoder import OnnxEncoder
 from training.errors import BundleError, TrainingError
+from training.regular_files import read_regular
+from training.several import Several
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -91,9 +93,9 @@ class FeatureMap(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lower: tuple[float, ...]
+    lower: Several[float]
     """The declared lower bound of each of the d features."""
-    upper: tuple[float, ...]
+    upper: Several[float]
     """The declared upper bound of each of the d features."""
     clip_norm: float = Field(ge=_CLIP_NORMS[0], le=_CLIP_NORMS[1], allow_inf_nan=False)
     """Scaled rows longer than this are drawn back to it."""
@@ -277,7 +279,7 @@ class Bins(FeatureMap):
     kind: Literal["bins"] = "bins"
     clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
     """Every w is longer."""
-    crosses: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=lambda crosses: not crosses)
+    crosses: Several[tuple[int, int]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
 
     @model_validator(mode="after")
@@ -480,7 +482,7 @@ class Encoder(FeatureMap):
         super().open_files(folder)
         path = folder / ENCODER_FILE
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
         except OSError as error:
             raise BundleError(f"{folder} lacks its encoder: cannot read {path}: {error.strerror}") from error
         self._check(content)

@@ -16,9 +16,13 @@ from training.lineage import owner_key
 from training.planning import rules
 from training.recipe import DEFAULT_TOLERANCE, Recipe
 from training.releases.certificate import ReleaseCertificate
+from training.sensitivity import Convexity
 from training.teachers.certificate import TeachersCertificate
 
 Certified = Certificate | ReleaseCertificate | TeachersCertificate
+
+OBJECTIVES = ("sum", "convexified")
+"""What a head is trained on: the sum of losses, or n_min times their log-mean-exp with alpha."""
 
 _PRICES = "rho:R, noise-multiplier:M or epsilon:E@DELTA, for all answers together"
 
@@ -64,7 +68,8 @@ class Job:
     def recipe(self) -> Recipe:
         """Return how a head is trained."""
         tolerance = self.options.get("tolerance", DEFAULT_TOLERANCE)
-        return Recipe(self.name, self.feature_map, self.options["lam"], tolerance, self.choice)
+        convexity = convexity_of(self.options)
+        return Recipe(self.name, self.feature_map, self.options["lam"], tolerance, self.choice, convexity)
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,30 @@ def check(kind: str | None, options: Mapping[str, Any]) -> None:
             others = [f"--release {' or '.join(releases)}"] if releases else []
             others += ["--teachers"] if name in KINDS["teachers"].options else []
             raise WrongOption(name, f"goes with {' or '.join(others)}")
+    if "objective" in made.options:
+        convexity_of(options)
     for name in made.needed:
         if name not in options:
             raise WrongOption(name, f"is needed: {_NEEDED[name]}")
+
+
+def convexity_of(options: Mapping[str, Any]) -> Convexity | None:
+    """Return the choices of the convexified objective; None for the sum of losses. Raises WrongOption."""
+    objective = options.get("objective", OBJECTIVES[0])
+    if objective not in OBJECTIVES:
+        raise WrongOption("objective", f"must be one of {', '.join(OBJECTIVES)}, not {objective!r}")
+    own = {name: options.get(name) for name in ("alpha", "least_records")}
+    for name, value in own.items():
+        if objective == OBJECTIVES[0] and value is not None:
+            raise WrongOption(name, "goes with --objective convexified")
+        if objective != OBJECTIVES[0] and value is None:
+            raise WrongOption(name, f"is needed: {_NEEDED[name]}")
+    if objective == OBJECTIVES[0]:
+        return None
+    try:
+        return Convexity(float(options["alpha"]), int(options["least_records"]))
+    except ValueError as error:
+        raise TrainingError(f"--objective convexified: {error}") from error
 
 
 def _train_head(job: Job) -> Certificate:
@@ -220,19 +246,24 @@ def tier_prices(words: Sequence[str]) -> dict[str, int]:
 
 _NEEDED = {
     "lam": "a larger Lambda means less noise and a simpler model",
+    "alpha": "how much the largest losses count; 0.01 costs little, 1 a great deal",
+    "least_records": "a number that there are no fewer records than, which may be public; counting them would say "
+    "whether one is there",
     "price": f"what all answers together cost: {_PRICES}",
     "records_declared": "about how many records there are, as a number that may be public; counting them would say "
     "whether one is there",
 }
 _OF_NETWORKS = ("hidden", "activation", "steps", "learning_rate")
 
-HEAD = Kind(_train_head, ("lam", "tolerance"), ("lam",))
+_OF_HEADS = ("lam", "tolerance", "objective", "alpha", "least_records")
+
+HEAD = Kind(_train_head, _OF_HEADS, ("lam",))
 """Each of whose answers is paid for."""
 
 KINDS: Mapping[str, Kind] = {
     "class-sums": Kind(_train_class_sums, ("price", "records_declared"), ("price",)),
     "objective": Kind(_train_objective, ("lam", "tolerance", "price"), ("price",), ("lam",)),
-    "weights": Kind(_train_weights, ("lam", "tolerance", "price", "tier"), ("lam",), ("lam",)),
+    "weights": Kind(_train_weights, (*_OF_HEADS, "price", "tier"), ("lam",), ("lam",)),
     "teachers": Kind(_train_teachers, ("teachers", "rule", *_OF_NETWORKS)),
     "dpsgd": Kind(
         _train_dpsgd,

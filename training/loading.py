@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from training.bundle import CertifiedHead
-from training.errors import BundleError
+from training.errors import BundleError, TrainingError
 from training.published.bundle import PublishedNetwork
 from training.releases.model import ReleasedModel
 from training.sealing import kind_of
@@ -34,4 +34,11 @@ def load_model(folder: Path, device: str | None = None) -> AnyModel:
     if kind not in _LOADERS:
         raise BundleError(f"{folder} holds a pay-once model of the kind {kind!r}, which this version does not know")
     module, function = _LOADERS[kind].split(":")
-    return cast(AnyModel, getattr(import_module(module), function)(folder, device))
+    load = getattr(import_module(module), function)
+    try:
+        return cast(AnyModel, load(folder, device))
+    except TrainingError:
+        raise
+    except Exception as error:
+        # Numbers that no training writes can fail anywhere: an overflow, a recursion, more memory than there is.
+        raise BundleError(f"{folder} is damaged: loading it ends in {type(error).__name__}") from error

@@ -80,9 +80,9 @@ class RegularisedCrossEntropy:
         """
         n, (C, D) = sum(self.records.lengths), W.shape
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
-        logits = _gamma(D) * norm
+        logits = gamma(D) * norm
         each = logits / 2 + 2 * (C + 17) * _UNIT_ROUNDOFF
-        summing = _gamma(BLOCK + SHARD // BLOCK + len(self.records.lengths) + 2) * 1.5 * n
+        summing = gamma(BLOCK + SHARD // BLOCK + len(self.records.lengths) + 2) * 1.5 * n
         sizes = self.strong_convexity * norm + 1.5 * n
         if self.linear is not None:
             sizes += float(np.linalg.norm(self.linear))
@@ -95,7 +95,7 @@ def _value_and_gradient(shard: Shard, _: None, *, W: Floats, rows: Rows) -> Floa
     gradient = total[1:].reshape(W.shape)
     held = _Held(shard, W)
     for phi, y, weights in shard.blocks(rows):
-        P = _logits(phi, W)
+        P = scores(phi, W)
         own = y, np.arange(len(y))
         losses = -P[own]
         highest = P.max(axis=0)
@@ -110,7 +110,7 @@ def _value_and_gradient(shard: Shard, _: None, *, W: Floats, rows: Rows) -> Floa
             losses *= weights
         total[0] += losses.sum()
         P[own] -= 1
-        gradient += _products(P, phi, weights)
+        gradient += products_of(P, phi, weights)
     held.keep()
     return total
 
@@ -121,10 +121,10 @@ def _hessian_vector_product(shard: Shard, _: None, *, W: Floats, V: Floats, rows
     held = _Held(shard, W)
     known = held.known()
     for phi, _y, weights in shard.blocks(rows):
-        P = softmax(_logits(phi, W).T).T if known is None else next(known)
-        weighted = P * _logits(phi, V)
+        P = softmax(scores(phi, W).T).T if known is None else next(known)
+        weighted = P * scores(phi, V)
         weighted -= P * weighted.sum(axis=0)
-        total += _products(weighted, phi, weights)
+        total += products_of(weighted, phi, weights)
     return total
 
 
@@ -150,13 +150,13 @@ class _Held:
         return iter(blocks) if point == self._point and blocks is not None else None
 
 
-def _logits(phi: Any, W: Floats) -> Floats:
+def scores(phi: Any, W: Floats) -> Floats:
     """Return W phi^T, (C, m): what is summed over classes is then summed over whole rows of numbers."""
     Z: Floats = W @ phi.T if isinstance(phi, np.ndarray) else np.ascontiguousarray((phi @ W.T).T)
     return Z
 
 
-def _products(left: Floats, phi: Any, weights: Floats | None) -> Floats:
+def products_of(left: Floats, phi: Any, weights: Floats | None) -> Floats:
     """Return left (C, m), weighted in its place, times phi (m, D)."""
     if weights is not None:
         left *= weights
@@ -164,5 +164,6 @@ def _products(left: Floats, phi: Any, weights: Floats | None) -> Floats:
     return products
 
 
-def _gamma(k: int) -> float:
+def gamma(k: int) -> float:
+    """Return g_k, the relative error of a sum or inner product of length k in any order of summation."""
     return k * _UNIT_ROUNDOFF / (1 - k * _UNIT_ROUNDOFF)

@@ -30,6 +30,13 @@ class RemoteRecords:
     sums: Sums
     source: Digests
     units: Units | None = None
+    ids: NDArray[np.uint8] | None = None
+    features: NDArray[np.uint64] | None = None
+
+    def feature_digests(self) -> NDArray[np.uint64]:
+        """See `training.data.records.Records`."""
+        assert self.features is not None
+        return self.features.copy()
 
     def __len__(self) -> int:
         """How many records there are: private."""
@@ -61,7 +68,10 @@ class Worker:
         whose = records.units
         counts = None if whose is None else np.bincount(whose.of)
         source = np.frombuffer(b"".join(records.source), dtype=np.uint8).reshape(-1, 16)
-        return records.declaration, source, None if whose is None else whose.names, counts, records.unit
+        named = None if whose is None else whose.names
+        # NumPy's own arrays: a worker's files are not here.
+        ids = None if records.ids is None else np.array(records.ids)
+        return records.declaration, source, named, counts, records.unit, ids, np.array(records.feature_digests())
 
     def share(self, index: int, numbers: NDArray[np.int64] | None, counts: NDArray[np.int64] | None) -> list[int]:
         """Cut a file's records into shards; return their lengths.
@@ -187,7 +197,11 @@ def read_on_ray(
     source = Digests(np.concatenate([each[1] for each in kept.values()]))
     column: str | None = next(iter(kept.values()))[4]
     whose = None if units is None or column is None else Units(column, np.empty(0, dtype=np.int64), units)
-    return RemoteRecords(declaration, RaySums(shards, lengths, None if units is None else len(units)), source, whose)
+    sums = RaySums(shards, lengths, None if units is None else len(units))
+    keys = [each[5] for each in kept.values()]
+    ids = None if keys[0] is None else np.concatenate(keys)
+    features = np.concatenate([each[6] for each in kept.values()], axis=1)
+    return RemoteRecords(declaration, sums, source, whose, ids, features)
 
 
 def _numbered(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from training.certificate import NAME, LambdaChoice
 from training.errors import TrainingError
 from training.feature_maps import NORM_BOUND, FeatureMap
-from training.sensitivity import weight_sensitivity
+from training.sensitivity import Convexity, weight_sensitivity
 
 DEFAULT_TOLERANCE = 1e-3
 """Reached, rounding included, for millions of records, and 0.14 % of the sensitivity."""
@@ -13,13 +13,17 @@ DEFAULT_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Recipe:
-    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau; choice: how Lambda was chosen."""
+    """The public choices of a training run. strong_convexity: Lambda; tolerance: tau; choice: how Lambda was chosen.
+
+    convexity: the choices of the convexified objective; None for the sum of losses.
+    """
 
     name: str
     feature_map: FeatureMap
     strong_convexity: float
     tolerance: float = DEFAULT_TOLERANCE
     choice: LambdaChoice | None = None
+    convexity: Convexity | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no certificate could be made for."""

@@ -3,15 +3,16 @@
 The format is Frictionless Table Schema (https://datapackage.org/standard/table-schema/) as JSON or as TOML: `fields`
 with `name`, `type`, `constraints` (`minimum`, `maximum`, `enum`, `required`, `maxLength`), `categories`,
 `missingValues`, `trueValues` and `falseValues`; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of
-them. Three properties of a field are this project's own, as the standard allows: `unknownLevels` ("refuse" or
-"coordinate"), `parts` of a date, and `text` with `buckets`, `of` ("words" or "characters") and `lengths`. What each
-type becomes is in `training.columns`.
+them. Four properties of a field are this project's own, as the standard allows: `unknownLevels` ("refuse" or
+"coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and `text` with `buckets`, `of`
+("words" or "characters") and `lengths`. What each type becomes is in `training.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
 """
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
 _TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
 _FIELD_PROPERTIES = {"name", "type", "constraints", "categories", "missingValues", "trueValues", "falseValues"}
-_FIELD_PROPERTIES |= {"unknownLevels", "parts", "text"}
+_FIELD_PROPERTIES |= {"unknownLevels", "ifMissing", "parts", "text"}
 _SAID_ONLY = {"$schema", "title", "description", "example", "examples", "rdfType", "categoriesOrdered", "name"}
 """Properties that say something to people, and change nothing here."""
 _CONSTRAINTS = {"minimum", "maximum", "enum", "required", "maxLength"}
@@ -153,6 +154,7 @@ def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
     if match not in ("equal", "subset"):
         problems.append(f'fieldsMatch must be "equal" or "subset", not {match!r}')
     columns: list[Any] = []
+    known: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
     for index, field in enumerate(content["fields"]):
         reading = _Field(field, index, content.get("missingValues", [""]))
@@ -160,15 +162,16 @@ def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
         problems += reading.problems
         if column is None:
             continue
-        if any(column.name == other.name for other in columns):
+        if column.name in known:
             problems.append(f"field {column.name!r} is there twice")
+        known.add(column.name)
         columns.append(column)
         if reading.class_names:
             class_names[column.name] = reading.class_names
     if not problems:
         names = [name for column in columns for name, _, _ in column.coordinates]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(names).items() if count > 1)
             problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
     if problems:
         raise DataError("\n - ".join([f"{file_name} cannot be used:", *problems]))
@@ -217,6 +220,8 @@ class _Field:
             "required": self._boolean(constraints.get("required", False)),
             "missing": self._texts("missingValues", field.get("missingValues", self._missing)),
         }
+        if (value := field.get("ifMissing")) is not None:  # TOML has dates
+            common["if_missing"] = value if isinstance(value, str | int | float) else str(value)
         made = self._made(type_, constraints, common)
         return None if self.problems else made
 

@@ -1,33 +1,48 @@
 """A folder with `model.safetensors` and `certificate.json`, neither of which can be changed without the other.
 
-The certificate holds the digest of the model file, and the model file a copy of the certificate. Someone who may
+The certificate holds the digest of the model file, and the model file a copy of the certificate. An evaluation that
+lies with them has a seal, made of both by a key that the certificate keeps. Someone who may
 write both can forge the folder whole: that is whoever runs the service. No pickle anywhere.
 """
 
 import hashlib
+import hmac
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
+from training.regular_files import read_regular, sha256_of
 
+EVALUATION_FILE = "evaluation.json"
 MODEL_FILE = "model.safetensors"
 CERTIFICATE_FILE = "certificate.json"
+LARGEST_CERTIFICATE = 2**26
+"""Bytes of a certificate. With a million named and bounded features it has 46 MB."""
+MOST_OBJECTS = 2**18
+"""Objects and lists in a certificate: 100,000 columns of numbers have 200,000. Brackets in names count as well."""
+MOST_VALUES = 2**22
+"""Values in a certificate: a million features have three million, a name and two bounds each. Commas in names count."""
+_MOST_BESIDE = 2**16
+"""Bytes, and also objects and values, of a file's parts whose number no certificate says."""
 _SEALED = "certificate"
 
 _NOISE_KEY = "noise_key"
 _PUBLIC = "feature_map."
+
+_Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 Floats = NDArray[np.float64]
 Tensors = dict[str, NDArray[np.generic]]
@@ -53,6 +68,11 @@ class SealedCertificate(BaseModel):
         """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
         raise NotImplementedError
 
+    def seal(self, content: Mapping[str, object]) -> str | None:
+        """Return what an evaluation of this model with that content is sealed with; None if there can be none."""
+        del content
+        return None
+
     def public_files(self) -> Mapping[str, bytes]:
         """Return what lies beside the model, by name: public files whose digests the certificate has."""
         return {}
@@ -71,8 +91,9 @@ def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> 
     """Write both files into a new folder that its owner alone can read; return the certificate with the digest.
 
     The public files that it names lie beside them. The folder appears whole or not at all. Raises BundleError if it
-    exists already, and for a public file that is another.
+    exists already, for a public file that is another, and for a certificate that loading would refuse for its size.
     """
+    _check_counts(folder / CERTIFICATE_FILE, certificate.sealed().encode())
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     model = save(contiguous, metadata={_SEALED: certificate.sealed()})
     certificate = certificate.with_digest_of(model)
@@ -106,46 +127,116 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     if one is named and the model has no encoder.
     """
     try:
-        text = (folder / CERTIFICATE_FILE).read_text(encoding="utf-8")
-        model = (folder / MODEL_FILE).read_bytes()
+        text = read_regular(folder / CERTIFICATE_FILE, LARGEST_CERTIFICATE)
     except OSError as error:
-        raise BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{folder / CERTIFICATE_FILE} is not text") from error
+        raise _unreadable(folder, error) from error
+    _check_counts(folder / CERTIFICATE_FILE, text)
     _check_version(folder, kind, text)
     try:
         certificate = kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not a certificate: {where}: {first['msg']}") from error
     certificate.verify()
+    sealed = certificate.sealed()
+    try:
+        # Before it is read: a file that is not the certified one may be large, and hold nothing.
+        found = sha256_of(folder / MODEL_FILE)
+        model = read_regular(folder / MODEL_FILE) if found == certificate.weights_sha256 else b""
+    except OSError as error:
+        raise _unreadable(folder, error) from error
     if certificate.with_digest_of(model) != certificate:
         raise BundleError(f"{folder / MODEL_FILE} was changed after it was certified: its SHA-256 is another")
+    _check_header(folder / MODEL_FILE, model, sealed.encode())
     try:
         tensors = load(model)
-        with safe_open(folder / MODEL_FILE, framework="numpy") as opened:
-            sealed = (opened.metadata() or {}).get(_SEALED)
     except SafetensorError as error:
         raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
-    if sealed != certificate.sealed():
+    if _sealed_in(model) != sealed:
         raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
+    read_evaluation(folder, certificate)
     certificate.open_files(folder, device)
     return certificate, tensors
 
 
-def _check_version(folder: Path, kind: type[SealedCertificate], text: str) -> None:
+def read_evaluation(folder: Path, certificate: SealedCertificate) -> dict[str, Any] | None:
+    """Return the content of the evaluation that lies with a bundle, without its seal; None if there is none.
+
+    Raises BundleError for one that is none of this model, or was altered.
+    """
+    path = folder / EVALUATION_FILE
+    if not path.exists():
+        return None
+    try:
+        text = read_regular(path, LARGEST_CERTIFICATE)
+        cells = len(getattr(certificate, "classes", ())) ** 2
+        # A count of the confusion matrix has an estimate, its error and an interval, and what was released for it.
+        _check_counts(path, text, cells + _MOST_BESIDE, 6 * cells + _MOST_BESIDE)
+        content = json.loads(text)
+        seal = content.pop("seal")
+        own = certificate.seal(content)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise BundleError(f"{path} holds no sealed evaluation: {error}") from error
+    if own is None or not hmac.compare_digest(own.encode(), str(seal).encode()):
+        raise BundleError(
+            f"{path} was altered, or is the evaluation of another model: take it away, and evaluate again if you must"
+        )
+    return dict(content)
+
+
+def _unreadable(folder: Path, error: OSError) -> BundleError:
+    return BundleError(f"{folder} is not a bundle: cannot read {error.filename}: {error.strerror}")
+
+
+def _sealed_in(model: bytes) -> str | None:
+    """Return the certificate's copy in the header of a model file, which was loaded before."""
+    length = int.from_bytes(model[:8], "little")
+    sealed: str | None = json.loads(model[8 : 8 + length]).get("__metadata__", {}).get(_SEALED)
+    return sealed
+
+
+class _Kind(msgspec.Struct):
+    """What a certificate says of its kind. The rest is passed over, and nothing is made of it."""
+
+    format_version: int | float | str | None = None
+    status: _Word = ""
+    release: _Word = "head"
+
+
+def _check_counts(path: Path, text: bytes, objects: int = MOST_OBJECTS, values: int = MOST_VALUES) -> None:
+    """Refuse JSON of more parts than such a file has, before any parser makes something of each of them.
+
+    A pair of brackets takes two bytes, and what a parser makes of it a hundred times as many.
+    """
+    if text.count(b"{") + text.count(b"[") > objects or text.count(b",") > values or len(text) > LARGEST_CERTIFICATE:
+        raise BundleError(
+            f"{path} is too large: it may have {objects:,} objects and lists, {values:,} values and "
+            f"{LARGEST_CERTIFICATE:,} bytes, brackets and commas in names included"
+        )
+
+
+def _check_header(path: Path, model: bytes, sealed: bytes) -> None:
+    """Refuse a model file whose header has more in it than the sealed certificate and the places of tensors."""
+    length = int.from_bytes(model[:8], "little")
+    if length > 2 * len(sealed) + _MOST_BESIDE:
+        raise BundleError(f"{path} is damaged: its header has {length:,} bytes, and its certificate {len(sealed):,}")
+    objects, values = sealed.count(b"{") + sealed.count(b"["), sealed.count(b",")
+    _check_counts(path, model[8 : 8 + length], objects + _MOST_BESIDE, values + _MOST_BESIDE)
+
+
+def _check_version(folder: Path, kind: type[SealedCertificate], text: bytes) -> None:
     """Refuse a bundle of another format, with what to do. What is no certificate at all is left to its validation."""
     try:
-        found = json.loads(text)["format_version"]
-    except (ValueError, TypeError, KeyError):
+        found = msgspec.json.decode(text, type=_Kind).format_version
+    except (msgspec.DecodeError, RecursionError):
         return
     known = kind.model_fields["format_version"].default
-    if found != known:
+    if found is not None and found != known:
         raise BundleError(
-            f"{folder} is a bundle of format {found}, and this version of dpserve reads format {known}. Serve it with "
-            "the version that wrote it, or train again: the lineage and what was spent on it stay as they are, and a "
-            "model that is paid for once is paid for again"
+            f"{folder} is a bundle of format {str(found)[:32]}, and this version of dpserve reads format {known}. "
+            "Serve it with the version that wrote it, or train again: the lineage and what was spent on it stay as "
+            "they are, and a model that is paid for once is paid for again"
         )
 
 
@@ -227,12 +318,11 @@ def kind_of(folder: Path) -> str:
 
     "head" for anything unreadable, whose loading then says what is wrong.
     """
+    path = folder / CERTIFICATE_FILE
     try:
-        content = json.loads((folder / CERTIFICATE_FILE).read_text("utf-8"))
-    except (OSError, ValueError):
+        text = read_regular(path, LARGEST_CERTIFICATE)
+        _check_counts(path, text)
+        found = msgspec.json.decode(text, type=_Kind)
+    except (OSError, BundleError, msgspec.DecodeError, RecursionError):
         return "head"
-    if not isinstance(content, dict):
-        return "head"
-    if content.get("status") == "unproven":
-        return "published"
-    return str(content.get("release", "head"))
+    return "published" if found.status == "unproven" else found.release

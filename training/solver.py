@@ -5,6 +5,7 @@ exact objective, rounding included. Without it there is no certificate.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,6 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
 from training.errors import NotConverged
-from training.objective import RegularisedCrossEntropy
 from training.sensitivity import projected
 
 Floats = NDArray[np.float64]
@@ -22,8 +22,32 @@ Progress = Callable[[float], None]
 _NEWTON_STEPS = 20
 
 
+class Objective(Protocol):
+    """A strongly convex function of W (C, D), C `classes` and D `dimension`."""
+
+    @property
+    def classes(self) -> int:
+        """C."""
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+
+    def gradient(self, W: Floats, /) -> Floats:
+        """The gradient (C, D)."""
+
+    def value_and_gradient(self, W: Floats, /) -> tuple[float, Floats]:
+        """Return both."""
+
+    def hessian_vector_product(self, W: Floats, V: Floats, /) -> Floats:
+        """The Hessian at W times V (C, D)."""
+
+    def gradient_rounding(self, W: Floats, /) -> float:
+        """A bound on the Frobenius norm of the gradient's rounding."""
+
+
 def minimise(
-    objective: RegularisedCrossEntropy,
+    objective: Objective,
     tolerance: float,
     progress: Progress = lambda _: None,
 ) -> Floats:
@@ -55,15 +79,13 @@ def minimise(
     return projected(best)
 
 
-def gradient_bound(objective: RegularisedCrossEntropy, W: Floats) -> float:
+def gradient_bound(objective: Objective, W: Floats) -> float:
     """Return a bound on the norm of the exact gradient at W: the computed norm plus its rounding."""
     computed = float(np.linalg.norm(objective.gradient(W)))
     return computed * (1 + 1e-9) + objective.gradient_rounding(W)
 
 
-def _trust_region(
-    objective: RegularisedCrossEntropy, shape: tuple[int, int], tolerance: float, progress: Progress
-) -> Floats:
+def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float, progress: Progress) -> Floats:
     def product(w: Vector, v: Vector) -> Vector:
         return objective.hessian_vector_product(w.reshape(shape), v.reshape(shape)).ravel()
 
@@ -83,7 +105,7 @@ def _trust_region(
     return np.asarray(result.x, dtype=np.float64).reshape(shape)
 
 
-def _newton_direction(objective: RegularisedCrossEntropy, W: Floats) -> Floats:
+def _newton_direction(objective: Objective, W: Floats) -> Floats:
     operator = LinearOperator(
         (W.size, W.size),
         matvec=lambda v: objective.hessian_vector_product(W, v.reshape(W.shape)).ravel(),

@@ -49,8 +49,8 @@ KEPT = 2**29
 ONE_THREAD = ThreadpoolController()
 """`ONE_THREAD.limit(limits=1)` is a context in which a product of matrices takes one thread."""
 
-Term = Callable[["Shard", Any], NDArray[Any]]
-"""From a shard, and what is given for it, to what it adds."""
+Term = Callable[["Shard", Any], Any]
+"""From a shard, and what is given for it, to what it adds: an array, or what can be added as one."""
 
 Progress = Callable[[int], None]
 """Told how many records are done."""

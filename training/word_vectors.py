@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import BundleError, DataError
+from training.regular_files import open_regular
 
 FILE = "word-vectors.npy"
 """In a bundle."""
@@ -152,6 +153,7 @@ def _kept(found: WordVectors) -> WordVectors:
 
 
 def _mapped(path: Path) -> WordVectors:
+    open_regular(path).close()  # NumPy would wait for a pipe
     try:
         return WordVectors(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:

@@ -19,21 +19,25 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LedgerUnavailable,
     MechanismNotAccepted,
+    OtherUnit,
     Scope,
     ScopeMissing,
     StoreBehind,
+    UnitLost,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
     UnknownLineage,
     UnsafeStore,
+    WouldBeDone,
     WrongFormat,
 )
-from accounting.ledger.holdings import HoldRequest
+from accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import Receipt
 from accounting.ledger.values import (
     LARGEST_REQUEST,
+    RAISED_AFTER_ANSWERS,
     Account,
     Balance,
     Charge,

@@ -24,12 +24,15 @@ from accounting.ledger.errors import (
     LedgerBusy,
     LedgerDamaged,
     LedgerRefusal,
+    OtherUnit,
     ScopeMissing,
     StoreBehind,
+    UnitLost,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
     UnknownLineage,
+    WouldBeDone,
 )
 from accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
 from accounting.ledger.receipts import (
@@ -95,20 +98,23 @@ class Accounts:
         self._named: dict[tuple[str, bytes], str] = {}
         self._groups: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, tuple[str, Numbers]] = {}
+        self._units: dict[str, str] = {}
         self._by, self._why = "", ""
         self._after: int | None = None
+        self._dry = False
 
-    def acting(self, by: str, why: str = "", *, after: int | None = None) -> Self:
+    def acting(self, by: str, why: str = "", *, after: int | None = None, dry: bool = False) -> Self:
         """Return this ledger for what one person does: acts say by whom, and why.
 
         by: 1 to 255 bytes; why: at most 1,000; both printable. after: the number of the newest act that this person
-        knows of; after another one, acts are refused with ActRefused. Raises ValueError.
+        knows of; after another one, acts are refused with ActRefused. dry: do no act; raise WouldBeDone instead, or
+        what the act would raise. Raises ValueError.
         """
         checked_text(by, "who acts")
         if not (by + why).isprintable() or len(why.encode()) > _LONGEST_REASON:
             raise ValueError(f"who acts, and why, can be printed; a reason has at most {_LONGEST_REASON} bytes")
         other = copy(self)
-        other._by, other._why, other._after = by, why, after
+        other._by, other._why, other._after, other._dry = by, why, after, dry
         return other
 
     @property
@@ -131,14 +137,31 @@ class Accounts:
     async def _compare(self, lineage: str, mark: str) -> None:
         """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
 
-        A store that comes back may lack what it acknowledged to another service of this machine alone.
+        A store that comes back may lack what it acknowledged to another service of this machine alone. It may also lack
+        the lineage's privacy unit, which is settled again; raises LedgerDamaged if it is another by now.
         """
-        if self._journals_folder is None or not isinstance(self._witnesses.get(lineage), Journal):
-            return
-        folder = journal_folder(self._journals_folder, lineage)
-        services = [LineageKeys(lineage).services]
-        for known in await asyncio.to_thread(read_acknowledged, folder):
-            await self.store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
+        units = set[str | None]()
+        if self._journals_folder is not None and isinstance(self._witnesses.get(lineage), Journal):
+            folder = journal_folder(self._journals_folder, lineage)
+            services = [LineageKeys(lineage).services]
+            journals = await asyncio.to_thread(read_acknowledged, folder)
+            for known in journals:
+                await self.store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
+            units = {known.charged_unit for known in journals}
+        for unit in units | {self._units.get(lineage)}:
+            if unit is not None:
+                await self._compare_unit(lineage, unit, mark)
+
+    async def _compare_unit(self, lineage: str, unit: str, mark: str) -> None:
+        keys, asker = LineageKeys(lineage), self._asker(lineage)
+        named = [keys.services, keys.account]
+        (fields,), _ = await self.store.call(lineage, "read", named, {}, asker=asker, durably=False, mark=mark)
+        if isinstance(fields, bytes) or not fields or wire.fields_of(fields).get(b"unit") == unit.encode():
+            return  # whoever is answered finds out what else is damaged, or lost
+        try:
+            await self._settle_unit(lineage, unit, lost=True, mark=mark)
+        except OtherUnit as error:
+            raise LedgerDamaged(lineage, f"its privacy unit was changed: {error}") from error
 
     async def check(self, lineage: str) -> LineageAccount:
         """Return the lineage's account, if it can be charged now: what a service is ready for.
@@ -175,12 +198,12 @@ class Accounts:
         return OWNER if witness is None else witness.known.asker
 
     async def call(
-        self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool
+        self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool, mark: str = ""
     ) -> list[Any]:
-        """Call a function of the library on a lineage, as this service, and return its reply."""
+        """Call a function of the library on a lineage, as this service, and return its reply. mark: of `Store.call`."""
         named = [LineageKeys(lineage).services, *keys]
         asker = self._asker(lineage)
-        return (await self.store.call(lineage, function, named, arguments, asker=asker, durably=durably))[0]
+        return (await self.store.call(lineage, function, named, arguments, asker=asker, durably=durably, mark=mark))[0]
 
     async def act(
         self,
@@ -192,21 +215,28 @@ class Accounts:
         kind: str,
         subject: str,
         said: Mapping[str, Any],
+        mark: str = "",
     ) -> list[Any]:
-        """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy."""
+        """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy.
+
+        A dry run calls it, too, as if after an act that there never was: the function finds that out last of all, once
+        it has nothing else to refuse, and before it writes.
+        """
         own = LineageKeys(lineage)
         detail = msgspec.json.encode(said).decode()
         for _ in range(_TRIES):
-            known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False)
+            known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
             with reading(lineage):
                 number, time = int(known) + 1, now.decode()
             if self._after is not None and int(known) != self._after:
                 raise ActRefused("something else was done since this was prepared: look at the accounts again")
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
-            act = words | {"known": known.decode(), "hash": binary(hash_)}
-            named = [own.account, own.acts, *keys]
-            reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=True)
+            act = words | {"known": "none" if self._dry else known.decode(), "hash": binary(hash_)}
+            named, durably = [own.account, own.acts, *keys], not self._dry
+            reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark)
+            if self._dry and reply == [b"stale"]:
+                raise WouldBeDone
             if reply != [b"stale"]:
                 return reply
         raise LedgerBusy
@@ -296,6 +326,48 @@ class Accounts:
             said=said,
         )
         return await self.lineage(lineage)
+
+    async def settle_unit(self, lineage: str, unit: str) -> None:
+        """Have the lineage protect this privacy unit, that of its first model; call it before a model is charged to it.
+
+        unit: the name of the units' column, or empty for one record. What was charged before any model named a unit is
+        taken for a model of records. Raises OtherUnit for another unit than the lineage's, UnitLost where it may have
+        been lost, as the lineage was reconciled, and UnknownLineage, having changed nothing.
+        """
+        account = await self.lineage(lineage)
+        if account.unit is None and account.newest_receipt and await self._acts_of_kind(lineage, "reconcile"):
+            raise UnitLost(lineage)
+        if account.unit != unit:
+            await self._settle_unit(lineage, unit, lost=False)
+        self._units[lineage] = unit
+        if (witness := self._witnesses.get(lineage)) is not None:  # before anything is charged under it
+            witness.settle(unit)
+
+    async def restore_unit(self, lineage: str, unit: str) -> None:
+        """Settle the unit that a restored store lost, by what a journal or the owner says. Raises OtherUnit."""
+        if (await self.lineage(lineage)).unit != unit:
+            await self._settle_unit(lineage, unit, lost=True)
+
+    async def _settle_unit(self, lineage: str, unit: str, *, lost: bool, mark: str = "") -> None:
+        status, *found = await self.act(
+            lineage,
+            "settle_unit",
+            [],
+            {"unit": unit, "lost": lost},
+            kind="unit",
+            subject="lineage",
+            said={"unit": unit},
+            mark=mark,
+        )
+        if status == b"other-unit":
+            raise OtherUnit(lineage, found[0].decode(), unit)
+        _check_done(status, LineageKeys(lineage).own)
+
+    async def _acts_of_kind(self, lineage: str, kind: str) -> int:
+        count = after = 0
+        while page := await self.acts(lineage, after=after):
+            count, after = count + sum(act.kind == kind for act in page), page[-1].sequence
+        return count
 
     async def list_lineage(self, lineage: str) -> None:
         """Let the store's list of lineages name this one."""
@@ -509,6 +581,9 @@ class Accounts:
         """
         keys = LineageKeys(lineage)
         own = keys.client(client)
+        if self._dry:  # the function takes the right away before it looks at anything else
+            await self.client(lineage, client)
+            await self.note(lineage, "revoke", {})
         subject, named = own.subject, {"id": own.id}
         try:
             status, *failure = await self.act(
@@ -652,8 +727,8 @@ _REFUSED = {
     "group know together is what the group has paid for; add the client under another name",
     b"key-in-use": "this API key is another client's",
     b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
-    b"too-late": "the account accepts any charge and has paid for releases, so it cannot be narrowed to Gaussian ones: "
-    "which conversion holds is chosen before the first release",
+    b"too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
+    "count in another currency: what it accepts, and so what its figures mean, is chosen before the first release",
     b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
@@ -669,7 +744,7 @@ def _check_delta(account: Account, budget: Budget) -> None:
     """Raise ActRefused if no bound could be stated at the budget's delta of what the account was charged."""
     charged = max(account.spent, account.highest_limit if account.newest_receipt else 0)
     try:
-        replace(budget, picorho=max(budget.picorho, charged))
+        replace(budget, limit=max(budget.limit, charged))
     except ValueError as error:
         raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from accounting.budgets import currency_of
+from accounting.currency import RHO, Currency
 from accounting.ledger.receipts import GENESIS, Act, Receipt, first_link, next_link, subject_of
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
@@ -20,6 +22,7 @@ from accounting.losses import Cost
 class Payer:
     """What one account paid for, by its receipts: the lineage's, one group's or one client's."""
 
+    currency: Currency
     spent: int = 0
     balances: set[int] = field(default_factory=lambda: {0})
     """What was spent after each of them, and before the first."""
@@ -31,7 +34,8 @@ class Payer:
 
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
-        self.spent += receipt.price * releases
+        if releases:
+            self.spent += receipt.price_in(self.currency) * releases
         self.balances.add(self.spent)
         self.coined += releases * receipt.cost.coins
         if releases:
@@ -45,7 +49,7 @@ class Books:
         """Walk the acts."""
         self.lineage = lineage
         self.findings: list[str] = []
-        self.payers: defaultdict[str, Payer] = defaultdict(Payer)
+        self.payers: dict[str, Payer] = {}
         """By `subject_of` their accounts."""
         self.group_of: dict[str, str] = {}
         self.first_payers: dict[bytes, tuple[str, str]] = {}
@@ -92,6 +96,16 @@ class Books:
         if "key" in said:
             keys.add(said["key"])
 
+    def _payer(self, subject: str) -> Payer:
+        if subject not in self.payers:
+            self.payers[subject] = Payer(self._currency_of(subject))
+        return self.payers[subject]
+
+    def _currency_of(self, subject: str) -> Currency:
+        """Return what an account counts, which no act changes once it has paid; one brought back, as the lineage."""
+        said = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
+        return currency_of(said.get("accepts", "any"))
+
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt."""
         name = f"receipt {receipt.sequence}"
@@ -130,13 +144,13 @@ class Books:
 
     def _enter_questions(self, receipt: Receipt) -> None:
         new = [question for question in receipt.questions if question not in self.first_payers]
-        chain = [(self.payers["lineage"], receipt.lineage_questions, receipt.lineage_releases)]
+        chain = [(self._payer("lineage"), receipt.lineage_questions, receipt.lineage_releases)]
         if receipt.client:
             if receipt.group:
-                its = self.payers[subject_of("group", receipt.group)]
+                its = self._payer(subject_of("group", receipt.group))
                 chain.append((its, receipt.group_questions, receipt.group_releases))
                 its.numbers.append((len(its.numbers) + 1, receipt.sequence))
-            own = self.payers[subject_of("client", receipt.client)]
+            own = self._payer(subject_of("client", receipt.client))
             chain.append((own, len(receipt.questions), receipt.releases))
             own.numbers.append((receipt.number, receipt.sequence))
             if receipt.number != len(own.numbers):
@@ -165,11 +179,13 @@ class Books:
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
         self._compare(whole)
+        if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
+            self.findings.append("the lineage protects another privacy unit than was settled")
         if whole.questions != len(self.first_payers):
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
-            counted = len(self.payers[account.subject].numbers), len(self.paid_later(account.subject))
+            counted = len(self._payer(account.subject).numbers), len(self.paid_later(account.subject))
             if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
             # The name that the owner gives is no right, and may have been given by an act that a loss took.
@@ -193,20 +209,28 @@ class Books:
             self.findings.append(f"{client.title} belongs to another group than its receipts or the acts say")
 
     def _compare(self, account: Account) -> None:
-        who, subject, paid = account.title, account.subject, self.payers[account.subject]
+        who, subject, paid = account.title, account.subject, self._payer(account.subject)
         if account.spent != paid.spent or account.coined != paid.coined:
-            self.findings.append(f"{who} has spent {account.spent} picorho, and its receipts say {paid.spent}")
+            currency = account.budget.currency
+            self.findings.append(
+                f"{who} has spent {currency.words(account.spent)} ({account.spent}), and its receipts say {paid.spent}"
+            )
         if dict(account.tally) != dict(paid.tally):
             self.findings.append(f"the tally of {who} is not that of its receipts")
         if account.began is not None and account.before not in paid.balances:
             self.findings.append(f"{who} had never spent what it is said to have when its period began")
         # An account that only its receipts brought back has no act, a limit of 0, and a client is revoked for ever.
-        nothing = {"limit": 0, "accepts": "any", "delta": repr(account.budget.delta), "coins": 0, "refill": ""}
+        accepts = "any" if self._currency_of("lineage") is RHO else "pure"
+        nothing = {"limit": 0, "accepts": accepts, "delta": repr(account.budget.delta), "coins": 0, "refill": ""}
         found = budget_arguments(account.budget) | {"coins": account.coins}
         if any(found[name] != self._last.get(("budget", subject), nothing).get(name) for name in found):
             self.findings.append(f"the budget of {who} is not the one that was last set")
-        if account.highest_limit > account.budget.picorho and (subject, account.highest_limit) not in self._limits:
+        if account.highest_limit > account.budget.limit and (subject, account.highest_limit) not in self._limits:
             self.findings.append(f"the highest limit of {who} was never set")
+
+        # That of an account that its receipts brought back is 0, which no act set.
+        if account.settled_limit and (subject, account.settled_limit) not in self._limits:
+            self.findings.append(f"the limit that {who} was raised from was never set")
 
     @property
     def reconciled(self) -> bool:
@@ -217,7 +241,7 @@ class Books:
         """Return the questions that a client or group paid for after somebody else: what its own set holds."""
         scope, _, name = subject.partition(":")
         place = ("client", "group").index(scope)
-        return {question for question in self.payers[subject].questions if self.first_payers[question][place] != name}
+        return {question for question in self._payer(subject).questions if self.first_payers[question][place] != name}
 
 
 def resumed(said: dict[str, Any]) -> set[tuple[str, bytes]]:

@@ -25,7 +25,8 @@
 -- charge replies to each request {'charged', the number that the same request got before or nothing, how the accounts
 -- stand now, the lineage's and the client's number of its first receipt or 0, then for each line a digit for each
 -- question}: how many accounts paid for it, 0 also where it occurs before in the request. Or it replies a refusal, or
--- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, the digits}.
+-- {WORD, line} for a request that failed alone. quote replies {'quoted', the refusal if any, what the innermost account
+-- accepts, the digits}.
 --
 -- A service whose writes are not as many as it knows of is told {'stale'}, and nothing is decided: a call of its own
 -- was done whose reply it did not get. One that does not know a client's group is told {'regroup', client, group, ...},
@@ -78,6 +79,7 @@ local function check_terms(terms)
   word(terms.packed)
   word(terms.cost)
   terms.price, terms.times, terms.coins = amount(terms.price), amount(terms.times), amount(terms.coins)
+  terms.pure = terms.pure and amount(terms.pure)
 end
 
 local function split_digests(packed)
@@ -179,7 +181,7 @@ end
 -- is this and not `damaged` for `apply`, which only ever takes away from what may be spent.
 local function bring_back(call, account, request)
   write_new(call.lineage.key, account.names, account.key, account.name, {
-    'limit', '0', 'accepts', 'any', 'delta', call.lineage.state.delta, 'coins', '0',
+    'limit', '0', 'accepts', call.lineage.state.counts_epsilon and 'pure' or 'any', 'delta', call.lineage.state.delta, 'coins', '0',
     'created', string.format('%.6f', tonumber(request.time) / 1000000),
     'revoked', account.scope == 'client' and '1' or '0',
     'group', account.scope == 'client' and request.payer.group or '',
@@ -358,12 +360,23 @@ local function count(line, chain)
   end
 end
 
--- What an account would pay for the lines: releases and coins, for `new` or `at_most` of their questions.
-local function total_of(lines, which, place)
+-- What one release costs an account, in what it counts: pure epsilon or rho. Nothing where it has no price there.
+local function price_of(state, terms)
+  if state.counts_epsilon then
+    return terms.pure
+  end
+  return terms.price
+end
+
+-- What an account would pay for the lines: releases and coins, for `new` or `at_most` of their questions. What has no
+-- price in what the account counts takes it past every limit.
+local function total_of(state, lines, which, place)
   local total, coins = 0, 0
   for _, line in ipairs(lines) do
     local releases = line.terms.times * line[which][place]
-    total = total + line.terms.price * releases
+    if releases > 0 then
+      total = total + (price_of(state, line.terms) or LARGEST + 1) * releases
+    end
     coins = coins + line.terms.coins * releases
   end
   return total, coins
@@ -379,16 +392,16 @@ local function refusal(account, lines, place)
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
     if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
-      or (state.accepts ~= 'unproven' and kind == 'unproven')) then
+      or (not state.takes_claims and kind == 'unproven') or not price_of(state, line.terms)) then
       return {'not-accepted', account.scope, line.terms.cost}
     end
   end
-  local total, coins = total_of(lines, 'at_most', place)
+  local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then
     return {'coins', account.scope}
   elseif total > 0 and state.spent + total > state.ceiling then
-    return {'exhausted', account.scope, text(total), text(state.spent), text(state.limit), text(left(state)),
-      state.refill or '', state.refill and text(state.opened) or '0'}
+    return {'exhausted', account.scope, state.accepts, text(total), text(state.spent), text(state.limit),
+      text(left(state)), state.refill or '', state.refill and text(state.opened) or '0'}
   end
   return nil
 end
@@ -421,9 +434,9 @@ end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
 local function check_payable(account, lines, place)
-  account.total, account.total_coins = total_of(lines, 'new', place)
+  account.total, account.total_coins = total_of(account.state, lines, 'new', place)
   if account.state.spent + account.total > LARGEST then
-    malformed('a charge takes an account past 2^53 - 1')
+    malformed('a charge takes an account past 2^53 - 1, or has no price in what it counts')
   end
   account.tally = account.tally or {}
   for _, line in ipairs(lines) do
@@ -500,14 +513,20 @@ local function enter(call, request, earlier)
 end
 
 -- How the accounts of a chain stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
--- former limit, what it has left now; what those outside of it have left at least; and its refill, or nothing.
+-- former limit, what it has left now; what those outside of it have left at least, of those that count rho and of those
+-- that count epsilon, `-` where there is none; and its refill, or nothing.
 local function standing(chain)
-  local own, shared = chain[1].state, left(chain[#chain].state)
-  for place = 2, #chain - 1 do
-    shared = math.min(shared, left(chain[place].state))
+  local own, rho, epsilon = chain[1].state, '-', '-'
+  for place = math.min(2, #chain), #chain do
+    local state = chain[place].state
+    if state.counts_epsilon then
+      epsilon = text(math.min(whole(epsilon) or LARGEST, left(state)))
+    else
+      rho = text(math.min(whole(rho) or LARGEST, left(state)))
+    end
   end
   return table.concat({text(own.spent), text(own.limit), own.accepts, own.delta, text(own.highest), text(left(own)),
-    text(shared), own.refill or ''}, ' ')
+    rho, epsilon, own.refill or ''}, ' ')
 end
 
 local function write_account(account, ...)
@@ -581,6 +600,7 @@ local function check_writable(call, asker)
         check_right('HSET', account.young, '', '')
       end
       if account.crowded then
+        check_right('EXISTS', account.young)
         check_right('UNLINK', account.old)
         check_right('RENAME', account.young, account.old)
       end
@@ -662,7 +682,7 @@ local function quote(keys, args)
   elseif refused then
     return refused
   end
-  return {'quoted', unpaid or '', unpack(digits)}
+  return {'quoted', unpaid or '', request.payer.chain[1].state.accepts, unpack(digits)}
 end
 
 register_on_lineage('charge', {}, charge)

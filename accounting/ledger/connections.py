@@ -13,6 +13,8 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import RedisClusterException
 
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
@@ -116,7 +118,7 @@ class Cluster:
 
     async def client_for(self, key: str) -> Redis:
         """Return the client of the server that has `key`."""
-        await self._cluster.initialize()
+        await self._initialize()
         node = self._cluster.get_node_from_key(key)
         if node is None:
             raise ConnectionError("no node of the cluster holds the lineage")
@@ -124,7 +126,7 @@ class Cluster:
 
     async def primaries(self) -> Sequence[Redis]:
         """Return the client of every primary."""
-        await self._cluster.initialize()
+        await self._initialize()
         return [self._client(node) for node in self._cluster.get_primaries()]
 
     async def renew(self) -> None:
@@ -139,6 +141,12 @@ class Cluster:
         for client in self._clients.values():
             await client.connection_pool.disconnect()
             await client.aclose()
+
+    async def _initialize(self) -> None:
+        try:
+            await self._cluster.initialize()
+        except RedisClusterException as error:  # which is no RedisError
+            raise NotConnected(str(error)) from error
 
     def _client(self, node: ClusterNode) -> Redis:
         place = (node.host, int(node.port))

@@ -8,6 +8,7 @@ whoever gets it must give no answer. Every message is one line that can be shown
 from datetime import date
 
 from accounting.budgets import Scope as Scope
+from accounting.currency import RHO, Currency
 
 
 class LedgerError(Exception):
@@ -25,7 +26,7 @@ class LedgerRefusal(LedgerError):
 
 
 class BudgetExhausted(LedgerRefusal):
-    """The request costs more than an account has left. All amounts are picorho.
+    """The request costs more than an account has left. All amounts are in 1e-12 of the `currency`, what it counts.
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
     `remaining` that account's own: what may be spent now, less than the limit leaves where there is a refill.
@@ -40,6 +41,7 @@ class BudgetExhausted(LedgerRefusal):
         limit: int,
         remaining: int | None = None,
         refilled: date | None = None,
+        currency: Currency = RHO,
     ) -> None:
         """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative."""
         self.scope = scope
@@ -48,8 +50,10 @@ class BudgetExhausted(LedgerRefusal):
         self.limit = limit
         self.remaining = max(0, limit - spent) if remaining is None else remaining
         self.refilled = refilled
+        self.currency = currency
         # Of an account that others share a client hears only that it refuses.
-        amounts = f": the request costs {cost} picorho, {self.remaining} of {limit} remain" if scope == "client" else ""
+        left = f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g} remain"
+        amounts = f": the request costs {currency.words(cost)}, {left}" if scope == "client" else ""
         until = f" until {refilled}" if refilled and scope == "client" else ""
         super().__init__(f"the {scope}'s budget does not pay for the request{amounts}{until}")
 
@@ -129,6 +133,43 @@ class ActRefused(LedgerRefusal):
     """What the owner wants to change cannot be. The one line says why."""
 
 
+class WouldBeDone(Exception):
+    """A dry run found nothing to refuse an act for."""
+
+
+class OtherUnit(LedgerRefusal):
+    """The lineage protects another privacy unit than what was to be charged to it. Nothing was charged.
+
+    Takes the lineage, its unit, and the other: names of columns of units, empty for one record.
+    """
+
+    def __init__(self, lineage: str, unit: str, other: str) -> None:
+        """Say what there is to be done."""
+        self.lineage, self.unit, self.other = lineage, unit, other
+        protected, not_protected = (
+            f"all records with one value of {each!r}" if each else "one record" for each in (unit, other)
+        )
+        train = f"with --unit {unit}" if unit else "without --unit"
+        super().__init__(
+            f"the lineage {lineage} protects {protected}, and this {not_protected}: of a mixture its budget would "
+            f"bound neither. With these records, train {train}, under that name of the column in every table; a "
+            "lineage with another unit takes records that are in no lineage yet"
+        )
+
+
+class UnitLost(LedgerRefusal):
+    """Nobody knows which privacy unit a lineage protects that was reconciled. Nothing was charged."""
+
+    def __init__(self, lineage: str) -> None:
+        """Say what there is to be done."""
+        self.lineage = lineage
+        super().__init__(
+            f"the lineage {lineage} was restored, and neither its store nor a journal says which privacy unit its "
+            "models had: say it, as its bundles' certificates do, with 'dpserve ledger reconcile "
+            f"--lineage {lineage} --unit COLUMN', or --unit '' for one record"
+        )
+
+
 class LedgerUnavailable(LedgerError):
     """The store did not say what became of the call: give no answer.
 
@@ -167,6 +208,21 @@ class StoreBehind(LedgerUnavailable):
 
 class EmbeddedStoreFailed(LedgerUnavailable):
     """The embedded store could not be started, found again or shut down."""
+
+
+class TooFewDisks(LedgerUnavailable):
+    """A write is not on as many disks as were asked for: a replica that is promoted may lack it.
+
+    Takes on how many of the primary's own disks it is, on how many replicas', and on how many of those it was to be.
+    """
+
+    def __init__(self, own: int, replicas: int, wanted: int) -> None:
+        """Count the disks."""
+        self.own = own
+        self.replicas = replicas
+        super().__init__(
+            f"the ledger's store has the write on {own} disk of its own and on {replicas} of {wanted} replicas'"
+        )
 
 
 class UnsafeStore(LedgerUnavailable):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from accounting.budgets import Budget
+from accounting.currency import EPSILON, RHO
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.verification import all_acts, all_receipts
@@ -39,6 +40,7 @@ COLUMNS = (
     "mechanism",
     "cost",
     "price_rho",
+    "price_epsilon",
     "releases",
     "total_rho",
     "total_epsilon",
@@ -53,7 +55,8 @@ COLUMNS = (
 """The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
 
 `scope` and `name` say whom it is about; an epsilon is at `delta`, of an act that of the account, of a receipt the
-client's of now: epsilons do not add up, rho does. `refill_epsilon` is that of one period alone."""
+client's of now: epsilons add up only in accounts that count them,
+rho does in the others. `price_epsilon` is pure. `refill_epsilon` is that of one period alone."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideograph
@@ -105,7 +108,7 @@ def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
             row |= _budget(budget)
             if before is not None:
                 row |= {"kind": _change(before, budget)} | {
-                    f"limit_before_{unit}": value for unit, value in _amount(before, before.picorho).items()
+                    f"limit_before_{unit}": value for unit, value in _amount(before, before.limit).items()
                 }
         detail = {key: value for key, value in said.items() if key not in (*_BUDGET, "group")}
         row |= {"group": said["group"]} if "group" in said else {}
@@ -113,30 +116,31 @@ def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
 
 
 def _change(before: Budget, after: Budget) -> str:
-    if before.picorho != after.picorho:
-        return "raise" if after.picorho > before.picorho else "lower"
+    if before.limit != after.limit:
+        return "raise" if after.limit > before.limit else "lower"
     return "refill" if before.refill != after.refill else "budget"
 
 
 def _budget(budget: Budget) -> dict[str, Any]:
     refill = budget.refill
-    stated: dict[str, Any] = {f"limit_{unit}": value for unit, value in _amount(budget, budget.picorho).items()}
+    stated: dict[str, Any] = {f"limit_{unit}": value for unit, value in _amount(budget, budget.limit).items()}
     stated |= {"delta": budget.delta, "accepts": budget.accepts}
     if refill is None:
         return stated
-    each = {f"refill_{unit}": value for unit, value in _amount(budget, refill.picorho).items()}
+    each = {f"refill_{unit}": value for unit, value in _amount(budget, refill.amount).items()}
     return stated | each | {"refill_period": refill.period}
 
 
-def _amount(budget: Budget, picorho: int) -> dict[str, float | None]:
+def _amount(budget: Budget, amount: int) -> dict[str, float | None]:
     try:
-        epsilon = budget.epsilon_at(picorho)
+        epsilon = budget.epsilon_at(amount)
     except ValueError:  # more than this budget's delta provides for: it was paid for at another one
         epsilon = None
-    return {"rho": to_rho(picorho), "epsilon": epsilon}
+    return {"rho": to_rho(amount) if budget.currency is RHO else None, "epsilon": epsilon}
 
 
 def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
+    pure = receipt.cost.picoepsilon
     return {
         "kind": "receipt",
         "number": receipt.sequence,
@@ -150,8 +154,10 @@ def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
         "mechanism": receipt.mechanism,
         "cost": str(receipt.cost),
         "price_rho": to_rho(receipt.price),
+        "price_epsilon": None if pure is None else EPSILON.value(pure),
         "releases": receipt.releases,
-        **{f"total_{unit}": value for unit, value in _amount(budget, receipt.total).items()},
+        "total_rho": to_rho(receipt.total),
+        "total_epsilon": _amount(budget, receipt.total_in(budget.currency))["epsilon"],
         "group_releases": receipt.group_releases,
         "group_total_rho": to_rho(receipt.group_total),
         "lineage_releases": receipt.lineage_releases,

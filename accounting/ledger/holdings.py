@@ -83,3 +83,26 @@ class HoldRequest:
         named = self.idempotency
         key, fingerprint = (named.key_digest, named.fingerprint(self.model)) if named is not None else (b"", b"")
         return LedgerRequest(self.lineage, self.client, self.time, self.lines, self.key_digest, key, fingerprint)
+
+
+@dataclass(frozen=True)
+class JointHoldRequest:
+    """Several wishes of one lineage's owner: the lineage pays for all of them at once, or for none."""
+
+    wishes: tuple[HoldRequest, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse wishes that the lineage's account alone could not pay for together."""
+        if len({wish.lineage for wish in self.wishes}) != 1 or any(wish.client for wish in self.wishes):
+            raise ValueError("wishes that are paid for together are the owner's, in one lineage")
+
+    @property
+    def lineage(self) -> str:
+        """The lineage that pays."""
+        return self.wishes[0].lineage
+
+    @property
+    def ledger_request(self) -> LedgerRequest:
+        """The request as the ledger charges it."""
+        lines = tuple(line for wish in self.wishes for line in wish.lines)
+        return LedgerRequest(self.lineage, "", max(wish.time for wish in self.wishes), lines)

@@ -34,7 +34,7 @@ LARGEST_FILE = 128 * 1024 * 1024
 FORGETFUL = "~"
 """What the id of a service that keeps no journal begins with."""
 
-_FORMAT = 5
+_FORMAT = 6
 _BETWEEN_SYNCS = 1.0
 _SUFFIX = ".jsonl"
 _CLOSED = -1
@@ -44,11 +44,13 @@ class _Entry(Struct, frozen=True, kw_only=True):
     """What every line says was acknowledged to a service.
 
     `writes` is how many writes, `link` the end of its chain and `newest` the lineage's number of its newest receipt.
+    `unit` is the privacy unit under which it charges: a column, empty for one record, None before it knows of any.
     """
 
     writes: int
     link: bytes
     newest: int
+    unit: str | None
 
 
 class Acknowledged(_Entry, frozen=True, kw_only=True):
@@ -61,6 +63,11 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
     def asker(self) -> Asker:
         """The service as the store's functions are told of it."""
         return self.service, self.writes
+
+    @property
+    def charged_unit(self) -> str | None:
+        """The privacy unit of what the service charged; None where it charged nothing, or knows of none."""
+        return self.unit if self.writes else None
 
     def after(self, writes: int, receipts: Sequence[Receipt]) -> "Acknowledged":
         """Return what is acknowledged once these receipts and so many writes are, too."""
@@ -107,12 +114,18 @@ class Witness:
         """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
         self.known = self.known.after(writes, receipts)
 
+    def settle(self, unit: str) -> None:
+        """Take down under which privacy unit this service charges from now on."""
+        self.known = replace(self.known, unit=unit)
+
     def close(self) -> None:
         """Leave it to others."""
 
 
 def _newcomer(service: str, lineage: str) -> Acknowledged:
-    return Acknowledged(service=service, lineage=lineage, writes=0, link=first_link(lineage, service), newest=0)
+    return Acknowledged(
+        service=service, lineage=lineage, writes=0, link=first_link(lineage, service), newest=0, unit=None
+    )
 
 
 class Journal(Witness):
@@ -187,8 +200,20 @@ class Journal(Witness):
         charged before they are (`check`).
         """
         super().note(writes, receipts)
+        self._note(receipts)
+
+    def settle(self, unit: str) -> None:
+        """Write down the privacy unit, if it is not there. Raises LedgerUnavailable, as `note` does."""
+        if self.known.unit != unit:
+            super().settle(unit)
+            self._note(())
+
+    def _note(self, receipts: Sequence[Receipt]) -> None:
         known = self.known
-        self._write(_line(_Call(writes=known.writes, link=known.link, newest=known.newest, receipts=tuple(receipts))))
+        call = _Call(
+            writes=known.writes, link=known.link, newest=known.newest, unit=known.unit, receipts=tuple(receipts)
+        )
+        self._write(_line(call))
         if self._failure is not None:
             raise _unusable(self._path.parent, self._failure)
         self._written.set()
@@ -296,7 +321,7 @@ def read_journal(path: Path) -> JournalContents | None:
                     known = _read_title(line)
                     continue
                 call = msgspec.json.decode(line, type=_Call)
-                known = known.after(call.writes, call.receipts)
+                known = replace(known.after(call.writes, call.receipts), unit=call.unit)
                 if (known.writes, known.link, known.newest) != (call.writes, call.link, call.newest):
                     raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:

@@ -34,12 +34,14 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import UNREADABLE, Accounts, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
-from accounting.ledger.holdings import HoldRequest
+from accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from accounting.ledger.journal import Acknowledged, Witness
 from accounting.ledger.receipts import Receipt, pairs
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 from accounting.ledger.wire import LineageKeys
+
+Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
 
 _TRIES = 4
 """How often a call is sent: once again after a lost reply, once more if that one's was lost, too, and once where the
@@ -143,7 +145,7 @@ class Ledger(Accounts):
                 pass
         await super().close()
 
-    async def charge(self, request: ChargeRequest | HoldRequest) -> Charge:
+    async def charge(self, request: Chargeable) -> Charge:
         """Charge its accounts for what is new to them of the request, durably, or raise.
 
         Raises BudgetExhausted, MechanismNotAccepted, IdempotencyConflict, ClientRevoked, UnknownClient, UnknownKey,
@@ -155,7 +157,7 @@ class Ledger(Accounts):
             raise decision
         return decision
 
-    async def charge_batch(self, requests: Sequence[ChargeRequest | HoldRequest]) -> list[Charge | LedgerError]:
+    async def charge_batch(self, requests: Sequence[Chargeable]) -> list[Charge | LedgerError]:
         """Decide on the requests one after the other, each whole or not at all, in one durable call for each lineage.
 
         Returns for each, in order, a charge, a refusal, or the LedgerUnavailable that kept it from being decided.
@@ -185,7 +187,7 @@ class Ledger(Accounts):
             charges.append(decision)
         return charges
 
-    async def quote(self, request: ChargeRequest | HoldRequest) -> Quote:
+    async def quote(self, request: Chargeable) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.

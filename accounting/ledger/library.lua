@@ -1,4 +1,4 @@
-#!lua name=dpserve_26
+#!lua name=dpserve_27
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -17,15 +17,15 @@
 --   * A service that has seen the lineage newer than it is now gets no decision, nor does one that has not looked at
 --     the store since it started, or since the lineage began (see `answer`).
 --
--- Amounts are whole numbers of picorho of at most 2^53 - 1. Lua's numbers are IEEE doubles, which hold these exactly; a
--- sum or product beyond 2^53 may be rounded, but rounding is monotone and every limit is below 2^53, so what is over
--- the limit stays over it.
+-- Amounts are whole numbers of 1e-12 of rho, or of pure epsilon where an account counts that, of at most 2^53 - 1.
+-- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
+-- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
 -- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its functions'
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '26'
+local VERSION = '27'
 local FORMAT = '4'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
@@ -209,14 +209,16 @@ local function register_on_lineage(name, flags, run)
   end)
 end
 
--- Replies which of the commands that the library writes with the user may not use on a key like the ledger's.
-local function denied()
+-- ARGV  commands, each with its subcommand if it has one.  Replies which of them the user may not use on a key like the
+-- ledger's. Every argument is such a key, so that it does not matter which of them the command takes for keys.
+local function denied(_, args)
   local trial, found = 'dpserve:{trial}', {}
-  local writing = {
-    HSET = {'', ''}, HDEL = {''}, SADD = {''}, XADD = {'*', '', ''}, UNLINK = {}, RENAME = {trial},
-  }
-  for command, arguments in pairs(writing) do
-    if not redis.acl_check_cmd(command, trial, unpack(arguments)) then
+  for _, command in ipairs(args) do
+    local words = {}
+    for part in string.gmatch(command .. string.rep(' ' .. trial, 3), '%S+') do
+      words[#words + 1] = part
+    end
+    if not redis.acl_check_cmd(unpack(words)) then
       found[#found + 1] = command
     end
   end

@@ -3,10 +3,11 @@
 -- A lineage's account is a hash: format, limit, highest (of the former limits that were in force since the first
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
 -- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
--- acts and acts_head; and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
+-- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model); and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
 -- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
--- sees, and asked what its own set holds. So does a group's, without API keys and a group.
+-- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
+-- highest after a charge has raised: how often, a space, and the limit before the first time.
 --
 -- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
 -- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
@@ -65,6 +66,12 @@ local function written_period(account)
   return string.format('%d', account.opened) .. ' ' .. text(account.before)
 end
 
+-- Which charges an account may accept. One counts pure epsilon, the others rho; both in whole numbers of 1e-12.
+local ACCEPTS = {
+  gaussian = {}, any = {}, pure = {counts_epsilon = true}, unproven = {takes_claims = true},
+  ['unproven-pure'] = {counts_epsilon = true, takes_claims = true},
+}
+
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
     'number', 'format', 'asked', 'highest', 'group', 'refill', 'period')
@@ -77,14 +84,15 @@ local function read_account(key, what)
   if what == 'the lineage' and fields[10] ~= FORMAT then
     error({word = 'format', line = fields[10] or '1'}, 0)
   end
-  if not (fields[3] == 'any' or fields[3] == 'gaussian' or fields[3] == 'unproven') or not fields[4] then
+  if not ACCEPTS[fields[3] or ''] or not fields[4] then
     damaged(what .. ' cannot be read')
   end
   local account = {
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '',
+    group = fields[13] or '', counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
+    takes_claims = ACCEPTS[fields[3]].takes_claims,
   }
   read_period(account, fields[14], fields[15], what)
   return account
@@ -159,8 +167,11 @@ local function read_budget(args)
   if type(budget) ~= 'table' or (budget.refill ~= '' and not read_refill(word(budget.refill))) then
     malformed('a budget must come whole')
   end
+  if not ACCEPTS[word(budget.accepts)] then
+    malformed('a budget says what the account accepts')
+  end
   return {
-    limit = amount(budget.limit), accepts = word(budget.accepts), delta = word(budget.delta),
+    limit = amount(budget.limit), accepts = budget.accepts, delta = word(budget.delta),
     coins = amount(budget.coins), refill = budget.refill,
   }
 end
@@ -315,7 +326,8 @@ local function set_budget(keys, args)
     return {'unknown'}
   end
   local stricter = (budget.accepts == 'gaussian' and account.accepts ~= 'gaussian')
-    or (budget.accepts ~= 'unproven' and account.accepts == 'unproven')
+    or (account.takes_claims and not ACCEPTS[budget.accepts].takes_claims)
+    or account.counts_epsilon ~= ACCEPTS[budget.accepts].counts_epsilon -- what was spent would be of another unit
   if stricter and account.seq > 0 then
     return {'too-late'}
   elseif budget.coins < account.coined then
@@ -324,9 +336,15 @@ local function set_budget(keys, args)
     return {'stale'}
   end
   local highest = account.seq > 0 and math.max(account.highest, account.limit) or 0
+  local raised = redis.call('HGET', key, 'raised') or '0 ' .. text(highest)
+  local times, settled = string.match(raised, '^(%d+) (%d+)$')
+  times = stored(times, 'how often the limit of ' .. args.id .. ' was raised')
   write_act(keys.account, keys.acts, act)
   -- The period stays when a refill goes: one that comes back begins none that was begun before.
   redis.call('HSET', key, 'highest', text(highest), unpack(written_budget(budget)))
+  if account.seq > 0 and budget.limit > highest then
+    redis.call('HSET', key, 'raised', text(times + 1) .. ' ' .. settled)
+  end
   if account.refill then
     redis.call('HSET', key, 'period', written_period(account))
     if budget.refill == '' then
@@ -373,6 +391,30 @@ local function revoke(keys, args)
     ok, stale, line = attempt(write_act, keys.account, keys.acts, act)
   end
   return ok and {'done'} or {'unwritten', line}
+end
+
+-- KEYS  account, acts
+-- ARGV  and unit, a column, or nothing for a record; lost, whether the unit may have been lost with a part of the store
+-- A lineage has one privacy unit, that of its first model: what its accounts bound is said of that. What was charged
+-- before any model named one is said to bound records.
+local function settle_unit(keys, args)
+  local act, unit = read_act(args), word(args.unit)
+  local account = read_account(keys.account, 'the lineage')
+  if not account then
+    return {'unknown'}
+  end
+  local known = redis.call('HGET', keys.account, 'unit')
+  local found = known or (account.seq > 0 and not args.lost and '' or unit)
+  if found ~= unit then
+    return {'other-unit', found}
+  elseif known then
+    return {'done'}
+  elseif is_stale(keys.account, act) then
+    return {'stale'}
+  end
+  write_act(keys.account, keys.acts, act)
+  redis.call('HSET', keys.account, 'unit', unit)
+  return {'done'}
 end
 
 -- KEYS  account, acts.  Writes down what changed nothing here, as that the acts and receipts were exported.
@@ -521,6 +563,7 @@ register_on_lineage('open_lineage', {}, open_lineage)
 register_on_lineage('add_account', {}, add_account)
 register_on_lineage('set_budget', EVEN_WHEN_FULL, set_budget)
 register_on_lineage('describe', {}, describe)
+register_on_lineage('settle_unit', EVEN_WHEN_FULL, settle_unit)
 register_on_lineage('note', EVEN_WHEN_FULL, note)
 register_on_lineage('revoke', EVEN_WHEN_FULL, revoke)
 register_on_lineage('change_keys', EVEN_WHEN_FULL, change_keys)

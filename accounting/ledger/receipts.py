@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from accounting.currency import RHO, Currency
 from accounting.losses import Cost
 
 QUESTION = 16
@@ -63,7 +64,8 @@ def microseconds(time: float) -> int:
 class Terms(Struct, frozen=True, array_like=True, dict=True):
     """What a line of a request is charged at, and its receipt says. Make them with `terms_of`.
 
-    `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho. `times` is how
+    `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho; what it costs an
+    account of pure epsilon follows from the cost. `times` is how
     many releases each question stands for: 1, except for a loss that the owner declares. `after` is empty except for a
     step of a pay-once model: what its question was derived from, beside the model and the cost.
     """
@@ -93,6 +95,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
             "cost": self.cost_text,
             "kind": self.cost.kind,
             "price": self.price,
+            "pure": self.cost.picoepsilon,
             "times": self.times,
             "coins": self.cost.coins,
             "is_step": bool(self.after),
@@ -167,6 +170,17 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
     def price(self) -> int:
         """What one release was charged, in picorho."""
         return self.terms.price
+
+    def price_in(self, currency: Currency) -> int:
+        """Return what one release was charged to an account of that currency. Raises ValueError if it has no price."""
+        price = self.price if currency is RHO else currency.price(self.cost)
+        if price is None:
+            raise ValueError(f"{str(self.cost)!r} has no price in {currency.name}")
+        return price
+
+    def total_in(self, currency: Currency) -> int:
+        """Return what the client's account was charged, if it counts in that currency. Raises as `price_in` does."""
+        return self.price_in(currency) * self.releases
 
     @property
     def time(self) -> float:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from accounting.ledger.accounts import UNREADABLE, reading
 from accounting.ledger.books import Books
-from accounting.ledger.errors import LedgerDamaged, LedgerError, UnknownClient, UnknownLineage
+from accounting.ledger.errors import LedgerDamaged, LedgerError, OtherUnit, UnknownClient, UnknownLineage
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
@@ -306,9 +306,17 @@ def _word(word: str | bytes | int) -> Any:
 
 
 async def reconcile(
-    ledger: Ledger, lineage: str, journals: Sequence[JournalContents], declared: DeclaredLoss | None = None
+    ledger: Ledger,
+    lineage: str,
+    journals: Sequence[JournalContents],
+    declared: DeclaredLoss | None = None,
+    *,
+    unit: str | None = None,
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
+
+    So is the privacy unit under which they were charged. unit: that which the owner states, a column or empty for one
+    record, where neither the store nor a journal knows it; until then no model is charged to the lineage.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
@@ -322,6 +330,7 @@ async def reconcile(
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
+    await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
     declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
     charged = await put_back(ledger, lineage, lost)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
@@ -334,6 +343,15 @@ async def reconcile(
     await ledger.act(lineage, "reconcile", [], known, kind="reconcile", subject="lineage", said=said)
     renumbered = sum(new.sequence != old.sequence for old, new in charged)
     return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
+
+
+async def _restore_unit(ledger: Ledger, lineage: str, known: set[str | None]) -> None:
+    """Settle the unit that journals and the owner know, before anything else. Raises CannotRecover if they differ."""
+    try:
+        for unit in known - {None}:
+            await ledger.restore_unit(lineage, unit or "")
+    except OtherUnit as error:
+        raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
 async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:

@@ -26,6 +26,7 @@ from accounting.ledger.errors import (
     LedgerDamaged,
     LedgerUnavailable,
     StoreBehind,
+    TooFewDisks,
     UnsafeStore,
     WrongFormat,
 )
@@ -41,6 +42,15 @@ LEAST_VERSION = (7, 2)
 
 LOOK_AGAIN = 0.5
 """Seconds after which a server's settings are looked at again before the next call."""
+
+RIGHTS = (
+    "~dpserve:* +@read +@write +@scripting +@connection +time +waitaof -@dangerous +config|get +info +role "
+    "+cluster|slots"
+)
+"""What an ACL must grant to the ledger's user."""
+
+_SENT = ("SADD", "SMEMBERS")
+"""The commands on the ledger's keys that are sent beside those that the library calls."""
 
 _PARTS = ("library", "owner", "charge", "recovery")
 _OURS = "DPSERVE"
@@ -82,6 +92,14 @@ class FunctionLibrary:
     def name(self) -> str:
         """The library's name in the store."""
         return f"dpserve_{self.version}"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The store's commands that the library calls, each with its subcommand if it has one."""
+        called = re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", self.code)
+        sliced = re.findall(r"in_slices\(([^,\n(]*),", self.code)
+        words = {" ".join(filter(None, each)) for each in called}
+        return tuple(sorted(words.union(*(re.findall("'([A-Z]+)'", each) for each in sliced))))
 
     @classmethod
     def parse(cls, code: str) -> "FunctionLibrary":
@@ -274,10 +292,7 @@ class Store:
         if waits:
             own, theirs = replies[-1]
             if own < 1 or theirs < self._replicas:
-                raise LedgerUnavailable(
-                    f"the ledger's store has the write on {own} disk of its own and on {theirs} of "
-                    f"{self._replicas} replicas'"
-                )
+                raise TooFewDisks(own, theirs, self._replicas)
         return replies[0]
 
     async def _send(self, client: Redis, commands: Sequence[Words]) -> list[Any]:
@@ -354,12 +369,12 @@ class Store:
                 return [_REWRITING]
         await self._install_library(client)
         ours = our_library()
-        denied = await client.execute_command("FCALL", f"{ours.name}_denied", 0)  # type: ignore[no-untyped-call]
-        return [
-            f"the ledger's user may not write to the store (no right to {command.decode()}); give it an ACL with "
-            "`~dpserve:*`, `+@read`, `+@write` and `+@scripting`"
-            for command in denied[:1]
-        ]
+        used = (*ours.commands, *_SENT, *(("WAITAOF",) if self.waits else ()))
+        denied = await client.execute_command(  # type: ignore[no-untyped-call]
+            "FCALL", f"{ours.name}_denied", 0, *dict.fromkeys(used)
+        )
+        lacking = ", ".join(command.decode() for command in denied)
+        return [f"the ledger's user lacks the right to {lacking}; give it an ACL with `{RIGHTS}`"] if denied else []
 
     async def _unsafe_settings(self, client: Redis) -> list[str]:
         names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")

@@ -10,21 +10,21 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
 import msgspec
 from msgspec import Struct
 
 from accounting.budgets import Budget, Scope
+from accounting.currency import RHO, Currency
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, subject_of, terms_of
 from accounting.losses import Cost
-from accounting.picorho import to_rho
 from accounting.report import AccountState
 
 LARGEST_REQUEST = 10_000
@@ -192,7 +192,9 @@ class ChargeRequest(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What a request would cost the client now, in picorho, and whether it would be admitted. Asking spends nothing.
+    """What a request would cost the client now, and whether it would be admitted. Asking spends nothing.
+
+    total: in 1e-12 of `currency`, what the client's account counts.
 
     `free` says of each question, by position, whether it would cost the client nothing: it is paid for already, or
     occurs earlier in the request. `refusal` is what charging it would raise.
@@ -201,25 +203,28 @@ class Quote:
     total: int
     free: tuple[bool, ...]
     refusal: LedgerRefusal | None
+    currency: Currency = RHO
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How a client's account stood at one instant. Amounts are picorho; `highest_limit` is as in `Account`.
+    """How a client's account stood at one instant, in 1e-12 of what it counts; `highest_limit` is as in `Account`.
 
     `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
-    group's, the lineage's) have left at least, is for the owner: a client is told `questions_left`.
+    group's, the lineage's) have left at least, in each currency that one of them counts, is for the owner: a client is
+    told `questions_left`.
     """
 
     budget: Budget
     spent: int
     highest_limit: int
     remaining: int
-    shared_left: int
+    shared_left: tuple[tuple[Currency, int], ...]
 
-    def questions_left(self, price: int) -> int:
-        """Return how many more questions at this price, in picorho and above 0, all accounts would pay for at most."""
-        return min(self.remaining, self.shared_left) // price
+    def questions_left(self, price: Cost) -> int:
+        """Return how many more questions at this price, which is above 0, all accounts would pay for at most."""
+        own = (self.budget.currency, self.remaining)
+        return min(currency.answers(left, price) for currency, left in (own, *self.shared_left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,22 +259,24 @@ class Charge:
 
     @property
     def charged(self) -> int:
-        """What the client's account was charged, in picorho; the lineage's, where it alone pays."""
-        return sum(receipt.total for receipt in self.receipts)
+        """What the client's account was charged, in what it counts; the lineage's, where it alone pays."""
+        currency = self.balance.budget.currency
+        return sum(receipt.total_in(currency) for receipt in self.receipts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """An account at one instant. `spent` is picorho, `tally` how many releases of each cost it paid for.
+    """An account at one instant, in 1e-12 of what it counts. `tally`: how many releases of each cost it paid for.
 
-    `highest_limit` is the highest limit, in picorho, that was in force since the first charge, or is now. The filter's
+    `highest_limit` is the highest limit that was in force since the first charge, or is now. The filter's
     proof (`accounting.budgets`) ends at a bound that the charges keep to in every course of events. What was spent when
     the owner lowered a limit is an outcome that the clients chose, so neither it nor the lower limit is such a bound
     for what was released before: the limit in force then is. A limit that admitted no charge bounds nothing, and is
-    left out.
+    left out. `raises` is how often the limit rose above it since the first charge, and `settled_limit` what it was
+    before the first of these. Where more was spent than that, a restored store has lost a raise: it counts as one.
 
     Of an account with a refill the present period began on the day `began`, in days since the epoch and by the store's
-    clock, after `before` picorho were spent.
+    clock, after `before` was spent.
 
     `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
     its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
@@ -285,6 +292,8 @@ class Account:
     created: float
     newest_receipt: int
     questions: int
+    raises: int = 0
+    settled_limit: int = 0
     began: int | None = None
     before: int = 0
     group: str = ""
@@ -308,20 +317,24 @@ class Account:
 
     @property
     def ceiling(self) -> int:
-        """What may be spent in all before the next refill, in picorho: the limit, where there is none."""
+        """What may be spent in all before the next refill: the limit, where there is none."""
         refill = self.budget.refill
-        return self.budget.picorho if refill is None else min(self.budget.picorho, self.before + refill.picorho)
+        return self.budget.limit if refill is None else min(self.budget.limit, self.before + refill.amount)
 
     @property
     def remaining(self) -> int:
-        """What is left now, in picorho; 0 if the budget was lowered below what is spent."""
+        """What is left now; 0 if the budget was lowered below what is spent."""
         return max(0, self.ceiling - self.spent)
+
+    def answers_left(self, price: Cost) -> int:
+        """Return how many more releases at this price, which is above 0, the account would pay for."""
+        return self.budget.currency.answers(self.remaining, price)
 
     @property
     def refilled(self) -> date | None:
         """The day on which there is more, in UTC; None where there is no refill, or nothing left to be refilled."""
         refill = self.budget.refill
-        if refill is None or self.began is None or self.ceiling >= self.budget.picorho:
+        if refill is None or self.began is None or self.ceiling >= self.budget.limit:
             return None
         return refill.ends(self.began)
 
@@ -332,11 +345,28 @@ class Account:
             self.tally,
             self.budget,
             highest_limit=self.highest_limit,
+            raises=self.raises,
+            settled_limit=self.settled_limit,
             left=self.remaining,
             refilled=self.refilled,
             scope=self.scope,
             group=self.group,
         )
+
+    def raised_after_answers(self, budget: Budget) -> bool:
+        """Return whether with this budget it could spend more than any limit allowed since its first charge.
+
+        False where it counts pure epsilon: there what is said of a limit holds however it came to be.
+        """
+        return budget.currency is RHO and self.newest_receipt > 0 and budget.limit > self.highest_limit
+
+    def changed(self, budget: Budget) -> Self:
+        """Return it with another budget. A refill that it had not begins with the next charge."""
+        begun = budget.refill is not None and self.budget.refill == budget.refill
+        raises = self.raises + self.raised_after_answers(budget)
+        settled = self.settled_limit if self.raises else self.highest_limit * (raises > 0)
+        before = self.before if begun else self.spent
+        return replace(self, budget=budget, before=before, raises=raises, settled_limit=settled)
 
     @property
     def releases(self) -> int:
@@ -349,11 +379,13 @@ class LineageAccount(Account):
     """What all clients together may learn.
 
     `newest_receipt` is the lineage's last sequence number, or 0; `newest_act` the same of its acts and `acts_head` the
-    hash of that act.
+    hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
+    the first model.
     """
 
     newest_act: int
     acts_head: bytes
+    unit: str | None = None
 
     scope = "lineage"
 
@@ -390,12 +422,24 @@ class ClientAccount(Account):
     scope = "client"
 
 
+RAISED_AFTER_ANSWERS = (
+    "It was answered under a lower limit. The bounds that were shown hold for a limit that is settled before the first "
+    "answer: where somebody who saw answers has a say in a raise, less is promised, and the account says so from now "
+    "on. For more over time, settle a limit at the start and spread it with a refill."
+)
+"""What an owner is told who raises the limit of an account that was charged."""
+
+
 def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
-    """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all."""
+    """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all.
+
+    An account of another currency is not compared: which of both ends first depends on the prices.
+    """
     for account in above:
         of = f"the group {account.group}" if account.scope == "group" else "the lineage"
-        if budget.picorho > account.budget.picorho:
+        currency = account.budget.currency
+        if currency is budget.currency and budget.limit > account.budget.limit:
             raise ActRefused(
-                f"{name} would get rho = {to_rho(budget.picorho):.6g}, and {of}, which pays for every answer too, has "
-                f"rho = {to_rho(account.budget.picorho):.6g} in all: give less, or raise {of}'s budget first"
+                f"{name} would get {currency.words(budget.limit)}, and {of}, which pays for every answer too, has "
+                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first"
             )

@@ -88,6 +88,8 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     findings += await _of_indices(ledger, account, books)
     for journal in witnesses:
         findings += _of_witness(books, journal)
+        if journal.charged_unit not in (None, account.unit):
+            findings.append(f"the service {journal.service} charged under another privacy unit than the lineage's")
     return Verification(lineage, account.newest_receipt, account.newest_act, account.acts_head, tuple(findings))
 
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
-from accounting.budgets import Accepts, Budget, Period, Refill
+from accounting.budgets import Accepts, Budget, Period, Refill, currency_of
+from accounting.currency import EPSILON, RHO
 from accounting.ledger.api_keys import KEY, ApiKey, read_key
 from accounting.ledger.errors import (
     BudgetExhausted,
@@ -243,11 +244,13 @@ def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerEr
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
         return _undecided(request, reply)
-    _, refused, *digits = reply
-    total = 0
+    _, refused, accepts, *digits = reply
+    currency, total = currency_of(accepts.decode()), 0
+    if any(currency.price(line.terms.cost) is None for line in request.lines):
+        currency = RHO  # it is refused; what it costs is said all the same
     for line, said in zip(request.lines, digits, strict=True):
-        total += line.terms.price * line.terms.times * (len(said) - said.count(b"0"))
-    return Quote(total, _free(digits), _refusal(request, refused) if refused else None)
+        total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(said) - said.count(b"0"))
+    return Quote(total, _free(digits), _refusal(request, refused) if refused else None, currency)
 
 
 _FREE = ord("0")
@@ -286,11 +289,14 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 }
 
 
-def _exhausted(scope: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str) -> LedgerRefusal:
+def _exhausted(
+    scope: str, accepts: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str
+) -> LedgerRefusal:
     refilled = None
     if refill and int(spent) + int(left) < int(limit):
         refilled = _refill_of(refill).ends(int(began))
-    return BudgetExhausted(cast(Scope, scope), int(cost), int(spent), int(limit), int(left), refilled)
+    currency = currency_of(accepts)
+    return BudgetExhausted(cast(Scope, scope), int(cost), int(spent), int(limit), int(left), refilled, currency)
 
 
 @lru_cache(maxsize=4096)
@@ -304,20 +310,21 @@ def _refill_of(text: str) -> Refill:
 
 
 def _balance(said: bytes) -> Balance:
-    spent, limit, accepts, delta, highest, left, shared, refill = said.decode().split(" ")
+    spent, limit, accepts, delta, highest, left, rho, epsilon, refill = said.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta, refill)
-    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), int(shared))
+    shared = tuple((currency, int(least)) for currency, least in ((RHO, rho), (EPSILON, epsilon)) if least != "-")
+    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), shared)
 
 
 def budget_arguments(budget: Budget) -> dict[str, Any]:
     """Return a budget as the functions take it and acts write it: limit, what it accepts, delta, coins and refill."""
     refill = budget.refill
     return {
-        "limit": budget.picorho,
+        "limit": budget.limit,
         "accepts": budget.accepts,
         "delta": repr(budget.delta),
         "coins": budget.coins_allowed,
-        "refill": "" if refill is None else f"{refill.picorho}/{refill.period}",
+        "refill": "" if refill is None else f"{refill.amount}/{refill.period}",
     }
 
 
@@ -340,6 +347,7 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         if fields.get(b"format") != b"%d" % FORMAT:
             raise WrongFormat(keys.lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
+        own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:
@@ -358,13 +366,20 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
 
 def _account(fields: Fields) -> dict[str, Any]:
     words = (fields.get(name, b"").decode() for name in (b"accepts", b"delta", b"refill"))
+    raises, settled = map(int, fields.get(b"raised", b"0 0").split(b" "))
+    limit, spent = int(fields[b"limit"]), int(fields[b"spent"])
+    highest = max(limit, int(fields[b"highest"]))
+    if spent > highest:  # receipts that were put back: the store has lost that the limit was raised
+        raises, settled = raises + 1, settled if raises else highest
     began, before = map(int, fields[b"period"].split(b" ")) if b"refill" in fields else (None, 0)
     return {
-        "budget": _budget_of(int(fields[b"limit"]), *words),
+        "budget": _budget_of(limit, *words),
         "began": began,
         "before": before,
-        "spent": int(fields[b"spent"]),
-        "highest_limit": max(int(fields[b"limit"]), int(fields[b"highest"])),
+        "spent": spent,
+        "highest_limit": highest,
+        "raises": raises,
+        "settled_limit": settled,
         "coins": int(fields[b"coins"]),
         "coined": int(fields[b"coined"]),
         "tally": {

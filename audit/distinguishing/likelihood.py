@@ -23,7 +23,7 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.published import Published
 from mechanisms.selected_neuron import SelectedNeuron
-from mechanisms.selection import cumulative_weights
+from mechanisms.selection import Law, cumulative_weights, probabilities
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,8 @@ def worst_case(mechanism: Mechanism, classes: int) -> Worlds:
 
     A softmax forgets what is added to all logits alike, so the difference d has mean 0 and nothing of it is lost.
     - gaussian, label, selected-neuron: d = (1, -1, 0, ...)/sqrt(2), of L2 norm 1. For the two that select, all
-      other classes lie too low to be selected, so that the whole of epsilon is in the choice between two.
+      other classes lie too low to be selected, so that the whole of epsilon is in the choice between two. By
+      permute-and-flip the lower of two classes tells the whole of it, if it is nowhere the higher: out they are level.
     - laplace: equal parts on all classes (on all but one if C is odd), which has the largest L1 norm.
     - published: every two logits change by different amounts, each by at most the claimed 1 of one neuron.
     """
@@ -68,6 +69,9 @@ def worst_case(mechanism: Mechanism, classes: int) -> Worlds:
         selection = getattr(mechanism, "selection_epsilon", getattr(mechanism, "epsilon", None))
         if mechanism.name in ("label", "selected-neuron") and selection is not None:
             base[2:] = -_BEYOND_SELECTION * math.sqrt(2) / selection
+            shown = classes > 2 or mechanism.name == "label"  # of two classes the selected neuron hides which
+            if shown and getattr(mechanism, "law", "exponential") == "permute-and-flip":
+                base[:2] = difference[:2] / 2
     # A hair less than allowed, so that rounding here is not what an audit finds.
     difference *= 1 - _ROUNDING
     return Worlds((base + difference / 2)[None], (base - difference / 2)[None], np.ones(1))
@@ -96,7 +100,7 @@ def scores(mechanism: Mechanism, answers: Floats, worlds: Worlds) -> Floats:
             )
         case Label():
             chosen = answers.argmax(axis=1)
-            return _selection(mechanism.epsilon, worlds, chosen)
+            return _selection(mechanism, worlds, chosen)
         case SelectedNeuron():
             return _selected_neuron(mechanism, answers, worlds)
         case Published():
@@ -144,17 +148,20 @@ def _shifted_laplace(residuals: Floats) -> Floats:
     return total
 
 
-def _selection(epsilon: float, worlds: Worlds, chosen: NDArray[Any]) -> Floats:
+def _selection(mechanism: Label, worlds: Worlds, chosen: NDArray[Any]) -> Floats:
     inside, outside = (
-        _log_selection(epsilon, logits, worlds.sensitivity) for logits in (worlds.logits_in, worlds.logits_out)
+        _log_selection(mechanism.law, mechanism.epsilon, logits, worlds.sensitivity)
+        for logits in (worlds.logits_in, worlds.logits_out)
     )
     rows = np.arange(len(chosen))
     ratios: Floats = inside[rows, chosen] - outside[rows, chosen]
     return ratios
 
 
-def _log_selection(epsilon: float, logits: Floats, sensitivity: Floats) -> Floats:
-    """Return ln of the very law that is drawn from, (n, C)."""
+def _log_selection(law_name: Law, epsilon: float, logits: Floats, sensitivity: Floats) -> Floats:
+    """Return ln of the very law that is drawn from, (n, C), or of permute-and-flip's without its grid."""
+    if law_name == "permute-and-flip":
+        return _logarithms(probabilities(law_name, logits, sensitivity, epsilon))
     cumulative = cumulative_weights(logits, sensitivity, epsilon).astype(np.float64)
     weights = np.diff(cumulative, axis=1, prepend=0.0)
     law: Floats = np.log(weights / cumulative[:, -1:])
@@ -178,7 +185,7 @@ def _selected_neuron(mechanism: SelectedNeuron, answers: Floats, worlds: Worlds)
     def log_law(logits: Floats) -> Floats:
         residuals = (log_odds - _log_odds(logits)) / scale
         noise = -(residuals**2) / 2 if isinstance(mechanism.noise, GaussianLoss) else -np.abs(residuals)
-        selection = _log_selection(mechanism.selection_epsilon, logits, worlds.sensitivity)
+        selection = _log_selection(mechanism.law, mechanism.selection_epsilon, logits, worlds.sensitivity)
         law: Floats = scipy.special.logsumexp(np.where(possible, selection + noise, -np.inf), axis=1)
         return law
 

@@ -17,13 +17,14 @@ from accounting.losses import (
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
+    PureLoss,
     SubsampledGaussianLoss,
     composition_of,
 )
 from audit import estimators
 from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import LowerBound
-from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, Family, of_composition
+from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, of_composition
 from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
@@ -74,6 +75,8 @@ def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
                 return ClaimedTradeoff(cost, delta, epsilon, LAPLACE, loss.epsilon)
             case BoundedRangeLoss():
                 return ClaimedTradeoff(cost, delta, epsilon, BOUNDED_RANGE, loss.epsilon)
+            case PureLoss():
+                return ClaimedTradeoff(cost, delta, epsilon, PURE, loss.epsilon)
 
     def scaled(factor: float) -> Composition:
         return Composition({_times(loss, factor): count for loss, count in composition.items()})
@@ -90,6 +93,8 @@ def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
             return LaplaceLoss(loss.epsilon * factor)
         case BoundedRangeLoss():
             return BoundedRangeLoss(loss.epsilon * factor)
+        case PureLoss():
+            return PureLoss(loss.epsilon * factor)
         case SubsampledGaussianLoss():
             return SubsampledGaussianLoss(loss.noise_multiplier / factor, loss.sampling_rate)
     raise ValueError(f"a {loss.kind} loss has no family to audit it by")

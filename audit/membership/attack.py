@@ -321,6 +321,6 @@ def _claims(
     cost = Cost.parse(str(price["losses"])) if price else Cost()
     if cost.losses:
         return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
-    finest = max(accounts, key=lambda account: float(account["spent"]["rho"]))
+    finest = max(accounts, key=lambda account: float(account["spent"]["epsilon"]))
     whole = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
     return whole, whole

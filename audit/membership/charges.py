@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.budgets import currency_of
 from accounting.losses import Cost
 from accounting.picorho import PICORHO_PER_RHO
 from audit.endpoint import Endpoint, Exhausted, row_name
@@ -37,9 +38,10 @@ TIMES = 1000
 
 @dataclass(frozen=True)
 class Charges:
-    """What the keys were charged. price: of a row's answer, 0 for a model that is paid for once; in picorho.
+    """What the keys were charged. price: of a row's answer, 0 for a model that is paid for once.
 
-    rows: different rows that each key has answers to. spent: of each key's account, ever, in picorho. replayed: rows
+    Amounts are in 1e-12 of `currency`, what the keys' accounts count. rows: different rows that each key has answers
+    to. spent: of each key's account, ever. replayed: rows
     asked about now that were not charged now. shared: whether the keys' spending lowers the lineage's account; None
     where that cannot be seen. overdrawn: keys, by number, that were answered one row more than they had left; refused:
     keys that were not. Keys in neither have more left than one request may ask about.
@@ -52,13 +54,14 @@ class Charges:
     shared: bool | None
     overdrawn: tuple[int, ...]
     refused: tuple[int, ...]
+    currency: str = "rho"
 
     @property
     def faults(self) -> tuple[str, ...]:
         """What no sound service does, in words."""
         found = [
-            f"key {key} has answers to {rows} rows, which cost rho = {_rho(rows * self.price)}, and its account has "
-            f"spent rho = {_rho(spent)} in all"
+            f"key {key} has answers to {rows} rows, which cost {self.currency} = {_units(rows * self.price)}, and its "
+            f"account has spent {self.currency} = {_units(spent)} in all"
             for key, (rows, spent) in enumerate(zip(self.rows, self.spent, strict=True), start=1)
             if spent < rows * self.price
         ]
@@ -102,7 +105,9 @@ def charges_of(
     All keys but the first asked about rows of their own (`audit.membership.plan.rows_of_keys`). known: rows that each
     key had answers to, from a journal. overdraws: `overdraw` of each key.
     """
-    price = price_of(model)
+    price, currency = price_of(model, after[0]), str(after[0]["currency"])
+    if {str(account["currency"]) for account in after} != {currency}:
+        raise ValueError("the accounts of the keys count in different currencies: attack with keys of one")
     there = ~np.isnan(answered.answers[:, :, 0])
     counts = [len({row_name(row) for row in own[one]}) for own, one in zip(rows, there, strict=True)]
     charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
@@ -115,6 +120,7 @@ def charges_of(
         _shared(before, after, charged, new, price) if price else None,
         tuple(key for key, one in enumerate(overdraws, start=1) if one),
         tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
+        currency,
     )
 
 
@@ -141,13 +147,14 @@ class Replays:
     """One row asked about `times` more.
 
     answers: how many different ones came, with the one before. charged: what that cost; price: of a new answer, 0 where
-    answers cost nothing because the model was paid for once. Both in picorho, the ledger's unit.
+    answers cost nothing because the model was paid for once. Both in 1e-12 of `currency`, what the account counts.
     """
 
     times: int
     answers: int
     charged: int
     price: int
+    currency: str = "rho"
 
     @property
     def averaging_is_free(self) -> bool:
@@ -169,7 +176,8 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
     """
     model = endpoint.model()
     size = min(times, int(model["largest_batch"]))
-    before = spent_of(endpoint.budget())
+    account = endpoint.budget()
+    before, price = spent_of(account), price_of(model, account)
     different = {first.tobytes()}
     asked = 0
     with suppress(Exhausted):
@@ -177,18 +185,21 @@ def ask_again(endpoint: Endpoint, row: Floats, first: Floats, *, times: int = TI
             again = endpoint.answers(np.tile(row, (min(size, times - asked), 1)))
             different |= {answer.tobytes() for answer in again}
             asked += len(again)
-    return Replays(asked, len(different), spent_of(endpoint.budget()) - before, price_of(model))
+    charged = spent_of(endpoint.budget()) - before
+    return Replays(asked, len(different), charged, price, str(account["currency"]))
 
 
-def price_of(model: Mapping[str, Any]) -> int:
-    """The picorho of a row's answer; 0 where answers cost nothing because the model was paid for once."""
+def price_of(model: Mapping[str, Any], account: Account) -> int:
+    """Return the price of a row's answer in 1e-12 of what the account counts; 0 where the model was paid for once."""
     price = model.get("price_per_row")
-    return Cost.parse(str(price["losses"])).picorho if price and price["losses"] else 0
+    if not price or not price["losses"]:
+        return 0
+    return currency_of(str(account["accepts"])).price(Cost.parse(str(price["losses"]))) or 0
 
 
 def spent_of(account: Account) -> int:
-    """In picorho, which the account divides by 1e12: below 2^53 the nearest integer is the one it had."""
-    return round(float(account["spent"]["rho"]) * PICORHO_PER_RHO)
+    """Return what was spent in 1e-12, by which an account divides: below 2^53 the nearest integer is what it had."""
+    return round(float(account["spent"][account["currency"]]) * PICORHO_PER_RHO)
 
 
 def _shared(
@@ -210,5 +221,5 @@ def _shared(
     return all(seen) if seen and fresh else None
 
 
-def _rho(picorho: int) -> str:
-    return f"{picorho / PICORHO_PER_RHO:.4g}"
+def _units(amount: int) -> str:
+    return f"{amount / PICORHO_PER_RHO:.4g}"

@@ -140,11 +140,18 @@ def claim_of_releases(cost: Cost, releases: int, delta: float) -> ClaimedRelease
 
 
 def claim_of_accounts(accounts: Sequence[Mapping[str, Any]]) -> ClaimedReleases:
-    """The claim for everything that these keys ever spent, from their `GET /budget`; delta is the first's."""
-    rho = math.fsum(account["spent"]["rho"] for account in accounts)
+    """The claim for everything that these keys ever spent, from their `GET /budget`; delta is the first's.
+
+    An account that counts pure epsilon has spent a total of it: epsilon-DP, hence epsilon^2/2-zCDP (Bun and Steinke
+    2016, Proposition 3).
+    """
+    pure = [account["currency"] == "epsilon" for account in accounts]
+    epsilons = [account["spent"]["epsilon"] for account, counts in zip(accounts, pure, strict=True) if counts]
+    rho = math.fsum(account["spent"]["rho"] for account, counts in zip(accounts, pure, strict=True) if not counts)
+    rho += math.fsum(epsilon**2 / 2 for epsilon in epsilons) * (1 + 2.0**-40)
     return ClaimedReleases(
         rho=math.nextafter(rho, math.inf) if rho else 0.0,
-        pure=math.inf,
+        pure=math.fsum(epsilons) if all(pure) else math.inf,
         gaussian=all(account["accepts"] == "gaussian" for account in accounts),
         delta=float(accounts[0]["delta"]),
         proven=all(account["status"] == "proven" for account in accounts),

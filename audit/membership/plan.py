@@ -189,9 +189,9 @@ def rows_of_its_own(budget: Mapping[str, Any]) -> int | None:
     if budget["queries_left"] is None:
         return None
     price = budget.get("price")
-    if not price or not price["rho"]:
+    if not price or not price[currency := budget["currency"]]:
         return int(budget["queries_left"])
-    return int(round(budget["remaining"]["rho"] * PICORHO_PER_RHO) // round(price["rho"] * PICORHO_PER_RHO))
+    return int(round(budget["remaining"][currency] * PICORHO_PER_RHO) // round(price[currency] * PICORHO_PER_RHO))
 
 
 def _left_of_the_lineage(budgets: Sequence[Mapping[str, Any]]) -> int | None:

@@ -7,7 +7,8 @@ target's noise leaves to be learnt.
 All k are one batched program. Networks are trained by `training.published.train`, which needs PyTorch (Shokri et al.
 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
 with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies +
-(Lambda/2) ||W||_F^2 (`training.objective`), on public features. It is strongly convex, so that accelerated gradient
+(Lambda/2) ||W||_F^2 (`training.objective`) or the convexified one (`training.log_mean_exp`), on public features. It is
+strongly convex, so that accelerated gradient
 descent with its constants reaches the minimum at a known rate, and all k models can take the same steps.
 
 Where one machine is too small, every worker of a Ray cluster trains a share of the same draws. A model's records and
@@ -42,6 +43,7 @@ from mechanisms.seeded import SeededRandomness, derived_seed
 from training.errors import extra
 from training.feature_maps import AnyFeatureMap
 from training.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
+from training.sensitivity import Convexity
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -62,10 +64,14 @@ _MOST_STEPS = 2000
 
 @dataclass(frozen=True)
 class HeadRecipe:
-    """Shadow models that are linear heads on given features. strong_convexity: Lambda."""
+    """Shadow models that are linear heads on given features. strong_convexity: Lambda.
+
+    convexity: of the convexified objective; None for the sum of losses.
+    """
 
     classes: int
     strong_convexity: float
+    convexity: Convexity | None = None
 
 
 def train_heads(
@@ -87,12 +93,21 @@ def train_heads(
     each = 1.0 if weights is None else weights[:, :, None]
     phi, labels = X[rows], y[rows][:, :, None] == xp.arange(recipe.classes, device=X.device)
     strength = recipe.strong_convexity
-    smoothness = 0.5 * _largest_eigenvalues(xp, phi if weights is None else phi * each**0.5) * 1.05 + strength
+    convexity = recipe.convexity
+    if convexity is None:
+        smoothness = 0.5 * _largest_eigenvalues(xp, phi if weights is None else phi * each**0.5) * 1.05 + strength
+    else:
+        n = convexity.least_records
+        # A mean of the losses' Hessians, and alpha times the covariance of their gradients.
+        longest_row = (phi**2).sum(2).max()
+        smoothness = n * (0.5 + 2 * convexity.alpha) * longest_row + strength
     root = (strength / smoothness) ** 0.5
     momentum = (1 - root) / (1 + root)
     W = ahead = xp.zeros((len(rows), X.shape[1], recipe.classes), dtype=X.dtype, device=X.device)
     for done in range(_MOST_STEPS):
         answers = _softmax(xp, phi @ ahead)
+        if convexity is not None:
+            each = n * _shares(xp, convexity.alpha, answers, labels)
         gradient = strength * ahead + phi.mT @ (each * xp.where(labels, answers - 1, answers))
         following = ahead - gradient / smoothness
         ahead, W = following + momentum * (following - W), following
@@ -107,6 +122,14 @@ def train_heads(
 
 def _module_of(X: Array) -> Any:
     return np if isinstance(X, np.ndarray) else import_module("torch")
+
+
+def _shares(xp: Any, alpha: float, answers: Array, labels: Array) -> Array:
+    """Of each record in the convexified gradient, (k, n, 1): softmax(alpha l), l = -ln of the true class's answer."""
+    right = (answers * labels).sum(2)
+    exponents = -alpha * xp.log(xp.clip(right, _TINY, None))
+    grown = xp.exp(exponents - xp.amax(exponents, axis=1, keepdims=True))
+    return (grown / grown.sum(1)[:, None])[:, :, None]
 
 
 def _softmax(xp: Any, z: Array) -> Array:
@@ -373,7 +396,9 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
             if model.get("unit") is not None:
                 departures.append("shadow networks count every record alike, and the target every unit")
     else:
-        recipe = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)))
+        told = model.get("convexified")
+        convexity = None if told is None else Convexity(float(told["alpha"]), int(told["least_records"]))
+        recipe = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)), convexity)
         sensitivity = model.get("logit_sensitivity_per_norm")
         if "strong_convexity" not in model:
             departures.append(

@@ -18,6 +18,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import Balance, Charge, ChargeRequest
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.elementary import softmax
@@ -28,7 +29,7 @@ from service.models import Models
 from training.bundle import load_bundle
 
 COST = Cost((GaussianLoss(1e-4),))
-_BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, 10**12)
+_BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, ((RHO, 10**12),))
 
 
 @dataclass(frozen=True)

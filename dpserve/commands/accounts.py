@@ -13,12 +13,15 @@ import typer
 from rich.table import Table
 
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import (
+    RAISED_AFTER_ANSWERS,
     Account,
     ApiKey,
     ClientAccount,
     GroupAccount,
     Ledger,
+    LineageAccount,
     Receipt,
     UnknownLineage,
     check_within,
@@ -142,7 +145,7 @@ def set_lineage_budget(
             await opened.open_lineage(name, given.paced("gaussian"), time=time.time())
             return f"opened the lineage {name}"
         change = partial(opened.set_budget, name)
-        return await _changed(f"the lineage {name}", account.budget, given, [], change, yes=yes)
+        return await _changed(f"the lineage {name}", account, given, [], change, yes=yes)
 
     typer.echo(ledger.run(apply))
 
@@ -231,9 +234,9 @@ def set_group_budget(*, name: str = GROUP_NAME, given: PacedBudget, lineage: Act
     """Change a group's budget. What is spent stays spent; a budget below it only refuses further questions."""
 
     async def apply(opened: Ledger, chosen: str) -> str:
-        before, above = (await opened.group(chosen, name)).budget, await opened.above(chosen)
+        account, above = await opened.group(chosen, name), await opened.above(chosen)
         change = partial(opened.set_budget, chosen, group=name)
-        return await _changed(f"the group {name}", before, given, above, change, yes=yes)
+        return await _changed(f"the group {name}", account, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
@@ -293,29 +296,32 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
         return await opened.client(chosen, name), newest
 
     account, receipts = lineage.run_on(read)
-    budget = account.budget
+    budget, currency = account.budget, account.budget.currency
     out = stdout_console()
+    epsilons = f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.limit):.4g}"
+    if currency is RHO:
+        spent = f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.limit):.6g}; epsilon spent: {epsilons} at "
+        spent += f"delta = {budget.delta:g}"
+    else:
+        spent = f"pure epsilon spent: {epsilons}"
     out.print(
         f"{_called(account.client, account.display)} of lineage {account.lineage} is "
-        f"{'revoked' if account.revoked else 'active'}\n"
-        f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.picorho):.6g}; epsilon spent: "
-        f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.picorho):.4g} at delta = "
-        f"{budget.delta:g}; accepts: {budget.accepts}",
+        f"{'revoked' if account.revoked else 'active'}\n{spent}; accepts: {budget.accepts}",
         highlight=False,
     )
     if account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
-        out.print(f"refill: {_refill(account)}, within rho = {to_rho(budget.picorho):.6g} in all", highlight=False)
+        out.print(f"refill: {_refill(account)}, within {currency.words(budget.limit)} in all", highlight=False)
     for cost, releases in account.tally.items():
         out.print(f"{releases} releases at {cost}", highlight=False)
     if account.api_keys:
         out.print(_table_of_keys(account.api_keys), highlight=False)
-    table = whole("receipt", "time", "model", "mechanism", "rows", "rho")
+    table = whole("receipt", "time", "model", "mechanism", "rows", currency.name)
     for receipt in receipts:
         model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
         row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.releases))
-        table.add_row(*row, f"{to_rho(receipt.total):.6g}")
+        table.add_row(*row, f"{currency.value(receipt.total_in(currency)):.6g}")
     out.print(table, highlight=False)
 
 
@@ -327,7 +333,7 @@ def set_budget(*, name: str = NAME, given: PacedBudget, lineage: ActOnLineage, y
         account = await opened.client(chosen, name)
         above = await opened.above(chosen, account.group)
         change = partial(opened.set_budget, chosen, client=name)
-        return await _changed(name, account.budget, given, above, change, yes=yes)
+        return await _changed(name, account, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
@@ -390,7 +396,7 @@ def remove_key(*, name: str = NAME, key_id: str = KEY_ID, lineage: ActOnLineage)
 
 async def _changed(
     whose: str,
-    before: Budget,
+    account: Account,
     given: PacedBudget,
     above: Sequence[Account],
     change: Callable[[Budget], Awaitable[object]],
@@ -398,8 +404,11 @@ async def _changed(
     yes: bool,
 ) -> str:
     """Change a budget within those above it, after asking before it grows; return what came of it, in words."""
+    before = account.budget
     budget = given.paced(before.accepts, before)
     check_within(whose, budget, above)
+    if account.raised_after_answers(budget):
+        typer.echo(f"Warning: {whose} has asked already. {RAISED_AFTER_ANSWERS}", err=True)
     if not _may_raise(whose, before, budget, yes=yes):
         return "nothing was changed"
     await change(budget)
@@ -408,32 +417,34 @@ async def _changed(
 
 def _figures(account: Account) -> tuple[str, ...]:
     """Return what an account spent of what it may, under the headings `_FIGURES`."""
-    budget = account.budget
+    budget, counts_rho = account.budget, account.budget.currency is RHO
     return (
         f"{budget.epsilon_at(account.spent):.4g}",
-        f"{budget.epsilon_at(budget.picorho):.4g}",
-        f"{budget.delta:g}",
-        f"{to_rho(account.spent):.6g}",
-        f"{to_rho(budget.picorho):.6g}",
+        f"{budget.epsilon_at(budget.limit):.4g}",
+        f"{budget.delta:g}" if counts_rho else "0 (pure)",
+        f"{to_rho(account.spent):.6g}" if counts_rho else "",
+        f"{to_rho(budget.limit):.6g}" if counts_rho else "",
         str(account.releases),
     )
 
 
 def _exact(account: Account) -> dict[str, object]:
-    """Return what an account spent of what it may, for programs: picorho are whole, epsilons are rounded up."""
+    """Return what an account spent of what it may, for programs: amounts are whole, epsilons are rounded up."""
     budget = account.budget
+    unit = f"pico{budget.currency.name}"
     return {
         "lineage": account.lineage,
-        "spent_picorho": account.spent,
-        "budget_picorho": budget.picorho,
+        f"spent_{unit}": account.spent,
+        f"budget_{unit}": budget.limit,
         "spent_epsilon": budget.epsilon_at(account.spent),
-        "budget_epsilon": budget.epsilon_at(budget.picorho),
+        "budget_epsilon": budget.epsilon_at(budget.limit),
         "delta": budget.delta,
         "accepts": budget.accepts,
         "releases": account.releases,
-        "refill_picorho": budget.refill.picorho if budget.refill is not None else None,
+        f"refill_{unit}": budget.refill.amount if budget.refill is not None else None,
         "refill_period": budget.refill.period if budget.refill is not None else None,
-        "remaining_picorho": account.remaining,
+        f"remaining_{unit}": account.remaining,
+        **({"unit": account.unit} if isinstance(account, LineageAccount) else {}),
     }
 
 
@@ -447,23 +458,26 @@ def _refill(account: Account) -> str:
     if refill is None:
         return ""
     until = f" until {account.refilled}" if account.refilled is not None else ""
-    return f"rho {to_rho(refill.picorho):.6g} a {refill.period}, {to_rho(account.remaining):.6g} left{until}"
+    currency = account.budget.currency
+    each, left = currency.value(refill.amount), currency.value(account.remaining)
+    return f"{currency.name} {each:.6g} a {refill.period}, {left:.6g} left{until}"
 
 
 def _in_words(budget: Budget) -> str:
     paced = budget.refill
-    each = "" if paced is None else f", and rho = {to_rho(paced.picorho):.6g} of it in each {paced.period}"
-    return f"rho = {to_rho(budget.picorho):.6g}{' in all' if each else ''}{each}"
+    each = "" if paced is None else f", and {budget.currency.words(paced.amount)} of it in each {paced.period}"
+    return f"{budget.currency.words(budget.limit)}{' in all' if each else ''}{each}"
 
 
 def _may_raise(whose: str, before: Budget, after: Budget, *, yes: bool) -> bool:
     """Ask the owner before a budget grows, or is no longer spread over time; return whether to go on."""
     if not after.lets_more(before):
         return True
-    if after.picorho <= before.picorho:
+    if after.limit <= before.limit:
         return yes or typer.confirm(f"Let {whose} spend its budget faster than before, {_in_words(after)}?")
     return yes or typer.confirm(
-        f"Raise the budget of {whose} from rho = {to_rho(before.picorho):.6g} to {to_rho(after.picorho):.6g}? "
+        f"Raise the budget of {whose} from {before.currency.words(before.limit)} to "
+        f"{after.currency.words(after.limit)}? "
         "More may then be learnt about every record"
     )
 

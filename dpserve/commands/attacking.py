@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -16,7 +17,7 @@ from dpserve.commands.tables import RowOptions
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
-    from audit.membership.candidates import Candidates
+    from audit.membership.candidates import Candidates, Labelled
 
 BUNDLE = "A bundle, in place of a service"
 SHADOWS = "Shadow models"
@@ -73,7 +74,9 @@ class BundleOptions(Options):
     """How a bundle is attacked in this process."""
 
     mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
-    price: str = option("noise-multiplier:20", "The price of one row, as for 'serve'.", panel=BUNDLE)
+    price: str | None = option(
+        None, "The price of one row, as for 'serve'.", panel=BUNDLE, default_text="rho = 0.00125, with any mechanism"
+    )
     keys: int = option(1, "How many keys pool their answers.", panel=BUNDLE, ge=1)
     rho: float | None = option(None, "The budget of every key, as zCDP rho.", panel=BUNDLE)
     lineage_rho: float | None = option(None, "What all keys together may spend.", panel=BUNDLE)
@@ -85,7 +88,7 @@ class BundleOptions(Options):
         from accounting.losses import Cost
         from accounting.picorho import budget as picorho_of
         from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
-        from mechanisms.mechanism import priced
+        from mechanisms.mechanism import default_price, priced
         from training.loading import load_model
         from training.releases.model import ReleasedModel
 
@@ -95,7 +98,7 @@ class BundleOptions(Options):
         if isinstance(head, ReleasedModel):
             cost = Cost.parse(head.certificate.cost)
         else:
-            chosen = priced(self.mechanism, self.price, len(head.certificate.classes))
+            chosen = priced(self.mechanism, self.price or default_price(self.mechanism), len(head.certificate.classes))
             cost = chosen.cost
         account = Budget.from_rho(LARGEST_RHO if self.rho is None else self.rho, self.delta, accepts_for(cost))
         if isinstance(head, ReleasedModel):
@@ -140,6 +143,9 @@ def attack(
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
         found = of.read(model)
+        errors = Console(stderr=True)
+        if not service:
+            _warn_of_members(errors, Path(target), found.others)
         from audit import presentation
         from audit.membership.attack import Attack, AttackChoices
         from audit.membership.shadow_models import train_on_ray, train_shadow_models
@@ -154,7 +160,6 @@ def attack(
             seed=seed,
         )
         train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
-        errors = Console(stderr=True)
         with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,
@@ -166,6 +171,31 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.of_attack(outcome), "attack")
+
+
+def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
+    """Say how many non-members of an attack on a bundle are in its lineage, as far as this state folder knows."""
+    from training.data.records import Declaration, Records, Units
+    from training.lineage import KnownRecords
+    from training.loading import load_model
+
+    known, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
+    if not known.folder.exists():
+        return
+    names, feature_map = certificate.feature_names, certificate.feature_map
+    declared = Declaration(names, tuple(feature_map.lower), tuple(feature_map.upper), certificate.classes)
+    units = None
+    if others.units is not None:
+        units = Units("", others.of, np.unique(others.units).view(np.uint8).reshape(-1, 16))
+    digests = known.digests(Records(others.X, others.y, declared, (), units))
+    shared = known.among(digests).get(certificate.lineage)
+    if shared is not None and shared.certain:
+        errors.print(
+            f"Warning: {max(shared.units, shared.features):,} non-members are in the lineage "
+            f"{certificate.lineage!r}: those that this model was trained on are members, and hide what it tells",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @contextmanager

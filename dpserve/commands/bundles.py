@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -15,44 +15,47 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Budget
-from accounting.ledger import BudgetExhausted, HoldRequest, UnknownLineage
+from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
-from dpserve.commands.console import counting, stdout_console
+from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions, Integers
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
-from training.certificate import Certificate, ProvenCertificate
-from training.data.records import Floats
+from training.certificate import Certificate, Convexified, ProvenCertificate
+from training.data.records import Floats, Units
 from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
 from training.feature_maps import Bins, Encoder
 from training.kinds import Certified
-from training.lineage import KnownRecords, check_lineage_name
+from training.lineage import KnownRecords, check_lineage_name, overlap
 from training.loading import load_model
-from training.published.bundle import PublishedNetwork
+from training.published.bounds import claimed_sensitivities, untruncated_probability
+from training.published.bundle import PublishedNetwork, UnprovenCertificate
 from training.releases.certificate import ReleaseCertificate
 from training.releases.model import ReleasedModel, TieredModel
+from training.sealing import EVALUATION_FILE, read_evaluation
 from training.teachers.certificate import TeachersCertificate
-
-EVALUATION_FILE = "evaluation.json"
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
     model = load_model(bundle)
     if isinstance(model, PublishedNetwork):
-        typer.echo(model.certificate.model_dump_json(indent=2))
+        if as_json:
+            typer.echo(model.certificate.model_dump_json(indent=2))
+        else:
+            print_claims(stdout_console(), model.certificate)
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
     certificate = model.certificate
-    evaluated = _evaluation(bundle, certificate.model_id)
+    evaluated = _evaluation(bundle, certificate)
     if as_json:
         of_evaluation = {} if evaluated is None else {"evaluation": evaluated.model_dump() | evaluated.figures()}
         typer.echo(json.dumps(certificate.model_dump(mode="json") | of_evaluation | {"verified": True}, indent=2))
@@ -65,18 +68,18 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
-def _evaluation(bundle: Path, model_id: str) -> Evaluation | None:
+def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
     """Return the evaluation that lies with a bundle, if one does. Raises BundleError for what is none of the model."""
     path = bundle / EVALUATION_FILE
-    if not path.exists():
+    content = read_evaluation(bundle, certificate)
+    if content is None:
         return None
     try:
-        content = json.loads(path.read_text())
         tier, figures = content.pop("tier"), content.pop("figures")
         found = Evaluation.model_validate(content)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} holds no evaluation: {error}") from error
-    if found.model_id != model_id:
+    if found.model_id != certificate.model_id or found.unit != certificate.unit:
         raise BundleError(f"{path} is the evaluation of another model")
     if figures != found.figures():
         raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
@@ -113,6 +116,40 @@ def print_certificate(console: Console, certificate: Certified) -> None:
     console.print(prices, highlight=False)
 
 
+def print_claims(console: Console, certificate: UnprovenCertificate) -> None:
+    """Print what the published method claims for a network: its choices, its sensitivities and its stability."""
+    about = Table("what", "value", title=f"published network {certificate.name}", title_justify="left")
+    topology = certificate.topology
+    for what, value in (
+        ("status", certificate.status),
+        ("neighbouring data sets", certificate.neighbouring),
+        ("network", f"{' - '.join(map(str, topology.widths))}, {certificate.activation}, {topology.weights:,} weights"),
+        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
+        ("objective", f"{certificate.objective}, alpha = {certificate.alpha:g}"),
+        ("L2 regulariser", f"{certificate.l2_regulariser:g}"),
+        ("records (private)", f"{certificate.records:,}"),
+        ("lineage", certificate.lineage),
+        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
+    ):
+        about.add_row(what, value)
+    claimed = claimed_sensitivities(topology, certificate.records, l2_regulariser=certificate.l2_regulariser)
+    claims = whole("claimed", "value", "by the paper's")
+    claims.title, claims.title_justify = "what the published method claims (private, unproven)", "left"
+    for what, figure, source in (
+        ("Lipschitz constant rho", claimed.lipschitz, "Proposition 1 (Eq. 21)"),
+        ("sensitivity of all weights in L2", claimed.weights_l2, "Theorem 4 (Eq. 15)"),
+        ("sensitivity of a weight, Delta omega", claimed.weight, "Eq. 18"),
+        ("sensitivity of a logit, Delta z", claimed.neuron, "Corollary 1 (Eq. 19)"),
+        ("sensitivity of a probability, Delta p", claimed.probability, "Corollary 2 (Eq. 20)"),
+        ("exp(2 Delta z) - 1, not cut at 1", untruncated_probability(claimed.neuron), "Table VI, in brackets"),
+        ("on-average-remove-one stability (OARO)", claimed.oaro, "Theorem 4 (Eq. 17)"),
+    ):
+        claims.add_row(what, f"{figure:.6g}", source)
+    for table in (about, claims):
+        console.print(table, highlight=False)
+    console.print("It is unproven because:", *(f"\n - {each}" for each in certificate.objections), highlight=False)
+
+
 def _unit(unit: str | None) -> list[tuple[str, str]]:
     if unit is None:
         return []
@@ -130,6 +167,21 @@ def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
         ("tolerance tau", f"{certificate.tolerance:g}"),
         ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
+        *_convexified(certificate.convexified),
+    ]
+
+
+def _convexified(told: Convexified | None) -> list[tuple[str, str]]:
+    if told is None:
+        return []
+    return [
+        ("alpha", f"{told.alpha:g}"),
+        ("least number of records n_min, declared", f"{told.least_records:,}"),
+        ("lambda, tau over n_min", f"{told.lam:g}, {told.tolerance:g}"),
+        ("largest gradient rho, share s of a record", f"{told.gradient_norm:.6g}, {told.largest_share:.6g}"),
+        ("largest norm r, loss B at a minimiser", f"{told.largest_norm:.6g}, {told.largest_loss:.6g}"),
+        ("Delta_W of the plain sum of losses", f"{told.sum_weight_sensitivity:.6g}"),
+        ("price of alpha: Delta_W over that", f"{told.price_of_alpha:.4g}"),
     ]
 
 
@@ -140,6 +192,7 @@ def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
         ("pay-once model", certificate.release),
         *_features(certificate),
         *_choice(certificate),
+        *_convexified(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes))),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -249,7 +302,7 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: s
 
     async with where.opened() as ledger:
         try:
-            charged = await hold_for_owner(ledger, certificate, tier)
+            charged = await hold_for_owner(ledger, certificate, tier, by=options.operating_systems_user())
         except UnknownLineage:
             raise CannotServe(
                 f"the lineage {certificate.lineage} has no budget, and what leaves is charged to it: give it one with "
@@ -318,31 +371,25 @@ def evaluate(
         raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
     asked = model.at(tier) if isinstance(model, TieredModel) else model
     lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
-    if certificate.unit is not None and lineage == certificate.lineage:
-        raise TrainingError(
-            f"{certificate.name} protects all records of one {certificate.unit} together, and an evaluation one record "
-            "alone: its price would not be what the model's lineage counts. Evaluate it on records of others, with "
-            "--lineage of their own"
-        )
     target = reported.out or bundle / EVALUATION_FILE
     charged: list[str] = []
 
     def pay(law: Law, evaluation_id: str) -> None:
-        wishes = [
+        wishes = (
             # Whoever reads an evaluation learns of the model: the lineage that it was trained in pays for that first.
             hold_request(certificate, "", tier, time.time()),
             HoldRequest(lineage, "", evaluation_id, secrets.token_bytes(32), "evaluation", (law.cost,), time.time()),
-        ]
-        charged.extend(asyncio.run(_charge_both(ledger, wishes, lineage, budget)))
+        )
+        charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
 
     # What cannot be written is not paid for.
-    with written(target) as draft, _rows(certificate, held_out, lineage) as (X, y):
+    with written(target) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
         with counting("asking", len(y)) as more:
             found = evaluation.evaluate(
-                asked, X, y, whole, SystemRandomness(), parts, pay=pay, progress=lambda _: more(1)
+                asked, X, y, whole, SystemRandomness(), parts, units=units, pay=pay, progress=lambda _: more(1)
             )
         content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
-        draft.write_text(json.dumps(content, indent=1))
+        draft.write_text(json.dumps(content | {"seal": certificate.seal(content)}, indent=1))
     print_evaluation(stdout_console(), found)
     for line in charged:
         typer.echo(line)
@@ -358,55 +405,77 @@ def _parts(report: str) -> tuple[Part, ...]:
 
 
 @contextmanager
-def _rows(certificate: ReleaseCertificate, held_out: HeldOut, lineage: str) -> Iterator[tuple[Floats, Integers]]:
-    """Give the rows (n, d) and their classes (n,), noted in the lineage that pays for good when that has succeeded.
+def _rows(
+    certificate: ReleaseCertificate, held_out: HeldOut, lineage: str
+) -> Iterator[tuple[Floats, Integers, Units | None]]:
+    """Give the rows (n, d), their classes (n,) and units, noted in the lineage that pays for good when all succeeded.
 
-    Raises TrainingError.
+    Raises TrainingError, also for records, or units, that are in another lineage.
     """
-    X, y, records = held_out.read_held_out(certificate, held_out.data, "--data", held_out.classes)
+    X, y, records = held_out.read_held_out(certificate, held_out.data, "--data", held_out.classes, certificate.unit)
     if records is None:
-        yield X, y
+        yield X, y, None
         return
     known = KnownRecords(options.state_folder())
-    with known.noted(lineage, known.digests(records)) as elsewhere:
-        for name, (count, _) in elsewhere.items():
+    digests = known.digests(records)
+    with known.noted(lineage, digests, records.unit) as elsewhere:
+        if elsewhere:
+            said = overlap(lineage, digests, elsewhere)
             raise TrainingError(
-                f"{count:,} of the rows of {held_out.data} are in the lineage {name!r}, which would learn of them "
-                f"twice and pay once: let it pay, with --lineage {name}, or take these rows out"
+                f"{held_out.data} was trained on, or evaluated on, elsewhere. {said} To let the lineage pay that has "
+                f"these rows, add --lineage {next(iter(elsewhere))}; or take them out"
             )
-        yield X, y
+        yield X, y, records.units
 
 
 async def _charge_both(
-    where: ChargedLedger, wishes: Sequence[HoldRequest], lineage: str, budget: Budget | None
+    where: ChargedLedger, wishes: tuple[HoldRequest, HoldRequest], unit: str | None, budget: Budget | None
 ) -> list[str]:
     """Charge for the model's tier, unless it is held, and for the evaluation; return what was charged, in words.
 
-    budget: what opens the account of the lineage that pays for the evaluation, if it has none.
+    One call charges a lineage for both, or for neither. No call of a store reaches two lineages, so of these each is
+    asked first whether it pays, and the model's is charged first: what it then holds costs nothing when it is asked for
+    again. unit: what both protect. budget: what opens the account of the lineage that pays for the evaluation, if it
+    has none.
     """
-    from service.opening import open_lineage, too_dear
+    from service.opening import check_unit, open_lineage, settle_unit, too_dear
 
-    said: list[str] = []
-    by = options.operating_systems_user()
+    model, evaluated = wishes
+    by, whole = options.operating_systems_user(), evaluated.lineage
+    requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
+    if model.lineage == whole:
+        requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
+    spent = {model.model: 0, evaluated.model: 0}
     async with where.opened() as ledger:
-        await open_lineage(ledger, lineage, budget, by=by)
-        for wish, what in zip(wishes, ("the model", "the evaluation"), strict=True):
-            await open_lineage(ledger, wish.lineage, None, by=by)
+        for lineage, opening in ((whole, budget), (model.lineage, None)):
+            check_unit(await open_lineage(ledger, lineage, opening, by=by), unit)
+        for request, what in requests:
+            refusal = (await ledger.quote(request)).refusal
+            if isinstance(refusal, BudgetExhausted):
+                raise too_dear(what, request.lineage, refusal, "no evaluation was made")
+            if refusal is not None:
+                raise refusal
+        for lineage in {model.lineage, whole}:
+            await settle_unit(ledger, lineage, unit, by=by)
+        for request, what in requests:
             try:
-                charge = await ledger.charge(wish)
-            except BudgetExhausted as refused:
-                outcome = "; ".join(["no evaluation was made", *said])
-                raise too_dear(what, wish.lineage, refused, outcome) from None
-            if charge.charged:
-                said.append(f"the lineage {wish.lineage} was charged rho = {to_rho(charge.charged):g} for {what}")
-    return said
+                charge = await ledger.charge(request)
+            except BudgetExhausted as refused:  # somebody else was charged meanwhile
+                raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
+            for receipt in charge.receipts:
+                spent[receipt.model] += receipt.total
+    return [
+        f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
+        for wish, what in ((model, "the model"), (evaluated, "the evaluation"))
+        if spent[wish.model]
+    ]
 
 
 def print_evaluation(console: Console, found: Evaluation) -> None:
     """Print the figures, with the interval of each."""
     title = f"evaluation {found.evaluation_id[:8]}, {found.cost}: each interval holds with {CONFIDENCE:.0%}"
     table = Table("figure", "estimate", "standard error", "from", "to", title=title, title_justify="left")
-    _add(table, "held-out records", found.records, ",.0f")
+    _add(table, f"held-out {'records' if found.unit is None else 'units'}", found.records, ",.0f")
     _add(table, "accuracy", found.accuracy, ".4f")
     if found.log_loss is not None:
         _add(table, f"log loss, each at most {found.law.largest_loss:.3g}", found.log_loss, ".4f")

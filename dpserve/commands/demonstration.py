@@ -83,7 +83,7 @@ def _ask(console: Console, service: StartedService, key: str, digits: Digits) ->
             highlight=False,
         )
         client.predict(rows)
-        charged = [receipt["charged_rho"] for receipt in client.receipts()]
+        charged = [receipt["charged"] for receipt in client.receipts()]
         console.print(
             f"Asked twice about all of them; charged {len(charged)} time, rho = {sum(charged):g}.", highlight=False
         )

@@ -17,8 +17,9 @@ from accounting.explanation import (
     parse_release,
 )
 from accounting.explanation import explain as explain_releases
-from accounting.ledger import ClientAccount, GroupAccount, Ledger, LineageAccount
+from accounting.ledger import ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
 from accounting.losses import Cost
+from accounting.report import Amount, Remaining
 from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.accounts import chosen_lineage
@@ -37,8 +38,8 @@ class ReleasesByHand(Options):
     release: list[str] | None = option(
         None,
         "What was released: gaussian:NOISE_MULTIPLIER, laplace:SCALE (both over the sensitivity), exponential:EPSILON, "
-        "sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release are joined by commas. "
-        "Repeatable.",
+        "pure:EPSILON, sgm:NOISE_MULTIPLIER:SAMPLING_RATE (a step of DP-SGD); several losses of one release are joined "
+        "by commas. Repeatable.",
     )
     times: list[int] | None = option(None, "How often: once for every --release, in their order.")
     delta: float | None = option(None, "The delta of the analyses, as 1e-6.")
@@ -66,9 +67,8 @@ class AccountToExplain(LedgerOption):
     )
     bundle: Path | None = option(
         None,
-        "A bundle of the lineage: its certificate says whether the privacy unit is a record, or all records of one "
-        "person.",
-        default_text="none: a record",
+        "A bundle of the lineage to explain; it says whether the privacy unit is a record, or all records of one "
+        "person, where the lineage has served no model yet.",
     )
 
     def explained(self) -> AccountExplanation:
@@ -81,13 +81,18 @@ class AccountToExplain(LedgerOption):
         return self.run(read)
 
     async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
-        lineage, unit = self.lineage, None
+        lineage, unit, shown = self.lineage, None, ""
         if self.bundle is not None:
             certificate = load_model(self.bundle).certificate
             if lineage is not None and lineage != certificate.lineage:
                 raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
             lineage, unit = certificate.lineage, getattr(certificate, "unit", None)
+            shown = certificate.shown_to_all()
         whole = await opened.lineage(await chosen_lineage(opened, lineage))
+        if whole.unit is not None:
+            if self.bundle is not None and whole.unit != (unit or ""):
+                raise OtherUnit(whole.lineage, whole.unit, unit or "")
+            unit = whole.unit or None
         if price is None and whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
             price = Cost() if newest.terms.after else newest.cost
@@ -102,16 +107,17 @@ class AccountToExplain(LedgerOption):
         return explain_account(
             account.state,
             price=price,
-            shared_left=min(each.remaining for each in shared),
+            shared_answers=min(each.answers_left(price) for each in shared) if price and price.losses else None,
             unlimited=unlimited,
             unit=unit,
+            shown=shown,
         )
 
 
 def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = options.JSON) -> None:
     """Explain releases given by hand (--release), or an account of the ledger (--client, --group, --lineage).
 
-    Of an account it prints the same object as GET /budget serves, with the privacy unit if --bundle names a model.
+    Of an account it prints the same object as GET /budget serves, with the privacy unit of its lineage.
     """
     check_files(by_hand.plot)
     explained: AnsweredExplanation | AccountExplanation
@@ -175,9 +181,19 @@ async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
 
 
 def _print_account(console: Console, account: AccountExplanation) -> None:
-    table = Table("account", "rho", f"epsilon at delta = {account.delta:g}")
-    for name, amount in (("limit", account.limit), ("spent", account.spent), ("remaining", account.remaining)):
-        table.add_row(name, f"{amount.rho:.6g}", f"{amount.epsilon:.4g}")
+    amounts: dict[str, Amount | Remaining] = {
+        "limit": account.limit,
+        "spent": account.spent,
+        "remaining": account.remaining,
+    }
+    if account.currency == "epsilon":
+        table = Table("account", "pure epsilon")
+        for name, amount in amounts.items():
+            table.add_row(name, f"{amount.epsilon:.6g}")
+    else:
+        table = Table("account", "rho", f"epsilon at delta = {account.delta:g}")
+        for name, amount in amounts.items():
+            table.add_row(name, f"{amount.rho:.6g}", f"{amount.epsilon:.4g}")
     console.print(table, highlight=False)
 
 

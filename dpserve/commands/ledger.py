@@ -45,6 +45,10 @@ class EveryLineage(LedgerOption):
 class ReconciledLineage(EveryLineage, ActsOnLedger):
     """One lineage of a ledger to reconcile, or all of them."""
 
+    unit: str | None = option(
+        None, "The privacy unit of the lineage's models, where no journal knows it: a column, or '' for one record."
+    )
+
 
 class LostLineage(Options):
     """What opens a lineage again that a store has lost altogether, and what is declared lost of one."""
@@ -67,7 +71,8 @@ def status(ledger: LedgerOption) -> None:
         return [
             (
                 account.lineage,
-                f"{to_rho(account.spent):.6g} of {to_rho(account.budget.picorho):.6g}",
+                account.budget.currency.words(account.spent)
+                + f" of {account.budget.currency.value(account.budget.limit):.6g}",
                 str(account.releases),
                 str(account.newest_receipt),
                 str(account.newest_act),
@@ -181,6 +186,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
     if lost.declare_lost is not None and of.lineage is None:
         raise typer.BadParameter("a loss is declared for one lineage: name it", param_hint="--lineage")
 
+    if of.unit is not None and of.lineage is None:
+        raise typer.BadParameter("a privacy unit is one lineage's: name it", param_hint="--lineage")
+
     async def apply(opened: Ledger) -> list[Reconciliation]:
         done = []
         if budget is not None and of.lineage is not None:
@@ -194,7 +202,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
                     lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
                 )
                 _confirm(name, declared, yes=lost.yes)
-            done.append(await reconciled(opened, name, journals, declared))
+            done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
         return done
 
     for one in of.run(apply):

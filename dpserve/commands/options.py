@@ -13,7 +13,9 @@ from typing import Any, Self, TypeVar, cast, get_args
 import typer
 from platformdirs import user_state_path
 
-from accounting.budgets import Accepts, Budget, Refill
+from accounting import sampling_error
+from accounting.budgets import Accepts, Budget, Refill, currency_of, is_unproven
+from accounting.currency import EPSILON, RHO
 from accounting.ledger import Ledger
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
@@ -26,20 +28,40 @@ LEDGER = (
     "folder of the embedded ledger."
 )
 LEDGER_DEFAULT = "the embedded one in your state folder"
+REPLICAS = partial(
+    option,
+    None,
+    "On how many of the store's replicas a write must be on disk, too, before it counts.",
+    default_text="0",
+    ge=0,
+)
+PRICE = partial(
+    option,
+    None,
+    "The price of one row. gaussian: rho:R, noise-multiplier:M or epsilon:E@D. laplace: rho:R, noise-multiplier:M or "
+    "epsilon:E. label: rho:R or epsilon:E. selected-neuron: rho:R, with Gaussian noise on the log-odds, or epsilon:E, "
+    "with Laplace noise. published: Laplace noise by epsilon:E, Gaussian by the others. An epsilon without D is pure.",
+    default_text="rho = 0.00125, or epsilon 0.05 in a lineage that counts pure epsilon",
+)
 _PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
 
 
 class LedgerOption(Options):
-    """Which ledger a command works on."""
+    """Which ledger a command works on, and how many replicas of its store a write waits for."""
 
     ledger: str | None = option(None, LEDGER, variable="DPSERVE_LEDGER", default_text=LEDGER_DEFAULT)
+    ledger_replicas: int | None = REPLICAS(variable="DPSERVE_LEDGER_REPLICAS")
+
+    def opened(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts."""
+        return open_ledger(self.ledger, self.ledger_replicas)
 
     def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
         """Open the ledger, act on it, close it, and return the result."""
 
         async def opened() -> _Result:
-            async with Ledger.open(ledger_location(self.ledger)) as ledger:
+            async with self.opened() as ledger:
                 return await act(ledger)
 
         return asyncio.run(opened())
@@ -62,20 +84,12 @@ class ActsOnLedger(LedgerOption):
         return super().run(lambda ledger: act(self.acting(ledger)))
 
 
-REPLICAS = partial(
-    option, 0, "On how many of the store's replicas a charge must be on disk, too, before it counts.", ge=0
-)
-
-
 class ChargedLedger(ActsOnLedger):
     """The ledger that a charge is made in."""
 
-    ledger_replicas: int = REPLICAS(variable="DPSERVE_LEDGER_REPLICAS")
-
     def opened(self) -> AbstractAsyncContextManager[Ledger]:
         """Return the ledger, opened for as long as its context lasts, as a service opens it."""
-        location = ledger_location(self.ledger)
-        return Ledger.open(location, replicas=self.ledger_replicas, journals=journals_folder())
+        return open_ledger(self.ledger, self.ledger_replicas, journals=journals_folder())
 
 
 def operating_systems_user() -> str:
@@ -91,7 +105,7 @@ class BudgetOptions(Options):
 
     epsilon: float | None = option(None, "The budget as epsilon, at --delta.")
     delta: float | None = option(
-        None, "The budget's delta, as 1e-6: part of --epsilon, and where a budget is reported."
+        None, "The budget's delta, as 1e-6: part of --epsilon, and where a budget is reported; 0 for pure epsilon."
     )
     rho: float | None = option(None, "The budget as zCDP rho.")
     mu: float | None = option(None, "The budget as mu of mu-GDP, for Gaussian noise only.", panel=OTHER_TERMS)
@@ -118,23 +132,47 @@ class BudgetOptions(Options):
         delta, and ValueError for a number outside the valid range, which it names.
         """
         if accepts not in get_args(Accepts):
-            raise WrongOption("accepts", "must be 'gaussian', 'any' or 'unproven'")
+            raise WrongOption("accepts", f"must be one of {', '.join(map(repr, get_args(Accepts)))}")
         kind = cast(Accepts, accepts)
+        is_pure = currency_of(kind) is EPSILON
         given = {name: getattr(self, name) for name in BUDGET_PARAMETERS if getattr(self, name) is not None}
-        if len(given) != 1 or self.delta is None:
+        delta = 0.0 if self.delta is None and is_pure else self.delta
+        if len(given) != 1 or delta is None:
             raise typer.BadParameter(
                 "give a budget by one of --epsilon, --rho, --mu, --posterior-belief or --advantage, and "
-                "always with --delta"
+                "always with --delta, or with --delta 0 for pure epsilon"
             )
         ((name, value),) = given.items()
         if name == "mu" and kind != "gaussian":
             raise WrongOption("mu", "is for accounts that accept Gaussian noise only")
-        return Budget.stated(name, value, self.delta, kind)
+        return Budget.stated(name, value, delta, kind)
+
+    def accepting(self, given: str | None, default: str) -> str:
+        """Return what an account of this budget accepts: as given, else as delta says, else the default.
+
+        A delta of 0 asks for pure epsilon, and a positive one for what has a delta.
+        """
+        if given is not None:
+            return given
+        if self.delta == 0 and currency_of(default) is RHO:
+            return "unproven-pure" if is_unproven(default) else "pure"
+        if self.delta and currency_of(default) is EPSILON:
+            return "unproven" if is_unproven(default) else "any"
+        return default
 
     def budgets(self) -> dict[Accepts, Budget]:
-        """Return the same budget as each kind of account would hold it; mu has a meaning for one kind only."""
+        """Return the same budget as each kind of account would hold it; mu has a meaning for one kind only.
+
+        An account that counts pure epsilon holds an epsilon as it is, where it may be so large: that promises more than
+        the same epsilon with a delta.
+        """
+        if self.delta == 0:
+            return {"pure": self.budget("pure")}
         kinds: tuple[Accepts, ...] = ("gaussian",) if self.mu is not None else ("gaussian", "any")
-        return {kind: self.budget(kind) for kind in kinds}
+        found = {kind: self.budget(kind) for kind in kinds}
+        if self.epsilon is not None and self.epsilon <= sampling_error.LARGEST_PURE_BUDGET:
+            found["pure"] = Budget.pure(self.epsilon)
+        return found
 
 
 BUDGET_PARAMETERS = frozenset(BudgetOptions.model_fields) - {"delta"}
@@ -147,7 +185,7 @@ class AccountBudget(BudgetOptions):
     accepts: str | None = option(
         None,
         "What the account pays for: 'gaussian' noise only, which buys more of it for the same epsilon; 'any' proven "
-        "mechanism; 'unproven', for claims as well.",
+        "mechanism; 'pure' epsilon alone, which adds up; 'unproven' or 'unproven-pure', for claims as well.",
         default_text="what the account, the lineage or the mechanism needs",
         panel=OTHER_TERMS,
     )
@@ -172,9 +210,10 @@ class PacedBudget(AccountBudget):
 
     def paced(self, accepts: str, before: Budget | None = None) -> Budget:
         """Return the budget with its refill, or with the one that it had before. accepts: unless that is given."""
-        budget = self.budget(self.accepts or accepts)
+        budget = self.budget(self.accepting(self.accepts, accepts))
         if self.refill is None:
-            return replace(budget, refill=before.refill if before is not None else None)
+            kept = before.refill if before is not None and before.currency is budget.currency else None
+            return replace(budget, refill=kept)
         if self.refill == "none":
             return budget
         return replace(budget, refill=Refill.parse(self.refill, budget.accepts))
@@ -190,13 +229,32 @@ def journals_folder() -> Path:
     return state_folder() / "journals"
 
 
-def ledger_location(given: str | None) -> str:
-    """Return the URL or folder to open the ledger at: as given, else as the configuration's file says."""
-    if given is None:
-        # Most commands run without reading a file.
-        from dpserve.configuration import ledger_in_file
+def open_ledger(
+    ledger: str | None, replicas: int | None, *, journals: Path | None = None, rehearsal: bool = False
+) -> AbstractAsyncContextManager[Ledger]:
+    """Return the ledger, opened for as long as its context lasts; whatever opens an owner's ledger calls this.
 
-        given = ledger_in_file()
+    ledger, replicas: None for what the environment says, or else the configuration's file.
+    """
+    location = ledger_location(ledger)
+    if "://" not in location:
+        if replicas:
+            raise WrongOption("ledger_replicas", f"is 0 for the embedded ledger, which has no replicas, not {replicas}")
+        replicas = 0
+    elif replicas is None:
+        # Most commands run without reading a file.
+        from dpserve.configuration import stated_replicas
+
+        replicas = stated_replicas()
+    return Ledger.open(location, replicas=replicas, journals=journals, rehearsal=rehearsal)
+
+
+def ledger_location(given: str | None) -> str:
+    """Return the URL or folder to open the ledger at: as given, else as the environment or the file says."""
+    if given is None:
+        from dpserve.configuration import stated_ledger
+
+        given = stated_ledger()
     if given is None:
         return str(state_folder() / "ledger")
     if not given or (":" in given and "://" not in given):
@@ -237,6 +295,13 @@ def release_names(incomplete: str) -> list[str]:
     return [name for name in PAY_ONCE if name.startswith(incomplete)]
 
 
+def objective_names(incomplete: str) -> list[str]:
+    """Return the objectives that `train` minimises."""
+    from training.kinds import OBJECTIVES
+
+    return [name for name in OBJECTIVES if name.startswith(incomplete)]
+
+
 def form_names(incomplete: str) -> list[str]:
     """Return the forms that `export` writes."""
     from training.export.files import FORMS
@@ -269,11 +334,11 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _from_ledger(ctx: typer.Context, read: Callable[[Ledger], Awaitable[list[str]]]) -> list[str]:
     async def ask(location: str) -> list[str]:
-        async with asyncio.timeout(_PATIENCE), Ledger.open(location) as ledger:
+        async with asyncio.timeout(_PATIENCE), open_ledger(location, ctx.params.get("ledger_replicas")) as ledger:
             return await read(ledger)
 
     try:
-        location = ledger_location(ctx.params.get("ledger") or os.environ.get("DPSERVE_LEDGER"))
+        location = ledger_location(ctx.params.get("ledger") or None)
         if "://" not in location and not Path(location).exists():
             return []  # and looking makes none
         return asyncio.run(ask(location))

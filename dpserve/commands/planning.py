@@ -1,7 +1,9 @@
 """`dpserve plan`: what a budget buys, before training and after it.
 
-No private record is read: an accuracy comes from rows that the owner declares public, from a distribution of
-margins that the owner gives, or, before training, from what was measured on public sets.
+No private record is read: an accuracy comes from a distribution of margins that the owner gives, from heads trained on
+rows that the owner declares public, or from what was measured on public sets. A metered bundle's exact answers are
+private, whoever's rows they are about: an accuracy of theirs, or a price chosen by it, tells neighbouring sets apart.
+So they are scored only where an option says that this is outside the guarantee.
 """
 
 import json
@@ -16,20 +18,20 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Accepts, Budget
+from accounting.currency import EPSILON
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
-from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, image_shape, schema_alone
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, image_shape, schema_alone
 from training.bundle import load_bundle
 from training.data.declared import parse_classes
 from training.data.records import Records
 from training.errors import TrainingError, WrongOption
 from training.feature_maps import NORM_BOUND, UNIT_ROWS
 from training.kinds import PAY_ONCE, tier_prices
-from training.lineage import KnownRecords
 from training.planning import rules
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
@@ -39,10 +41,13 @@ from training.planning.options import OPTIONS
 from training.planning.recommendation import Recommendation, by_rule, by_simulation
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
 from training.schema import Schema, declaration_of
+from training.sensitivity import Convexity
 
 BEFORE = "Before training"
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
+EXACT = "--score-outside-the-guarantee"
+"""The option that scores a metered bundle's exact answers: its name says what comes of it."""
 
 _POINTS = 41
 _MOST_QUERIES = 1_000_000
@@ -58,7 +63,7 @@ class PlanOptions(FileOptions):
     public: str | None = option(
         None,
         "A table or FILE.npz of labelled rows that you declare public, of which none was trained on; or 'digits', the "
-        "digits held out of training. Bounds and classes are the bundle's.",
+        "digits held out of training. Before training: simulates on them.",
     )
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
     bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
@@ -66,6 +71,8 @@ class PlanOptions(FileOptions):
     n: int | None = option(None, "How many records, about.", "--n", panel=BEFORE)
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
+    alpha: float | None = option(None, "With --lam: of the convexified objective, and --least-records.", panel=BEFORE)
+    least_records: int | None = option(None, "n_min of the convexified objective.", panel=BEFORE, ge=2)
     norm: float = option(NORM_BOUND, "R, the bound of the features' norm.", panel=BEFORE)
     outside: str | None = option(
         None,
@@ -74,6 +81,12 @@ class PlanOptions(FileOptions):
         OUTSIDE,
         panel=BEFORE,
         metavar="FILE",
+    )
+    exact: bool = option(
+        False,
+        "With a bundle and --public: score the bundle's exact answers. What it prints, and a price or a mechanism "
+        "chosen by it, tells about the private records and is covered by no guarantee and no budget.",
+        EXACT,
     )
     schema_file: Path | None = SCHEMA(panel=BEFORE)
     image_shape: str | None = IMAGE_SHAPE(panel=BEFORE)
@@ -93,6 +106,14 @@ class PlanOptions(FileOptions):
         """Return the schema, if there is one. Raises WrongOption beside what it takes the place of."""
         return schema_alone(self.schema_file, class_names=self.class_names, bounds=self.bounds, classes=self.classes)
 
+    def convexity(self) -> Convexity | None:
+        """Return the choices of the convexified objective; None for the sum of losses. Raises WrongOption."""
+        if (self.alpha is None) != (self.least_records is None):
+            raise WrongOption("alpha", "and --least-records go together")
+        if self.alpha is not None and self.lam is None:
+            raise WrongOption("alpha", "goes with --lam and --classes")
+        return None if self.alpha is None or self.least_records is None else Convexity(self.alpha, self.least_records)
+
     def rows(self, schema: Schema | None) -> Records | None:
         """Read the rows to simulate on before training, public or private; None for none."""
         if self.public and self.outside:
@@ -106,9 +127,12 @@ class PlanOptions(FileOptions):
                 "declare the class names of the rows with --class-names a,b,..., or give their --schema"
             )
         flag = "--public" if self.public else OUTSIDE
-        return self.read(
+        found = self.read(
             source, flag, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema
         )
+        if self.public and source != "digits":
+            check_public(found, source)
+        return found
 
 
 def plan(
@@ -128,8 +152,10 @@ def plan(
     """
     check_files(plot)
     budgets = budget.budgets()
+    if given.exact and not (bundle and given.public):
+        raise WrongOption(EXACT[2:], "goes with a bundle and --public rows, which its exact answers are scored on")
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        _plan_before_training(budgets["gaussian"], given, as_json=as_json)
+        _plan_before_training(budgets, given, as_json=as_json)
         return
     before = (given.outside, given.bounds, given.clip, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
@@ -153,6 +179,7 @@ def plan(
         sample=head.sample,
         halfway=halfway,
     )
+    found = found.model_copy(update={"price_of_alpha": head.price_of_alpha})
     if plot is not None and head.sample is not None:
         plot_accuracy(plot, budgets, head.sample, found)
     if as_json:
@@ -164,17 +191,23 @@ def plan(
 def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
     if given.n is not None or given.lam is not None or given.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
+    for name in ("alpha", "least_records"):
+        if getattr(given, name) is not None:
+            raise WrongOption(name, "is the bundle's own: leave it out")
     head = load_bundle(bundle)
     planned = PlannedHead.of(head)
     if not given.public:
         return planned
-    X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
-    known, lineage = KnownRecords(options.state_folder()), head.certificate.lineage
-    if records is not None and (shared := known.among(known.digests(records)).get(lineage, (0,))[0]):
-        raise TrainingError(
-            f"{given.public} holds private records of the bundle's lineage, {shared:,} of its rows: an accuracy on "
-            "them is not covered by any budget. Put rows that are public into a file of their own"
+    if not given.exact:
+        raise WrongOption(
+            "public",
+            "would score the bundle's exact answers, which tell about single private records, as would a price chosen "
+            "by them, which everybody sees. Leave the bundle out to simulate on these rows, or give --margins; or add "
+            f"{EXACT}",
         )
+    X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
+    if records is not None:
+        check_public(records, given.public)
     return replace(planned, sample=sample_of(head, X, y, given.public))
 
 
@@ -183,23 +216,39 @@ def _of_numbers(given: PlanOptions) -> PlannedHead:
         raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
     if given.public is not None:
         raise WrongOption("public", "needs a bundle, whose answers it scores")
-    return PlannedHead.of_numbers(given.n, given.lam, given.norm, given.classes)
+    return PlannedHead.of_numbers(given.n, given.lam, given.norm, given.classes, given.convexity())
+
+
+def _print_sensitivity(console: Console, found: Plan) -> None:
+    if found.sensitivity is not None:
+        console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
+    if found.price_of_alpha is not None:
+        console.print(
+            f"Price of alpha: {found.price_of_alpha:.4g} times the sensitivity, and the noise, of the plain sum of "
+            "losses with the same Lambda.",
+            highlight=False,
+        )
+
+
+def _print_budgets(console: Console, found: Plan) -> None:
+    for budget in found.budgets:
+        held = f"epsilon = {budget.epsilon:.4g}"
+        if budget.rho is None:
+            held += ", pure: a stronger promise than with a delta" if found.delta > budget.delta else ", pure"
+        else:
+            held = f"rho = {budget.rho:.6g}, {held} at delta = {found.delta:g}"
+        console.print(f"A budget that accepts {budget.accepts!r} charges: {held}.", highlight=False)
 
 
 def _print_plan(console: Console, found: Plan) -> None:
-    for budget in found.budgets:
-        console.print(
-            f"A budget that accepts {budget.accepts!r} charges: rho = {budget.rho:.6g}, epsilon = "
-            f"{budget.epsilon:.4g} at delta = {found.delta:g}.",
-            highlight=False,
-        )
-    if found.sensitivity is not None:
-        console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    table = folding("mechanism", "noise multiplier", "queries", "accuracy")
+    _print_budgets(console, found)
+    _print_sensitivity(console, found)
+    table = folding("mechanism", "--accepts", "noise multiplier", "queries", "accuracy")
     table.add_column("price of a row", overflow="fold", no_wrap=True)
     for each in found.options:
         table.add_row(
             each.mechanism,
+            each.accepts,
             "-" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}",
             f"{each.queries:,}",
             "-" if each.accuracy is None else f"{each.accuracy:.4f}",
@@ -216,6 +265,11 @@ def _print_plan(console: Console, found: Plan) -> None:
         console.print(
             f"Accuracy on {found.accuracy_from}; without noise it would be {found.noiseless_accuracy:.4f}.",
             highlight=False,
+        )
+    if found.outside_the_guarantee:
+        console.print(
+            "No guarantee covers these figures, and no budget pays for them: keep them to yourself. A price or a "
+            "mechanism chosen by them tells about single private records, and everybody sees both of a served model.",
         )
     for line in _worth(found):
         console.print(line, highlight=False)
@@ -256,25 +310,31 @@ def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicS
     queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
     with figure(path) as axes:
         for mechanism in MECHANISMS:
-            budget = accepted_by(mechanism, budgets)
-            if budget is not None:
-                axes.plot(queries, accuracy_by_queries(mechanism, budget, sample, queries), label=mechanism)
+            for budget in accepted_by(mechanism, budgets):
+                pure = ", pure" * (budget.currency is EPSILON)
+                accuracies = accuracy_by_queries(mechanism, budget, sample, queries)
+                axes.plot(queries, accuracies, label=mechanism + pure)
         if plan.noiseless_accuracy is not None:
             axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
         axes.set_xscale("log")
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("queries that the budget pays for")
         axes.set_ylabel("expected accuracy")
-        axes.set_title(f"epsilon = {plan.budgets[0].epsilon:.3g} at delta = {plan.delta:g}", fontsize="medium")
+        title = f"epsilon = {plan.budgets[0].epsilon:.3g} at delta = {plan.delta:g}"
+        axes.set_title(title + "; outside the guarantee" * plan.outside_the_guarantee, fontsize="medium")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
 
 
-def _plan_before_training(budget: Budget, given: PlanOptions, *, as_json: bool) -> None:
+def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions, *, as_json: bool) -> None:
     """Compare the options, recommend one and print why: by simulation where there are rows, or by what was measured."""
+    budget = budgets.get("gaussian")
+    if budget is None:
+        raise WrongOption("delta", "must be above 0: pay-once models have Gaussian noise, which has no pure epsilon")
     if given.queries is not None and given.queries < 1:
         raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
-    schema, n, whole = given.declared_schema(), given.n, budget.picorho
+    given.convexity()
+    schema, n, whole = given.declared_schema(), given.n, budget.limit
     classes, kind = given.classes, None
     rows = given.rows(schema)
     declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
@@ -367,7 +427,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
     budget, found = shown.budget, shown.found
     return {
         "delta": budget.delta,
-        "rho": budget.picorho / PICORHO_PER_RHO,
+        "rho": budget.limit / PICORHO_PER_RHO,
         "asked_queries": shown.queries,
         "accuracy_from": shown.origin,
         "recommended": found.option,
@@ -397,8 +457,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     """Print it."""
     budget, found = shown.budget, shown.found
     console.print(
-        f"The budget is mu = {math.sqrt(2 * budget.picorho / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
-        f"{budget.epsilon_at(budget.picorho):.4g} at delta = {budget.delta:g}.",
+        f"The budget is mu = {math.sqrt(2 * budget.limit / PICORHO_PER_RHO):.4g} for all answers together, epsilon = "
+        f"{budget.epsilon_at(budget.limit):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
     table = Table("option", "the budget pays for", "accuracy", "spread", "log loss", "seeds")

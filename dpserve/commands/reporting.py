@@ -67,10 +67,14 @@ class ReportOptions(Options):
         from audit import reports
 
         reports.write(report, html_file=self.html, png_file=self.png)
-        _print(report, as_json=self.as_json)
+        self.print_report(report)
         if self.as_json and name is not None:
             _keep_verdict(name, report)
         sys.exit(report.exit_status)
+
+    def print_report(self, report: "Report") -> None:
+        """Print the report as text, or as JSON."""
+        _print(report, as_json=self.as_json)
 
 
 def refuse(context: typer.Context, where: str, *parameters: str) -> None:
@@ -93,12 +97,24 @@ def stored(resume: Path | None, *others: ModuleType) -> "Iterator[ResultStore]":
         yield ResultStore(Path(folder), {"code": code_digest(*others)})
 
 
-def _print(report: "Report", *, as_json: bool) -> None:
-    """Print the report.
+@contextmanager
+def excusing_a_closed_pipe() -> Iterator[None]:
+    """Let the reader of stdout stop before its end, as `head` does: the rest is dropped.
 
-    Where the reader stops before its end, as `head` does, the rest is dropped: what follows, the exit status
-    above all, does not depend on it.
+    What follows, the exit status above all, does not depend on it.
     """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is in the buffer is flushed once more at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _print(report: "Report", *, as_json: bool) -> None:
+    """Print the report."""
     from rich.console import Console
 
     from audit import reports
@@ -109,17 +125,11 @@ def _print(report: "Report", *, as_json: bool) -> None:
         def on_broken_pipe(self) -> None:
             raise
 
-    try:
+    with excusing_a_closed_pipe():
         if as_json:
             typer.echo(reports.as_json(report))
         else:
             reports.print_text(report, Unexcused())
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is in the buffer is flushed once more at the end.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _keep_verdict(name: str, report: "Report") -> None:

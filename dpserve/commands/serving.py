@@ -8,7 +8,7 @@ import typer
 from dpserve import configuration
 from dpserve.commands import options
 from dpserve.commands.command import Group
-from dpserve.serving import ConfiguredService, grpc_port_of
+from dpserve.serving import ConfiguredService, take_grpc_port
 from dpserve.settings import ServeSettings
 from service.telemetry import logs
 
@@ -23,7 +23,8 @@ def serve(settings: ServeSettings) -> None:
     """
     checked = settings.checked()
     logs.configure(checked.log_format)
-    ConfiguredService(checked, grpc_port_of(checked)).run()
+    taken = take_grpc_port(checked)
+    ConfiguredService(checked, None if taken is None else taken.getsockname()[1]).run(taken)
 
 
 @config.command("show", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
+from dpserve.commands.options import state_folder
 from training import hog
 from training.certificate import ModelCertificate
 from training.columns import Columns
@@ -21,6 +22,7 @@ from training.data.npz_file import read_npz
 from training.data.records import Floats, Records
 from training.errors import DataError, TrainingError, WrongOption
 from training.hog import Shape
+from training.lineage import KnownRecords, equal_columns
 from training.schema import Schema, read_schema, schema_of
 from training.schema import draft as drafted
 
@@ -78,6 +80,12 @@ class FileOptions(RowOptions):
     """How labelled rows are read: a table, or NPZ."""
 
     where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
+    id: str | None = option(
+        None,
+        "Of a table: a column with a key of each record, or of its person. It is no feature: by it records are found "
+        "again in another lineage however they are written, and people with equal rows are told apart.",
+        panel=READING,
+    )
 
     def read(
         self,
@@ -91,20 +99,22 @@ class FileOptions(RowOptions):
         schema: Schema | None = None,
         unit: str | None = None,
         engine: str = LOCAL,
+        missing: Sequence[str] = (),
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
 
         flag: the option that names it.
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
         or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units.
-        engine: where the records shall be. Raises TrainingError for a file of another kind and for rows that break the
-        declaration.
+        engine: where the records shall be. missing: what a table's missing values become. Raises TrainingError for a
+        file of another kind and for rows that break the declaration.
         """
         is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
         if engine != LOCAL and (not isinstance(source, str) or source == "digits" or is_npz):
             raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
-        if unit is not None and (source == "digits" or is_npz):
-            raise TrainingError("--unit names a column of a table: digits and .npz files have none")
+        for option_of_tables, given in (("unit", unit), ("id", self.id), ("missing", missing)):
+            if given and (source == "digits" or is_npz):
+                raise TrainingError(f"--{option_of_tables} is for a table with named columns, not digits or .npz files")
         if source == "digits":
             return load_digits().train
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
@@ -121,6 +131,8 @@ class FileOptions(RowOptions):
                 show(f"{records:,} records", share)
 
             shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
+            shared["missing"] = tuple(missing)
+            shared["id_column"] = self.id
             reader: Callable[..., Records]
             if schema is not None:
                 reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
@@ -144,8 +156,10 @@ class FileOptions(RowOptions):
         class_names: str | None,
         columns: Columns = (),
         flag: str = "--public",
+        unit: str | None = None,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
+        unit: as for `read`.
 
         flag: the option that names the source. class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
@@ -159,32 +173,75 @@ class FileOptions(RowOptions):
             classes=classes,
             values=values,
             bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+            unit=unit,
         )
 
-    def read_for(self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None) -> Records:
+    def read_for(
+        self,
+        certificate: ModelCertificate,
+        source: str,
+        flag: str,
+        class_names: str | None,
+        unit: str | None = None,
+    ) -> Records:
         """Read rows by the declaration of a model, as `read_like`."""
         feature_map = certificate.feature_map
         names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
         return self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
         )
 
     def read_held_out(
-        self, certificate: ModelCertificate, source: str, flag: str, class_names: str | None
+        self,
+        certificate: ModelCertificate,
+        source: str,
+        flag: str,
+        class_names: str | None,
+        unit: str | None = None,
     ) -> tuple[Floats, Integers, Records | None]:
         """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
 
-        source: 'digits', those that were kept out of training, or as for `read`. Raises TrainingError.
+        source: 'digits', those that were kept out of training, or as for `read`. unit: the column of units, which the
+        rows must have. Raises TrainingError.
         """
         if source == "digits":
+            if unit is not None:
+                raise TrainingError(f"digits have no column {unit!r}, by which the model knows its units: name a table")
             digits = load_digits()
             declared = digits.train.declaration
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
                 raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
             return digits.held_out_rows, digits.held_out_labels, None
-        records = self.read_for(certificate, source, flag, class_names)
+        records = self.read_for(certificate, source, flag, class_names, unit)
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
+
+
+def check_public(rows: Records, source: str) -> None:
+    """Raise TrainingError where rows that are declared public are private records of any lineage.
+
+    Rows like the private ones equal some of them by chance in the columns that are used: as many as chance explains are
+    said, and taken. All of them are not: where a few values are all there is, chance and a copy look alike.
+    """
+    known = KnownRecords(state_folder())
+    digests = known.digests(rows)
+    for lineage, each in known.among(digests).items():
+        said = f"{source} holds private records of the lineage {lineage!r}"
+        columns = equal_columns(each, len(rows)) * bool(each.features)
+        if each.certain or each.features == len(rows):
+            by_names = (
+                "" if each.certain else "; where chance alone makes all of them equal, --id on both sides tells so"
+            )
+            keys = f", {each.units:,} of its keys or units" * bool(each.units)
+            raise TrainingError(
+                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them is not covered "
+                f"by any budget. Put rows that are public into a file of their own{by_names}"
+            )
+        typer.echo(
+            f"Warning: perhaps {said}{columns}. Chance can explain that many, which are then other people's. "
+            "If they are the same records, what is computed from them is covered by no budget.",
+            err=True,
+        )
 
 
 @app.command()
@@ -194,6 +251,7 @@ def draft(
     out: Path = option(Path("schema.json"), "The new schema: a .json or a .toml file."),
     label: str = option("label", "The column of classes."),
     unit: str | None = option(None, "The column of privacy units, which a schema does not describe."),
+    id: str | None = option(None, "The column of keys of records, or of people: nor does it describe that one."),  # noqa: A002
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
@@ -207,7 +265,10 @@ def draft(
         raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
     if unit is not None and (unit == label or unit not in table.names):
         raise DataError(f"{data} has no column {unit!r} beside its classes: name the column of units with --unit")
-    described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name != unit]
+    if id is not None and (id == label or id not in table.names):
+        raise DataError(f"{data} has no column {id!r} beside its classes: name the column of keys with --id")
+    no_fields = (unit, id)
+    described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name not in no_fields]
     content, missing = drafted(described, label)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
     try:

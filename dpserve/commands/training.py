@@ -1,17 +1,16 @@
 """`dpserve train` and `dpserve train-published`, and what they say comes next."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import typer
 
-from accounting.ledger import Ledger, LedgerError, UnknownLineage
+from accounting.ledger import LedgerError, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console
-from dpserve.commands.options import ledger_location
+from dpserve.commands.options import ledger_location, open_ledger
 from dpserve.commands.tables import LOCAL
 from dpserve.train_options import NewBundle, TrainOptions
 from dpserve.trainer import train as train_model
@@ -115,19 +114,20 @@ async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
 
     Raises CannotServe where the lineage's cannot pay for a release.
     """
-    location = ledger_location(os.environ.get("DPSERVE_LEDGER"))
+    location = ledger_location(None)
     if "://" not in location and not Path(location).exists():
         return False, []  # and looking makes none
-    async with Ledger.open(location) as ledger:
+    async with open_ledger(location, None) as ledger:
         others = [each.lineage for each in await ledger.lineages() if each.lineage != certificate.lineage]
         try:
-            await ledger.lineage(certificate.lineage)
+            account = await ledger.lineage(certificate.lineage)
         except UnknownLineage:
             return False, others
-        if isinstance(certificate, ReleaseCertificate):
-            # Who trains without a ledger should not wait for what serves.
-            from service.opening import check_release
+        # Who trains without a ledger should not wait for what serves.
+        from service.opening import check_release, check_unit
 
+        check_unit(account, certificate.unit)
+        if isinstance(certificate, ReleaseCertificate):
             await check_release(ledger, certificate)
     return True, others
 

@@ -10,11 +10,12 @@ cookie; beyond that, what a browser says comes from elsewhere is refused.
 """
 
 import asyncio
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -24,9 +25,10 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from accounting.budgets import MEASURES, Accepts, Budget, Refill
+from accounting.budgets import MEASURES, Accepts, Budget, Refill, currency_of
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
+    RAISED_AFTER_ANSWERS,
     SCOPES,
     Account,
     ActRefused,
@@ -40,6 +42,7 @@ from accounting.ledger import (
     UnknownGroup,
     UnknownKey,
     UnknownLineage,
+    WouldBeDone,
     check_within,
     expiry,
     key_digest,
@@ -47,7 +50,6 @@ from accounting.ledger import (
 )
 from accounting.ledger.export import export
 from accounting.losses import Cost
-from accounting.picorho import to_rho
 from accounting.report import AccountState
 from service.http.problems import Problem, ProblemType
 from service.http.requests import Bodies
@@ -57,8 +59,8 @@ _DAY = 86400
 _LONGEST_NAME = 256
 _Parsed = TypeVar("_Parsed")
 
-Known = Callable[[str], tuple[Cost | None, str | None]]
-"""Returns of a lineage what the next row costs, and the column of privacy units."""
+Price = Callable[[str], Cost | None]
+"""Returns of a lineage what the next row costs."""
 
 Text = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 
@@ -88,9 +90,9 @@ class _Said(BaseModel):
         int | None, Field(ge=0, description="the newest act that you know of: after another one this is refused")
     ] = None
 
-    def on(self, ledger: Ledger) -> Ledger:
-        """Return the ledger, whose acts will say who does this and why. Raises ValueError."""
-        return ledger.acting(self.by, self.why, after=self.after_act)
+    def on(self, ledger: Ledger, *, dry: bool = False) -> Ledger:
+        """Return the ledger, whose acts will say who does this and why; a dry run does none. Raises ValueError."""
+        return ledger.acting(self.by, self.why, after=self.after_act, dry=dry)
 
 
 class OwnerAct(_Said, ABC):
@@ -100,19 +102,21 @@ class OwnerAct(_Said, ABC):
     async def _plan(self, ledger: Ledger) -> _Plan:
         """Return what the act means. Raises what `refusing` knows."""
 
-    async def done(self, ledger: Ledger, known: Known, *, dry: bool) -> "ActOut":
+    async def done(self, ledger: Ledger, price_of: Price, *, dry: bool) -> "ActOut":
         """Do the act, or say of it what it would mean."""
-        newest = (await ledger.lineage(self.lineage)).newest_act  # what is done from here on must be noticed
-        plan = await self._plan(self.on(ledger))
+        whole = await ledger.lineage(self.lineage)
+        newest = whole.newest_act  # what is done from here on must be noticed
+        plan = await self._plan(self.on(ledger, dry=dry))
         before = after = secret = None
+        with suppress(WouldBeDone):
+            await plan.do()
         if dry:
-            price, unit = known(self.lineage)
+            price, unit = price_of(self.lineage), whole.unit or None
             before, after = [
                 None if state is None else await asyncio.to_thread(explain_account, state, price=price, unit=unit)
                 for state in (plan.before, plan.after)
             ]
         else:
-            await plan.do()
             newest, secret = (await ledger.lineage(self.lineage)).newest_act, plan.secret
         return ActOut(
             done=not dry,
@@ -146,12 +150,14 @@ class _Budgeted(OwnerAct):
         like: has the delta and the kind of what states none.
         """
         given = {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
-        kind, delta = self.accepts or like.accepts, self.delta or like.delta
+        kind, delta = self.accepts or like.accepts, self.delta
+        if delta is None:
+            delta = like.delta if currency_of(kind) is currency_of(like.accepts) else 0.0
         if len(given) > 1 or (not given and before is None):
             raise ValueError(f"state a budget by one of {', '.join(MEASURES)}")
-        limit = before.picorho if before is not None else 0
-        for name, value in given.items():
-            limit = Budget.stated(name, value, delta, kind).picorho
+        stated = [Budget.stated(name, value, delta, kind) for name, value in given.items()]
+        limit = stated[0].limit if stated else before.limit if before is not None else 0
+        delta = stated[0].delta if stated else delta
         refill = None if before is None else before.refill
         if self.refill is not None:
             refill = None if self.refill == "none" else Refill.parse(self.refill, kind)
@@ -236,21 +242,20 @@ class SetBudget(_Budgeted):
         before, budget = account.budget, self.budget(account.budget, account.budget)
         check_within(name, budget, above)
         raises = budget.lets_more(before)
-        if raises:
+        if account.raised_after_answers(budget):
+            meaning = f"More may then be learnt about every record. {RAISED_AFTER_ANSWERS}"
+        elif raises:
             meaning = "More may then be learnt about every record, or sooner."
-        elif budget.picorho < account.spent:
+        elif budget.limit < account.spent:
             meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
         else:
             meaning = "What is spent stays spent."
         words = (
-            f"The budget of {name} goes from rho = {to_rho(before.picorho):.6g} to rho = "
-            f"{to_rho(budget.picorho):.6g}{_paced(budget)}. {meaning}"
+            f"The budget of {name} goes from {before.currency.words(before.limit)} to "
+            f"{budget.currency.words(budget.limit)}{_paced(budget)}. {meaning}"
         )
-        # A refill that it had not begins with the next charge.
-        begun = budget.refill is not None and before.refill == budget.refill
-        changed = replace(account, budget=budget, before=account.before if begun else account.spent)
         change = partial(ledger.set_budget, self.lineage, budget, client=self.client, group=self.group)
-        return _Plan(words, change, raises, account.state, changed.state)
+        return _Plan(words, change, raises, account.state, account.changed(budget).state)
 
 
 class _OfClient(OwnerAct):
@@ -358,12 +363,12 @@ def _named(account: ClientAccount, key: str) -> bytes:
 
 def _paced(budget: Budget) -> str:
     refill = budget.refill
-    return "" if refill is None else f", and rho = {to_rho(refill.picorho):.6g} of it in each {refill.period}"
+    return "" if refill is None else f", and {budget.currency.words(refill.amount)} of it in each {refill.period}"
 
 
 def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:
     """Return the state of an account before it is opened."""
-    left = budget.picorho if budget.refill is None else min(budget.picorho, budget.refill.picorho)
+    left = budget.limit if budget.refill is None else min(budget.limit, budget.refill.amount)
     return AccountState((), budget, left=left, scope=scope, group=group)
 
 
@@ -397,7 +402,7 @@ class ActOut(BaseModel):
     key_id: str | None = None
 
 
-def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> None:
+def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) -> None:
     """Add the routes that act. owner: the dependencies that let the owner alone pass."""
     bodies = Bodies()
 
@@ -407,7 +412,7 @@ def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> No
             raise _invalid("send JSON, as application/json", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         body = await bodies.read(request.scope, request.receive, _LARGEST_BODY)
         try:
-            return adapter.validate_json(body)
+            parsed = adapter.validate_json(body)
         except ValidationError as error:
             # Not what was sent, which may be what somebody took for a field of a key.
             first = error.errors(include_input=False, include_url=False)[0]
@@ -415,6 +420,8 @@ def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> No
             raise _invalid(f"{named}: {first['msg'].lower()}") from None
         finally:
             bodies.release(body)
+        json.loads(body, object_pairs_hook=_fields_once)
+        return parsed
 
     @app.post(
         "/api/acts",
@@ -430,7 +437,7 @@ def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> No
         given = await read(request, _ACT)
         response.headers["Cache-Control"] = "no-store"
         with refusing():
-            return await given.done(ledger, known, dry=dry_run)
+            return await given.done(ledger, price_of, dry=dry_run)
 
     @app.post(
         "/api/trail",
@@ -454,6 +461,12 @@ def add_acts(app: FastAPI, ledger: Ledger, known: Known, owner: list[Any]) -> No
         return StreamingResponse(
             all_lines(), media_type=kind, headers={"Content-Disposition": named, "Cache-Control": "no-store"}
         )
+
+
+def _fields_once(fields: list[tuple[str, Any]]) -> None:
+    """Raise a 422 problem for an object with a field twice: whoever looked at it before may have read another one."""
+    if len({name for name, _ in fields}) != len(fields):
+        raise _invalid("the body has a field more than once")
 
 
 def _described(*models: type[BaseModel]) -> dict[str, Any]:

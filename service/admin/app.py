@@ -34,6 +34,8 @@ from service.http.app import add_problem_handlers
 from service.http.authentication import authorization_of, bearer
 from service.http.middleware import RequestMiddleware
 from service.http.problems import Problem, ProblemType
+from service.http.protocol import BoundedHttp
+from service.http.requests import check_parameters
 from service.http.schemas import PROBLEM_RESPONSES, Json
 from service.models import Models
 from service.page.assets import add_page
@@ -58,10 +60,14 @@ class AccountOut(BaseModel):
 
 
 class LineageOut(AccountOut):
-    """One lineage: what all of its clients together may learn. served: whether by a model of this service."""
+    """One lineage: what all of its clients together may learn. served: whether by a model of this service.
+
+    unit: the column of privacy units, empty for one record; null before the lineage's first model.
+    """
 
     lineage: str
     served: bool
+    unit: str | None
     newest_receipt: int
 
 
@@ -99,12 +105,15 @@ class GroupOut(AccountOut):
 
 
 class SpendingOut(BaseModel):
-    """What was spent over time, and by the clients who spent the most. Each point: seconds since the epoch, and rho.
+    """What was spent over time, and by the clients who spent the most. Each point: seconds since the epoch, and amount.
 
-    complete: whether all receipts were read; if not, ask again.
+    Amounts are in what the account counts: the lineage's `currency`, and a client's of `currencies`. complete: whether
+    all receipts were read; if not, ask again.
     """
 
     complete: bool
+    currency: Literal["rho", "epsilon"]
+    currencies: dict[str, Literal["rho", "epsilon"]]
     lineage: list[tuple[float, float]]
     clients: dict[str, list[tuple[float, float]]]
 
@@ -152,21 +161,26 @@ async def admin_port(
     app = FastAPI(
         title="dpserve admin",
         version=version("dpserve"),
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,  # a route of FastAPI's own, which has no dependencies
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
+        dependencies=[Depends(check_parameters)],
     )
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document() -> dict[str, Any]:
+        return app.openapi()
+
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(admin.digest))]
     _add_account_routes(app, models, ledger, owner)
-    add_acts(app, ledger, partial(_known, models), owner)
+    add_acts(app, ledger, partial(_price, models), owner)
     _add_watching_routes(app, admin, models, throughput, owner)
     _add_metrics(app, admin, models, ledger, counts)
     add_page(app, "owner")
     add_problem_handlers(app)
     config = uvicorn.Config(
         RequestMiddleware(app, count=metrics.count_owners, log=log),
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -212,12 +226,6 @@ def _price(models: Models, lineage: str) -> Cost | None:
     return prices.pop() if len(prices) == 1 else None
 
 
-def _known(models: Models, lineage: str) -> tuple[Cost | None, str | None]:
-    """Return what the next row of a lineage costs, and the column of privacy units, where all of its models agree."""
-    units = {predictor.unit for predictor in models.of_lineage(lineage)}
-    return _price(models, lineage), units.pop() if len(units) == 1 else None
-
-
 def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
     async def known(lineage: str) -> str:
         if lineage not in await ledger.lineage_names():
@@ -241,6 +249,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                 LineageOut(
                     lineage=each.lineage,
                     served=bool(models.of_lineage(each.lineage)),
+                    unit=each.unit,
                     newest_receipt=each.newest_receipt,
                     **out(each),
                 )
@@ -287,9 +296,10 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
     async def receipts(lineage: Known, after: AfterReceipt = 0, count: Count = 100) -> Response:
         """Each with whose request it was for, and what the lineage was charged for it."""
         found = await ledger.receipts(lineage, after=after, count=count + 1)
+        currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(found, count, lambda receipt: receipt.sequence)
         listed = [
-            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, each.lineage_total))
+            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, currency))
             | {"client": each.client}
             for each in page
         ]
@@ -309,6 +319,8 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         most = sorted(found.clients, key=lambda client: (-found.clients[client].total, client))[:count]
         return SpendingOut(
             complete=complete,
+            currency=found.lineage.currency.name,
+            currencies={client: found.clients[client].currency.name for client in most},
             lineage=found.lineage.listed,
             clients={client: found.clients[client].listed for client in most},
         )

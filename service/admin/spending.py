@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from accounting.currency import RHO, Currency
 from accounting.ledger import Ledger, Receipt
-from accounting.picorho import to_rho
 
 _PAGE = 1000
 _PAGES = 20
@@ -13,25 +13,28 @@ _MOST_POINTS = 400
 
 @dataclass
 class Course:
-    """What one account has spent so far, as time goes: (seconds since the epoch, picorho), oldest first.
+    """What one account has spent so far, as time goes: (seconds since the epoch, amount), oldest first.
+
+    Amounts are in 1e-12 of `currency`, what the account counts.
 
     Of more points than `_MOST_POINTS` every other one is left out; the newest stays, so that the total is exact.
     """
 
+    currency: Currency = RHO
     total: int = 0
     points: list[tuple[float, int]] = field(default_factory=list)
 
-    def add(self, time: float, picorho: int) -> None:
+    def add(self, time: float, amount: int) -> None:
         """Count a charge."""
-        self.total += picorho
+        self.total += amount
         self.points.append((time, self.total))
         if len(self.points) > _MOST_POINTS:
             self.points = self.points[::-2][::-1]
 
     @property
     def listed(self) -> list[tuple[float, float]]:
-        """The points, in rho."""
-        return [(time, to_rho(total)) for time, total in self.points]
+        """The points, in units of the currency."""
+        return [(time, self.currency.value(total)) for time, total in self.points]
 
 
 @dataclass
@@ -47,18 +50,24 @@ class Spending:
 
         A store that was restored may have other receipts under the same numbers: then it is read anew.
         """
+        whole, clients, _ = await ledger.snapshot(lineage)
+        counted = {each.client: each.budget.currency for each in clients}
+        self.lineage.currency = whole.budget.currency
         for _ in range(_PAGES):
             after = self.newest.sequence - 1 if self.newest is not None else 0
             page = await ledger.receipts(lineage, after=after, count=_PAGE)
             if self.newest is not None:
                 if not page or page[0].hash != self.newest.hash:
-                    self.newest, self.lineage, self.clients = None, Course(), {}
+                    self.newest, self.lineage, self.clients = None, Course(whole.budget.currency), {}
                     continue
                 page = page[1:]
             for receipt in page:
-                self.lineage.add(receipt.time, receipt.lineage_total)
+                own = self.lineage.currency
+                self.lineage.add(receipt.time, receipt.price_in(own) * receipt.lineage_releases)
                 if receipt.client:
-                    self.clients.setdefault(receipt.client, Course()).add(receipt.time, receipt.total)
+                    own = counted.get(receipt.client, RHO)
+                    course = self.clients.setdefault(receipt.client, Course(own))
+                    course.add(receipt.time, receipt.total_in(course.currency))
             if page:
                 self.newest = page[-1]
             if len(page) < _PAGE - 1:

@@ -5,10 +5,11 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request, Response
 
+from accounting.currency import Currency
 from accounting.explanation import AccountExplanation
 from accounting.ledger import Receipt
-from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
+from service.http.requests import check_parameters
 from service.http.schemas import ClientReceiptOut, Json, ReceiptsOut, answers
 from service.models import Models
 from service.pay_once import HolderExplanation
@@ -33,7 +34,7 @@ def paged(
 
 def add_account_routes(app: FastAPI, models: Models, authentication: Authentication) -> None:
     """Add the account of a model's lineage, and its receipts; of the default model's without a name."""
-    security = [Depends(BEARER)]
+    security = [Depends(BEARER), Depends(check_parameters)]
     of_receipts: Any = {"dependencies": security, "responses": answers(ReceiptsOut)}
     named: Any = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
 
@@ -55,19 +56,22 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
         found = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(found, count, lambda receipt: receipt.number)
-        listed = [receipt_out(each, each.number, each.releases, each.total) for each in page]
+        currency = await predictor.currency(client)
+        listed = [receipt_out(each, each.number, each.releases, currency) for each in page]
         return Json(ReceiptsOut(listed, next_after))
 
 
-def receipt_out(receipt: Receipt, number: int, rows: int, picorho: int) -> ClientReceiptOut:
-    """Return a receipt as an account that it charged for `rows` has it, under its own number."""
+def receipt_out(receipt: Receipt, number: int, rows: int, currency: Currency) -> ClientReceiptOut:
+    """Return a receipt as an account of this currency, charged for `rows`, has it under its own number."""
+    price = receipt.price_in(currency)
     return ClientReceiptOut(
         id=number,
         model_id=receipt.model,
         mechanism=receipt.mechanism,
         charged_rows=rows,
-        price_per_row_rho=to_rho(receipt.price),
-        charged_rho=to_rho(picorho),
+        currency=currency.name,
+        price_per_row=currency.value(price),
+        charged=currency.value(price * rows),
         time=receipt.time,
         hash=receipt.hash.hex(),
     )

@@ -1,5 +1,6 @@
 """Who asks: an API key, hashed on arrival, looked up in the ledger, never logged; or a provider's token."""
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from service.predictor import Caller
 
 if TYPE_CHECKING:
     from service.http.rate_limit import FailedTries, RateLimit
-    from service.http.tokens import Tokens
+    from service.http.tokens import Tokens, Verified
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="API key")
 """Says in the OpenAPI document how to authenticate; `Authentication` does it."""
@@ -92,6 +93,36 @@ class Authentication:
         await self._count(lineage, known.client)
         return known
 
+    async def admit(self, header: RequestHeader, lineages: Collection[str]) -> str:
+        """Return a name of who asks, before it is known of which of these lineages; raise a problem as `caller` does.
+
+        What follows is to ask `payer`, which counts the request.
+        """
+        shown = credential(header.field(b"authorization") or "")
+        if self._tokens is not None and shown.count(".") == _DOTS_OF_A_TOKEN:
+            return (await self._verified(self._tokens, shown, header.peer)).client
+        digest = key_digest(shown)
+        for lineage in lineages:
+            if (client := self._ledger.remembered(lineage, digest)) is not None:
+                return client
+        return await self._look_up(digest, lineages, header.peer)
+
+    async def _look_up(self, digest: bytes, lineages: Collection[str], peer: str) -> str:
+        """Return whose key this is, or raise a problem where it is nobody's in any of these lineages."""
+        if self._failed_tries is not None:
+            await self._failed_tries.check(peer)
+        refusal: Exception = UnknownKey()
+        for lineage in lineages:
+            try:
+                return (await self._ledger.authenticate(lineage, digest, "predict")).client
+            except UnknownKey:
+                continue
+            except (ClientRevoked, KeyExpired, ScopeMissing) as refused:
+                refusal = refused
+        if self._failed_tries is not None and not isinstance(refusal, ScopeMissing):
+            await self._failed_tries.count(peer)
+        raise as_problem(refusal)
+
     async def _count(self, lineage: str, client: str) -> None:
         if self._rate_limit is not None:
             await self._rate_limit.check(lineage, client)
@@ -100,17 +131,20 @@ class Authentication:
         """Return the client that a token names; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
+        token = await self._verified(self._tokens, shown, peer)
+        await self._count(lineage, token.client)
+        if scope not in token.scopes:
+            raise as_problem(ScopeMissing(scope, "token"))
+        return Caller(token.client, expires=token.expires)
+
+    async def _verified(self, tokens: "Tokens", shown: str, peer: str) -> "Verified":
         try:
-            token = await self._tokens.verify(shown)
+            return await tokens.verify(shown)
         except Problem as problem:
             if problem.status is HTTPStatus.UNAUTHORIZED and self._failed_tries is not None:
                 await self._failed_tries.check(peer)
                 await self._failed_tries.count(peer)
             raise
-        await self._count(lineage, token.client)
-        if scope not in token.scopes:
-            raise as_problem(ScopeMissing(scope, "token"))
-        return Caller(token.client, expires=token.expires)
 
     async def _check_client(self, lineage: str, client: str) -> None:
         """Raise a problem unless the ledger knows the client."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
@@ -9,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.budgets import is_unproven
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
-from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
 from service.errors import InvalidRows
 from service.http import npy
@@ -55,12 +56,11 @@ class AnswerFields:
         self._model = predictor.certificate.name
         self._mechanism = predictor.mechanism_name
         self._status = predictor.mechanism_status
-        self._price = predictor.price_per_row.picorho
-        self._price_rho = to_rho(self._price)
+        self._price = predictor.price_per_row
 
     def receipt(self, prediction: Prediction) -> ReceiptOut:
         """Return what a request was charged."""
-        receipt = prediction.receipt
+        receipt, currency = prediction.receipt, prediction.balance.budget.currency
         return ReceiptOut(
             id=receipt.number if receipt else prediction.earlier,
             model=self._model,
@@ -69,21 +69,23 @@ class AnswerFields:
             rows=len(prediction.probabilities),
             charged_rows=prediction.charged_rows,
             replayed_rows=prediction.replayed,
-            price_per_row_rho=self._price_rho,
-            charged_rho=to_rho(prediction.charged),
+            currency=currency.name,
+            price_per_row=currency.value(currency.price(self._price) or 0),
+            charged=currency.value(prediction.charged),
             tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
         )
 
     def budget(self, prediction: Prediction) -> BudgetOut:
         """Return the client's account."""
-        balance = prediction.balance
+        balance, currency = prediction.balance, prediction.balance.budget.currency
         return BudgetOut(
-            limit_rho=to_rho(balance.budget.picorho),
-            spent_rho=to_rho(balance.spent),
-            remaining_rho=to_rho(balance.remaining),
-            queries_left=balance.questions_left(self._price) if self._price else None,
-            unlimited=not self._price,
-            status="unproven" if balance.budget.accepts == "unproven" else "proven",
+            currency=currency.name,
+            limit=currency.value(balance.budget.limit),
+            spent=currency.value(balance.spent),
+            remaining=currency.value(balance.remaining),
+            queries_left=balance.questions_left(self._price) if self._price.losses else None,
+            unlimited=not self._price.losses,
+            status="unproven" if is_unproven(balance.budget.accepts) else "proven",
         )
 
     def headers(self, prediction: Prediction) -> dict[str, str]:
@@ -173,7 +175,7 @@ class RowsCodec:
         """Validate for `predictor`."""
         self._predictor = predictor
         self._answers = AnswerFields(predictor)
-        self._price = to_rho(predictor.price_per_row.picorho)
+        self._price = predictor.price_per_row
         self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
@@ -186,7 +188,7 @@ class RowsCodec:
         if kind == npy.MEDIA_TYPE:
             rows = npy.parse_npy(body)
         elif kind == CSV:
-            texts = rows_of_csv(body)
+            texts = rows_of_csv(body, self._predictor)
             rows = texts if self._predictor.certificate.columns else as_numbers(texts)
         elif kind.endswith("+json") or kind in _JSON:
             rows, named = self.instances(body)
@@ -245,8 +247,9 @@ class RowsCodec:
             rows=len(quote.free),
             new_rows=quote.free.count(False),
             free=quote.free,
-            price_per_row_rho=self._price,
-            cost_rho=to_rho(quote.total),
+            currency=quote.currency.name,
+            price_per_row=quote.currency.value(quote.currency.price(self._price) or 0),
+            cost=quote.currency.value(quote.total),
             admitted=refusal is None,
             refusal=kind,
             scope=getattr(refusal, "scope", None),
@@ -261,7 +264,7 @@ class InvocationsCodec(RowsCodec):
 
     def instances(self, body: bytes) -> tuple[Rows, str | None]:
         """Return the rows of a body in JSON, and the tier that it names."""
-        return parsed_json(rows_of_invocation, body)
+        return parsed_json(partial(rows_of_invocation, table=self._predictor), body)
 
 
 def _json(content: Any) -> Reply:

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 from fastapi import Depends, FastAPI, Query, Request, Response
 
 from accounting.ledger import Ledger, Quote
-from accounting.picorho import to_rho
 from service.http.authentication import BEARER, Authentication
 from service.http.problems import Problem, ProblemType
+from service.http.requests import check_parameters
 from service.models import Models
 from service.pay_once import PayOncePredictor, hold_request
 from service.predictor import Caller
@@ -32,7 +32,7 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
     """Add the route."""
 
     route: dict[str, Any] = {
-        "dependencies": [Depends(BEARER)],
+        "dependencies": [Depends(BEARER), Depends(check_parameters)],
         "response_class": Response,
         "responses": {200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
     }
@@ -88,11 +88,11 @@ async def _held(
     if not all(quote.free) and not hold:
         raise Problem(
             ProblemType.TIER_NOT_HELD,
-            f"you do not hold the tier {tier!r}; holding it costs rho = {to_rho(quote.total):.6g}, once: ask for "
+            f"you do not hold the tier {tier!r}; holding it costs {quote.currency.words(quote.total)}, once: ask for "
             "an answer at it with POST /predict, or for this file with POST. Nothing was charged",
             tier=tier,
-            cost=to_rho(quote.total),
-            unit="rho",
+            cost=quote.currency.value(quote.total),
+            currency=quote.currency.name,
         )
     if quote.refusal is not None:
         raise quote.refusal

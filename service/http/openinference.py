@@ -288,7 +288,7 @@ def metadata(predictor: Predictor) -> ModelMetadata:
             "features": json.dumps(certificate.feature_names),
             "mechanism": predictor.mechanism_name,
             "status": predictor.mechanism_status,
-            "price_per_row_rho": to_rho(predictor.price_per_row.picorho),
+            "price_per_row": to_rho(predictor.price_per_row.picorho),
             "largest_batch": predictor.largest_batch,
         },
     )

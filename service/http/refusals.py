@@ -19,7 +19,6 @@ from accounting.ledger import (
     UnknownKey,
     UnknownLineage,
 )
-from accounting.picorho import to_rho
 from service.errors import DeadlinePassed, InvalidRows, NoModel, Overloaded, UnknownModel, UnknownTier
 from service.http.problems import Problem, ProblemType
 from service.telemetry.logs import kinds
@@ -76,16 +75,16 @@ def as_problem(error: Exception) -> Problem:
 
 def _exhausted(error: BudgetExhausted) -> Problem:
     """Return a 403 problem, with the account's amounts where it is the client's: another's tell what others ask."""
-    cost = to_rho(error.cost)
-    known: dict[str, Any] = {"scope": error.scope, "unit": "rho", "cost": cost}
+    currency = error.currency
+    known: dict[str, Any] = {"scope": error.scope, "currency": currency.name, "cost": currency.value(error.cost)}
     left = f"more than is left in the {error.scope}'s budget"
     if error.scope == "client":
-        known |= {name: to_rho(getattr(error, name)) for name in ("spent", "remaining", "limit")}
+        known |= {name: currency.value(getattr(error, name)) for name in ("spent", "remaining", "limit")}
         left = f"and {known['remaining']:.6g} of {known['limit']:.6g} is left in the client's budget"
         if error.refilled is not None:
             known["refilled"] = error.refilled.isoformat()
             left += f" until {known['refilled']}"
-    detail = f"this request costs rho = {cost:.6g}, {left}; nothing was charged"
+    detail = f"this request costs {currency.words(error.cost)}, {left}; nothing was charged"
     return Problem(ProblemType.BUDGET_EXHAUSTED, detail, **known)
 
 

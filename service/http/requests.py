@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+from fastapi import Request
 from starlette.types import Receive, Scope
 
 from accounting.ledger import Idempotency
@@ -104,6 +105,17 @@ def read_header(scope: Scope, parameters: Set[str]) -> RequestHeader:
     return RequestHeader(headers, query, client[0] if client else "", time.monotonic())
 
 
+async def check_parameters(request: Request) -> None:
+    """Refuse query parameters that the route does not have or that come twice, and headers of which only one may come.
+
+    A dependency of routes that act, charge or tell an account. Raises a 400 problem.
+    """
+    _check_once(request.scope["headers"])
+    if request.scope["query_string"]:
+        known = request.scope["route"].dependant.query_params
+        _query(request.scope["query_string"], {each.alias for each in known})
+
+
 def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
     names = [name for name, _ in headers]
     for name in _ONCE:
@@ -113,15 +125,15 @@ def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
 
 def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     """Refuse what is not known: whoever misspells a dry run must not be charged for it."""
-    found = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    names = [name for name, _ in found]
-    for name in names:
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in parameters:
             known = ", ".join(sorted(parameters)) or "none; POST /predict?dry_run=true says what an answer costs"
             raise invalid(f"the query has a parameter that is not known here; known: {known}")
-        if names.count(name) > 1:
+        if name in found:
             raise invalid(f"the query has {name} more than once")
-    return dict(found)
+        found[name] = value
+    return found
 
 
 class Bodies:

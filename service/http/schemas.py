@@ -57,18 +57,22 @@ class ReceiptOut(Struct):
     """Questions that were new to you, and were charged."""
     replayed_rows: int
     """Rows that you had paid for before: the same answers, at no cost."""
-    price_per_row_rho: float
-    charged_rho: float
+    currency: Literal["rho", "epsilon"]
+    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    price_per_row: float
+    charged: float
     tier: str | UnsetType = UNSET
     """The precision that answered, of a pay-once model: its answers cost nothing once it is held."""
 
 
 class BudgetOut(Struct):
-    """Your account as this answer left it, in zCDP rho. `GET /budget` says what that means."""
+    """Your account as this answer left it. `GET /budget` says what that means."""
 
-    limit_rho: float
-    spent_rho: float
-    remaining_rho: float
+    currency: Literal["rho", "epsilon"]
+    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    limit: float
+    spent: float
+    remaining: float
     queries_left: int | None
     """Rows that can still be answered at the price; null where an answer costs nothing."""
     unlimited: bool
@@ -80,7 +84,7 @@ class BudgetOut(Struct):
 class NoiseLawOut(Struct):
     """The law of the noise on the answers: public, the same whatever the records are."""
 
-    law: Literal["gaussian", "laplace", "exponential"] | None
+    law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
     on: Literal["logits", "log-odds", "selection", "training"] | None
     """What has noise: each logit; the log-odds of the one class that was drawn; which class is drawn; or what training
@@ -97,13 +101,17 @@ class AnswerNoiseOut(NoiseLawOut):
     """How far noise may have moved the answers."""
 
     coverage: float
-    """The share of answers, at least, of which the intervals and what is decided are right."""
+    """The least probability, over draws of the noise, that an interval is right, and that an answer is undecided or
+    names the class that is likeliest by what `holds` names. It is an average over draws of the noise, and of a pay-once
+    model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
+    answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
     lower: list[list[float]] | None
     """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why."""
     upper: list[list[float]] | None
     """Likewise the largest."""
     undecided: list[bool]
-    """For each row whether the noise could have made the likeliest class so; true where that is not known."""
+    """For each row whether the noise could have made the likeliest class so; true where that is not known. See
+    `coverage` for what is true of the others."""
     holds: Literal["without noise", "median"] | None
     """What an interval holds: the probability that the model gives without noise, or the median of those that it gives
     with noise drawn anew."""
@@ -128,8 +136,10 @@ class QuoteOut(Struct):
     new_rows: int
     free: tuple[bool, ...]
     """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request."""
-    price_per_row_rho: float
-    cost_rho: float
+    currency: Literal["rho", "epsilon"]
+    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    price_per_row: float
+    cost: float
     admitted: bool
     refusal: str | None
     """The type of problem that the request would be refused with."""
@@ -137,7 +147,7 @@ class QuoteOut(Struct):
     """Whose account would refuse it: client, group or lineage."""
     noise: NoiseLawOut
     tier: str | UnsetType = UNSET
-    """The precision that would answer, of a pay-once model; cost_rho is the difference to what is held."""
+    """The precision that would answer, of a pay-once model; cost is the difference to what is held."""
 
 
 class QuoteResponse(Struct):
@@ -181,7 +191,8 @@ class OutputTensor(Struct):
     """Private answers: `probabilities`, one for each class and row; and how noisy they are.
 
     `lower` and `upper` are the ends of an interval for each probability; `undecided` says of each row whether the noise
-    could have made its likeliest class so.
+    could have made its likeliest class so. Both are right with a probability of at least 95 % over draws of the noise,
+    and of a pay-once model over models drawn; not for one model, nor among decided answers alone.
     """
 
     name: str
@@ -209,8 +220,10 @@ class ClientReceiptOut(Struct):
     """Of the model that answered; `GET /models/{name}` says whose it is."""
     mechanism: str
     charged_rows: int
-    price_per_row_rho: float
-    charged_rho: float
+    currency: Literal["rho", "epsilon"]
+    """What the account counts; amounts here are in it."""
+    price_per_row: float
+    charged: float
     time: float
     """Seconds since the epoch."""
     hash: str

@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -25,29 +26,52 @@ FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 
 Rows = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
 
+
+class Table(Protocol):
+    """What is asked of a model's tables before their rows are looked at."""
+
+    @property
+    def largest_batch(self) -> int:
+        """The most rows that may be asked about at once."""
+        ...
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise InvalidRows unless these name the model's columns, each once."""
+        ...
+
+    def check_count(self, rows: int) -> None:
+        """Raise InvalidRows for no row, and for more than may be asked about at once."""
+        ...
+
+
 _decode = msgspec.json.Decoder(InvocationsRequest).decode
 _PLACE = re.compile(r"\[(\d+)\](?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 
-def rows_of_csv(body: bytes) -> list[dict[str, Value]]:
+def rows_of_csv(body: bytes, table: Table) -> list[dict[str, Value]]:
     """Return the rows below a header, by its names, each value as its text. Raises a 400 problem and InvalidRows.
 
-    The delimiter is found as in files that are trained on.
+    The delimiter is found as in files that are trained on. The header is checked before the rows are read, and no more
+    rows are read than may be asked about.
     """
     try:
         text = body.decode("utf-8-sig")
         delimiter = max(DELIMITERS, key=text.lstrip("\r\n").partition("\n")[0].count)
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        lines = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        names = [name.strip() for name in next(lines, ())]
+        if not names or all(NUMBER.fullmatch(name) for name in names):
+            raise InvalidRows("the first line of CSV names the columns")
+        table.check_names(names)
+        rows: list[dict[str, Value]] = []
+        for record in lines:
+            if len(rows) == table.largest_batch:
+                table.check_count(len(rows) + 1 + sum(1 for _ in lines))
+            rows.append(_by_name(names, list[Value](record), len(rows)))
     except UnicodeDecodeError:
         raise invalid("the body is not CSV in UTF-8") from None
     except csv.Error as error:
         raise invalid(f"the body is not CSV: {error}") from None
-    head, *records = [line for line in lines if line] or [[]]
-    names = [name.strip() for name in head]
-    if not names or all(NUMBER.fullmatch(name) for name in names):
-        raise InvalidRows("the first line of CSV names the columns")
-    _check_once(names)
-    return [_by_name(names, list[Value](record), row) for row, record in enumerate(records)]
+    return rows
 
 
 def as_numbers(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:
@@ -59,7 +83,7 @@ def _number_or_text(value: Value) -> Value:
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value.strip()) else value
 
 
-def rows_of_invocation(body: bytes) -> tuple[Rows, str | None]:
+def rows_of_invocation(body: bytes, table: Table) -> tuple[Rows, str | None]:
     """Return the rows that MLflow's protocol asks about, and the tier that `params` names, or None.
 
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
@@ -75,9 +99,9 @@ def rows_of_invocation(body: bytes) -> tuple[Rows, str | None]:
     if (asked.params or {}).keys() - {"tier"} or not isinstance(tier, str | None):
         raise invalid("params takes nothing but the name of a tier")
     if asked.dataframe_split is not UNSET:
-        return _of_split(asked.dataframe_split), tier
+        return _of_split(asked.dataframe_split, table), tier
     if isinstance(asked.inputs, dict):
-        return _of_columns(asked.inputs), tier
+        return _of_columns(asked.inputs, table), tier
     return asked.dataframe_records or asked.instances or asked.inputs or [], tier  # UNSET is false
 
 
@@ -97,7 +121,7 @@ def _asked(body: bytes) -> InvocationsRequest:
         return msgspec.convert(content, InvocationsRequest)
 
 
-def _of_split(frame: SplitFrame) -> Rows:
+def _of_split(frame: SplitFrame, table: Table) -> Rows:
     names = frame.columns
     if names is UNSET or names == list(range(len(names))):
         for index, row in enumerate(frame.data):
@@ -106,21 +130,17 @@ def _of_split(frame: SplitFrame) -> Rows:
                     raise InvalidRows(f"row {index}, column {column} must be a finite number", index, column)
         return frame.data  # type: ignore[return-value]  # looked at above
     texts = [str(name) for name in names]
-    _check_once(texts)
+    table.check_names(texts)
     return [_by_name(texts, row, index) for index, row in enumerate(frame.data)]
 
 
-def _of_columns(columns: Mapping[str, list[Value]]) -> Rows:
+def _of_columns(columns: Mapping[str, list[Value]], table: Table) -> Rows:
     lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
         raise InvalidRows("every column of inputs must have as many values")
+    table.check_names([*columns])
+    table.check_count(*lengths)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _check_once(names: Sequence[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidRows(f"the column {twice!r} is there more than once")
 
 
 def _by_name(names: Sequence[str], values: Sequence[Value], row: int) -> dict[str, Value]:

@@ -7,7 +7,6 @@ and draws its icons from data: its policy allows that, and nothing from elsewher
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -82,8 +81,9 @@ def assets() -> Mapping[str, Asset]:
     found |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
     shell = Template(found.pop("shell.html").decode())
     for reader in get_args(Reader):
-        parts = re.findall(r"<!-- (\w+) -->\n?(.*?)\n?(?=<!-- |\Z)", found[f"{reader}.html"].decode(), re.DOTALL)
-        found[f"{reader}.html"] = shell.substitute(_NO_PARTS | dict(parts), reader=reader).encode()
+        said = (part.partition(" -->") for part in found[f"{reader}.html"].decode().split("<!-- ")[1:])
+        parts = {name: content.removeprefix("\n").removesuffix("\n") for name, _, content in said}
+        found[f"{reader}.html"] = shell.substitute(_NO_PARTS | parts, reader=reader).encode()
     return MappingProxyType({name: _asset(name, content) for name, content in found.items()})
 
 

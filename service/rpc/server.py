@@ -7,6 +7,7 @@ is not charged at all.
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,12 +17,13 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 import grpc
 import msgspec
 
 from service.errors import CannotServe, Overloaded
-from service.http.authentication import Authentication, credential
+from service.http.authentication import Authentication
 from service.http.middleware import failure
 from service.http.openinference import VERSION, TensorRequest, metadata, repository_index, served, server_metadata
 from service.http.predictions import Codecs, answer
@@ -39,15 +41,24 @@ from service.telemetry.tracing import RequestSpans, mark_failed
 from service.tls import Tls
 
 _MOST_CALLS = 1024
-"""Calls at the same time; more are answered UNAVAILABLE."""
+"""Calls at the same time, a quarter of them of one client; more are answered UNAVAILABLE."""
+_MOST_STREAMS = 256
+"""Calls of one connection at the same time; its client waits with more."""
+_LEAST_QUESTIONS, _MOST_QUESTIONS, _SECONDS_FOR_QUESTION = 16, 256, 2.0
+"""How many messages of strangers are read at the same time, at least and at most, and how long each may take."""
+_SECONDS_FOR_HANDSHAKE, _SECONDS_OF_IDLENESS = 10, 300
 
-_TOLD = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "RepositoryIndex")
+_TOLD = ("ModelReady", "ModelMetadata")
+_TOLD_UNREAD = ("ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex")
+"""Methods whose message says nothing: it is not waited for."""
 _LONGEST_WAIT = 1e6
 _LONGEST_QUESTION = 4096
 """Bytes of a message that nobody is charged for."""
 _LONGEST_DETAIL, _LONGEST_PROBLEM = 1024, 4096
 """Of what stands behind an answer, of which clients take 8 KiB: a detail may repeat a name of any length."""
 _PEER = re.compile(r"ipv[46]:\[?([^\]]*?)\]?:\d+")
+
+_log_of_grpc = logging.getLogger("grpc._cython.cygrpc")
 
 _CODES = {
     HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
@@ -78,8 +89,6 @@ class Call:
     """A call that is answered."""
 
     context: Any
-    read: Callable[[], Awaitable[bytes]]
-    """Returns its message. Raises a 413 problem."""
     headers: list[tuple[bytes, bytes]]
     model: str = ""
     """Which is asked, once that is known."""
@@ -115,11 +124,14 @@ class GrpcPort:
         longest: bytes of a message of any model. drain_seconds: for calls under way at the end.
         They begin as soon as the process is told to stop. most_connections: at the same time.
         """
-        room = _Room(asyncio.Semaphore(_MOST_CALLS), asyncio.Semaphore(max(1, self.bodies.together // longest)))
-        methods = {name: partial(self._tell, name) for name in _TOLD} | {"ModelInfer": self._infer}
+        _log_of_grpc.addFilter(_is_no_disconnection)
+        room = _Room(max(1, self.bodies.together // longest))
+        methods: dict[str, Callable[[Call], Awaitable[bytes]]] = {"ModelInfer": partial(self._infer, room)}
+        methods |= {name: partial(self._tell_of_model, name, room.questions) for name in _TOLD}
+        methods |= {name: partial(self._tell, name) for name in _TOLD_UNREAD}
         handlers = {
             # As a stream, whose one message is read when there is room for it.
-            route: grpc.stream_unary_rpc_method_handler(partial(self._call, route, method, room))
+            route: grpc.stream_unary_rpc_method_handler(partial(self._call, route, method))
             for route, method in ({f"/{SERVICE}/{name}": each for name, each in methods.items()} | _ELSE).items()
         }
         server = grpc.aio.server(
@@ -130,6 +142,9 @@ class GrpcPort:
                 # Compressed messages are refused: their length says nothing of what they take.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.so_reuseport", 1),
+                ("grpc.max_concurrent_streams", _MOST_STREAMS),
+                ("grpc.server_handshake_timeout_ms", 1000 * _SECONDS_FOR_HANDSHAKE),
+                ("grpc.max_connection_idle_ms", 1000 * _SECONDS_OF_IDLENESS),
             ],
         )
         try:
@@ -151,13 +166,12 @@ class GrpcPort:
         self,
         route: str,
         method: Callable[[Call], Awaitable[bytes]],
-        room: "_Room",
         messages: object,
         context: Any,
     ) -> bytes:
         """Answer a call; count it, log it and trace it as a request over HTTP."""
         del messages
-        call = Call(context, partial(_message, context, room.reading), _headers_of(context))
+        call = Call(context, _headers_of(context))
         if self.log is not None:
             request_id.set(request_id_of(call.headers))
         attributes = {"rpc.system": "grpc", "http.route": route}
@@ -167,10 +181,7 @@ class GrpcPort:
         try:
             with traced as span:
                 try:
-                    if room.calls.locked():
-                        raise Overloaded(1)
-                    async with room.calls:
-                        said = await method(call)
+                    said = await method(call)
                 except REFUSALS as error:
                     problem = as_problem(error)
                 except Exception as error:  # noqa: BLE001 - `failure` logs its type and places
@@ -193,10 +204,14 @@ class GrpcPort:
             if self.log is not None:
                 self.log.write("POST", route, status, seconds)
 
-    async def _infer(self, call: Call) -> bytes:
+    async def _infer(self, room: "_Room", call: Call) -> bytes:
         header = _header_of(call)
-        credential(header.field(b"authorization") or "")  # who shows none is not waited for
-        async with self.bodies.whole(call.read) as body:
+        async with room.strangers.at_once(header.peer):
+            known = await self.authentication.admit(header, {each.lineage for each in self.models})
+        async with (
+            room.calls.at_once(known),
+            self.bodies.whole(partial(_message, call.context, room.messages, known)) as body,
+        ):
             asked = parse(ASKED_MODEL, body)
             predictor = served(self.models, asked.model_name, asked.model_version or VERSION)
             call.model = predictor.certificate.name
@@ -209,38 +224,104 @@ class GrpcPort:
             said, call.behind = await answer(predictor, self.codecs.of(predictor), self.metrics, header, caller, body)
             return said
 
-    async def _tell(self, name: str, call: Call) -> bytes:
-        """Answer what nobody is charged for."""
-        async with self.bodies.whole(call.read) as body:
-            if len(body) > _LONGEST_QUESTION:
-                raise too_long(_LONGEST_QUESTION)
+    async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:
+        """Answer what nobody is charged for, of a model."""
+        try:
+            async with questions.newest(_SECONDS_FOR_QUESTION):
+                body = await _read(call.context)
+        except TimeoutError:
+            said = f"the message did not arrive within {_SECONDS_FOR_QUESTION:g} seconds, or before too many newer ones"
+            raise Problem(ProblemType.INVALID_REQUEST, said, status=HTTPStatus.REQUEST_TIMEOUT) from None
+        if len(body) > _LONGEST_QUESTION:
+            raise too_long(_LONGEST_QUESTION)
         asked = parse(f"{name}Request", body)
-        said: dict[str, Any] = {}
+        model = served(self.models, asked.name, asked.version or VERSION)
+        if name == "ModelReady":
+            return _encoded(name, ready=await _is_ready(model))
+        described = msgspec.to_builtins(metadata(model))
+        del described["parameters"]
+        return _encoded(name, **described)
+
+    async def _tell(self, name: str, call: Call) -> bytes:
+        """Answer what nobody is charged for, of the service, whatever the message says."""
+        del call
         match name:
             case "ServerLive":
-                said["live"] = True
+                return _encoded(name, live=True)
             case "ServerReady":
-                said["ready"] = await _is_ready(self.models)
-            case "ModelReady":
-                said["ready"] = await _is_ready(served(self.models, asked.name, asked.version or VERSION))
+                return _encoded(name, ready=await _is_ready(self.models))
             case "ServerMetadata":
-                said = msgspec.to_builtins(server_metadata())
-            case "ModelMetadata":
-                model = served(self.models, asked.name, asked.version or VERSION)
-                said = msgspec.to_builtins(metadata(model))
-                del said["parameters"]
-            case "RepositoryIndex":
-                said["models"] = msgspec.to_builtins(repository_index(self.models))
-        content: bytes = message(f"{name}Response")(**said).SerializeToString()
-        return content
+                return _encoded(name, **msgspec.to_builtins(server_metadata()))
+        return _encoded(name, models=msgspec.to_builtins(repository_index(self.models)))
 
 
-@dataclass(frozen=True)
+class _Places:
+    """So many places, a quarter of them for one caller at most."""
+
+    def __init__(self, most: int) -> None:
+        self._all, self._each = asyncio.Semaphore(most), max(1, most // 4)
+        self._own: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def in_turn(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a place, and hold it for as long as the block lasts."""
+        async with self._own.setdefault(caller, asyncio.Semaphore(self._each)), self._all:
+            yield
+
+    @asynccontextmanager
+    async def at_once(self, caller: str) -> AsyncIterator[None]:
+        """Hold a place for as long as the block lasts. Raises Overloaded where none is free."""
+        own = self._own.setdefault(caller, asyncio.Semaphore(self._each))
+        if own.locked() or self._all.locked():
+            raise Overloaded(1)
+        async with own, self._all:
+            yield
+
+
+class _Questions:
+    """So many messages of strangers that are read at the same time: the oldest ends where a further one comes.
+
+    Nothing waits. A question comes with its message and is read at once, so the oldest is one whose message stays away;
+    whoever asks, or from how many addresses, is all the same.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._read: dict[object, asyncio.Timeout] = {}  # in the order in which they came
+
+    @asynccontextmanager
+    async def newest(self, seconds: float) -> AsyncIterator[None]:
+        """Let the block last so many seconds, or less where newer ones come. Raises TimeoutError."""
+        me = object()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                while len(self._read) >= self._most:
+                    oldest = self._read.pop(next(iter(self._read)))
+                    if not oldest.expired():
+                        oldest.reschedule(0)  # which is over
+                self._read[me] = limit
+                yield
+        finally:
+            self._read.pop(me, None)
+
+
 class _Room:
-    """What is left for calls. reading: for messages that are read, each of which may become the longest."""
+    """The places of calls: while their credentials are looked up, and then.
 
-    calls: asyncio.Semaphore
-    reading: asyncio.Semaphore
+    messages: for those that are read of callers who are known, each of which may become the longest; questions: of
+    strangers, which hold up nobody.
+    """
+
+    def __init__(self, messages: int) -> None:
+        self.strangers, self.calls = _Places(_MOST_CALLS), _Places(_MOST_CALLS)
+        self.messages = _Places(messages)
+        self.questions = _Questions(max(_LEAST_QUESTIONS, min(messages, _MOST_QUESTIONS)))
+
+
+def _is_no_disconnection(record: logging.LogRecord) -> bool:
+    """Return whether a line of grpcio's own says more than that a caller was gone before its answer."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "ExecuteBatchError"
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -262,13 +343,23 @@ async def _no_method(call: Call) -> bytes:
 _ELSE = {"other": _no_method}
 
 
-async def _message(context: Any, turns: asyncio.Semaphore) -> bytes:
-    async with turns:
-        body = await context.read()
+async def _message(context: Any, places: _Places, caller: str) -> bytes:
+    """Return a call's message, once there is a place for it. Raises a 413 problem."""
+    async with places.in_turn(caller):
+        return await _read(context)
+
+
+async def _read(context: Any) -> bytes:
+    body = await context.read()
     if body is grpc.aio.EOF:
         raise Problem(ProblemType.BODY_TOO_LARGE, "there is no message, or one that is longer than any model's may be")
     found: bytes = body
     return found
+
+
+def _encoded(name: str, /, **fields: Any) -> bytes:
+    content: bytes = message(f"{name}Response")(**fields).SerializeToString()
+    return content
 
 
 def _behind(problem: Problem, refused: str) -> tuple[tuple[str, str], ...]:
@@ -290,8 +381,13 @@ def _header_of(call: Call) -> RequestHeader:
     headers, remaining = list(call.headers), call.context.time_remaining()
     if remaining is not None:
         headers.append((b"prefer", f"wait={max(0.0, min(remaining, _LONGEST_WAIT)):.6f}".encode()))
+    return read_header({"headers": headers, "query_string": b"", "client": (_peer_of(call), 0)}, frozenset())
+
+
+def _peer_of(call: Call) -> str:
+    """Return the address that a call came from, empty for none."""
     peer = _PEER.fullmatch(unquote(call.context.peer()))
-    return read_header({"headers": headers, "query_string": b"", "client": (peer[1] if peer else "", 0)}, frozenset())
+    return peer[1] if peer else ""
 
 
 async def _is_ready(checked: Models | Predictor) -> bool:

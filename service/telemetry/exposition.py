@@ -12,7 +12,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from accounting.ledger import Ledger, LedgerError, LineageAccount
-from accounting.picorho import to_rho
 from service.models import Models
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -86,12 +85,14 @@ def _of_accounts(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
     up = _gauge("dpserve_ledger_up", text, (), [((), accounts is not None)])
     if accounts is None:
         return [up]
-    spent = [((each.lineage,), to_rho(each.spent)) for each in accounts]
-    limits = [((each.lineage,), to_rho(each.budget.picorho)) for each in accounts]
+    labels = ("lineage", "currency")
+    counted = [(each, each.budget.currency) for each in accounts]
+    spent = [((each.lineage, currency.name), currency.value(each.spent)) for each, currency in counted]
+    limits = [((each.lineage, currency.name), currency.value(each.budget.limit)) for each, currency in counted]
     return [
         up,
-        _gauge("dpserve_lineage_rho_spent", "What the lineage has spent, in rho.", ("lineage",), spent),
-        _gauge("dpserve_lineage_rho_limit", "The lineage's budget, in rho.", ("lineage",), limits),
+        _gauge("dpserve_lineage_spent", "What the lineage has spent, in rho or pure epsilon.", labels, spent),
+        _gauge("dpserve_lineage_limit", "The lineage's budget, in rho or pure epsilon.", labels, limits),
     ]
 
 

@@ -16,6 +16,7 @@ from accounting.losses import (
     GaussianLoss,
     LaplaceLoss,
     PrivacyLoss,
+    PureLoss,
     SubsampledGaussianLoss,
     composition_of,
 )
@@ -182,6 +183,23 @@ def test_the_belief_bound_is_never_below_that_of_the_gaussian_part(
     assert compositions.log_odds(losses, delta) >= min(tail, epsilon * times) * 0.9
 
 
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_a_pure_release_is_never_below_randomised_response(epsilon: float, times: int) -> None:
+    """Kairouz, Oh and Viswanath 2015: of k responses j are lies with odds e^-epsilon each, exactly."""
+    found = analyses.side_by_side(releases(PureLoss(epsilon), times), 1e-3)
+    truth, deltas = math.exp(epsilon) / (1 + math.exp(epsilon)), np.linspace(0, times * epsilon, 20_001)
+    exact = np.zeros_like(deltas)
+    for lies in range(times + 1):
+        loss = (times - 2 * lies) * epsilon
+        mass = math.comb(times, lies) * truth ** (times - lies) * (1 - truth) ** lies
+        exact += mass * np.maximum(0.0, -np.expm1(deltas - loss))
+    least = deltas[np.argmax(exact <= 1e-3)]
+    for analysis in found.analyses:
+        assert analysis.epsilon is None or analysis.epsilon >= least - epsilon / 5_000
+    assert found["exact"].epsilon == pytest.approx(least, rel=0.01)
+
+
 @pytest.mark.parametrize("analyse", [analyses.basic, analyses.advanced, analyses.zcdp, analyses.rdp, analyses.exact])
 def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
     losses = composition_of({Cost((GaussianLoss(0.1),)): 30})
@@ -193,7 +211,8 @@ def test_delta_at_is_a_delta_at_which_the_epsilon_holds(analyse) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [GaussianLoss(1e-3), LaplaceLoss(1e-3), BoundedRangeLoss(1e-3), SubsampledGaussianLoss(2.0, 1e-3)]
+    "kind",
+    [GaussianLoss(1e-3), LaplaceLoss(1e-3), BoundedRangeLoss(1e-3), PureLoss(1e-3), SubsampledGaussianLoss(2.0, 1e-3)],
 )
 @pytest.mark.parametrize("times", [1, 10**6, 10**12])
 def test_any_number_of_releases_has_a_finite_answer(kind: PrivacyLoss, times: int) -> None:

@@ -19,7 +19,7 @@ def test_a_budget_in_epsilon_never_exceeds_it_and_wastes_next_to_nothing(
     epsilon: float, delta: float, accepts: Accepts
 ) -> None:
     budget = Budget.from_epsilon_delta(epsilon, delta, accepts)
-    reported = budget.epsilon_at(budget.picorho)
+    reported = budget.epsilon_at(budget.limit)
 
     assert reported <= epsilon
     assert reported >= epsilon - 1e-4 * max(epsilon, 1e-3)
@@ -29,8 +29,8 @@ def test_a_budget_in_epsilon_never_exceeds_it_and_wastes_next_to_nothing(
 def test_epsilon_holds_for_the_noise_as_drawn(epsilon: float, delta: float) -> None:
     """The ideal curve at the reported epsilon, plus the sampler's error, stays within delta."""
     budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
-    rho = picorho.to_rho(budget.picorho)
-    ideal = conversions.gaussian_delta(conversions.mu_of_rho(rho), budget.epsilon_at(budget.picorho))
+    rho = picorho.to_rho(budget.limit)
+    ideal = conversions.gaussian_delta(conversions.mu_of_rho(rho), budget.epsilon_at(budget.limit))
 
     assert ideal + sampling_error.transcript_error(rho) <= delta * (1 + 1e-12)
 
@@ -38,25 +38,25 @@ def test_epsilon_holds_for_the_noise_as_drawn(epsilon: float, delta: float) -> N
 @given(belief=st.floats(0.51, 0.999), delta=deltas, accepts=accounts)
 def test_a_budget_in_posterior_belief_never_exceeds_it(belief: float, delta: float, accepts: Accepts) -> None:
     budget = Budget.from_posterior_belief(belief, delta, accepts)
-    reached = budget.posterior_belief_at(budget.picorho)
+    reached = budget.posterior_belief_at(budget.limit)
 
     assert belief - 1e-4 <= reached <= belief * (1 + 1e-12)
-    assert budget.epsilon_at(budget.picorho) < math.log(belief / (1 - belief))
+    assert budget.epsilon_at(budget.limit) < math.log(belief / (1 - belief))
 
 
 @given(advantage=st.floats(1e-3, 0.99), delta=deltas, accepts=accounts)
 def test_a_budget_in_membership_advantage_never_exceeds_it(advantage: float, delta: float, accepts: Accepts) -> None:
     budget = Budget.from_advantage(advantage, delta, accepts)
 
-    assert budget.advantage_at(budget.picorho) <= advantage * (1 + 1e-12)
+    assert budget.advantage_at(budget.limit) <= advantage * (1 + 1e-12)
     if accepts == "gaussian":
-        assert budget.advantage_at(budget.picorho) >= advantage * (1 - 1e-3)
+        assert budget.advantage_at(budget.limit) >= advantage * (1 - 1e-3)
 
 
 @given(rho=st.floats(1e-9, 100), delta=deltas, accepts=accounts)
 def test_rho_and_mu_round_down(rho: float, delta: float, accepts: Accepts) -> None:
-    assert Budget.from_rho(rho, 1e-4, accepts).picorho <= rho * 1e12
-    assert Budget.from_mu(math.sqrt(2 * rho), 1e-4).picorho <= rho * 1e12 * (1 + 1e-15)
+    assert Budget.from_rho(rho, 1e-4, accepts).limit <= rho * 1e12
+    assert Budget.from_mu(math.sqrt(2 * rho), 1e-4).limit <= rho * 1e12 * (1 + 1e-15)
 
 
 @given(amounts=st.lists(st.integers(0, 10**13), min_size=2, max_size=2), delta=deltas, accepts=accounts)
@@ -71,7 +71,7 @@ def test_every_report_grows_with_what_was_spent(amounts: list[int], delta: float
 
 @given(delta=deltas, accepts=accounts)
 def test_a_gaussian_account_buys_more_than_one_for_any_charges(delta: float, accepts: Accepts) -> None:
-    assert Budget.from_epsilon_delta(1, delta, "gaussian").picorho > Budget.from_epsilon_delta(1, delta, "any").picorho
+    assert Budget.from_epsilon_delta(1, delta, "gaussian").limit > Budget.from_epsilon_delta(1, delta, "any").limit
 
 
 @given(delta=deltas, accepts=accounts)
@@ -99,7 +99,10 @@ def test_nothing_spent_says_nothing(delta: float, accepts: Accepts) -> None:
         (lambda: Budget.from_posterior_belief(0.5001, 1e-6, "any"), r"must be above 0\.500244"),
         (lambda: Budget.from_advantage(1, 1e-6, "any"), "the membership advantage must lie strictly between"),
         (lambda: Budget.from_rho(1, 1e-18, "any"), "delta must be at least 1.01e-14 for a budget of 1 rho"),
-        (lambda: Budget(1, "both", 1e-6), "an account accepts 'gaussian', 'any', 'unproven' charges"),  # type: ignore[arg-type]
+        (
+            lambda: Budget(1, "both", 1e-6),
+            "an account accepts 'gaussian', 'any', 'pure'",
+        ),  # type: ignore[arg-type]
         (lambda: Budget(-1, "any", 1e-6), "a budget must lie between 0 and"),
         (lambda: Budget(2**53, "any", 1e-6), "a budget must lie between 0 and"),
     ],

@@ -12,6 +12,7 @@ from accounting.losses import (
     Cost,
     GaussianLoss,
     LaplaceLoss,
+    PureLoss,
     SubsampledGaussianLoss,
 )
 from accounting.report import AccountState, account_report
@@ -19,6 +20,7 @@ from accounting.report import AccountState, account_report
 
 def test_releases_are_read_as_people_write_them() -> None:
     assert parse_release("gaussian:20") == Cost((GaussianLoss(0.05),))
+    assert parse_release("pure:0.5") == Cost((PureLoss(0.5),))
     assert parse_release("laplace:4, exponential:0.5") == Cost((LaplaceLoss(0.25), BoundedRangeLoss(0.5)))
     assert parse_release("sgm:1.1:0.02") == Cost((SubsampledGaussianLoss(1.1, 0.02),))
 
@@ -115,7 +117,7 @@ def test_what_else_is_asked_of_releases_is_answered() -> None:
 def test_a_clients_queries_are_limited_by_its_lineage() -> None:
     cost = parse_release("gaussian:20")
 
-    found = explain_account(AccountState.of({}, Budget.from_mu(1, 1e-6)), price=cost, shared_left=3 * cost.picorho)
+    found = explain_account(AccountState.of({}, Budget.from_mu(1, 1e-6)), price=cost, shared_answers=3)
 
     assert found.queries_left == 3
     assert "3 more answers" in found.explanation.in_plain_words
@@ -193,3 +195,17 @@ def test_the_words_are_about_a_unit_where_the_certificate_names_one():
     assert "one value of 'person {0}'" in whole.in_plain_words
     assert "one record" not in whole.in_plain_words
     assert (one.epsilon, one.identifiability) == (whole.epsilon, whole.identifiability)
+
+
+@pytest.mark.parametrize(("scope", "others"), [("client", True), ("group", True), ("lineage", False)])
+def test_an_account_without_charges_speaks_of_itself_and_names_what_everybody_is_shown(scope, others):
+    """The lineage may have paid for what a certificate shows to all: no account of a client may say that is nothing."""
+    state = AccountState.of({}, Budget.from_mu(1, 1e-6), scope=scope, group="a team" if scope == "group" else "")
+    shown = "the noisy losses by which Lambda was chosen among 3, mu = 1"
+    words = explain_account(state, price=None, shown=shown).explanation.in_plain_words
+
+    assert "Nothing computed from the records" not in words
+    assert "nothing can be inferred" not in words
+    assert words.startswith("This account")
+    assert (shown in words) == others
+    assert ("shown" in explain_account(state, price=None).explanation.in_plain_words) == others

@@ -2,10 +2,11 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.special
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import conversions, identifiability
@@ -156,3 +157,20 @@ def test_an_impossible_advantage_is_refused_with_the_valid_range(advantage: floa
     for convert in (identifiability.gaussian_mu_of_advantage, identifiability.zcdp_rho_of_advantage):
         with pytest.raises(ValueError, match="the membership advantage must lie strictly between 0 and 1"):
             convert(advantage)
+
+
+@settings(max_examples=50)
+@given(rho=st.floats(1e-6, 50), settled=st.floats(1e-6, 50), delta=deltas)
+def test_a_limit_that_was_raised_is_bounded_by_a_mixture_of_supermartingales(
+    rho: float, settled: float, delta: float
+) -> None:
+    """At the bound the mixture, integrated here by 30 digits, is at least 1/delta: its mean is at most 1."""
+    log_odds = identifiability.raised_log_odds(rho, settled, delta)
+    assert log_odds >= identifiability.zcdp_log_odds(rho, delta)
+    with mpmath.workdps(30):
+        x, spread = mpmath.mpf(log_odds) - rho, 1 / mpmath.sqrt(2 * (settled + rho))
+        middle = x / (2 * (settled + rho))
+        points = [0, *(middle + k * spread for k in (-8, -3, 0, 3, 8) if middle + k * spread > 0), mpmath.inf]
+        density = 2 * mpmath.sqrt(settled / mpmath.pi)
+        mixture = mpmath.quad(lambda a: density * mpmath.exp(a * x - a * a * (rho + settled)), points)
+        assert mixture >= 1 / mpmath.mpf(delta) * (1 - mpmath.mpf(2) ** -40)

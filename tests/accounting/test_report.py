@@ -27,7 +27,7 @@ def numbers(value: object) -> list[float]:
 def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(accepts):
     low, high = (Budget.from_rho(rho, 1e-6, accepts) for rho in (0.1, 0.5))
     before = explain_account(AccountState.of({GAUSSIAN: 1}, high), price=GAUSSIAN)
-    after = explain_account(AccountState.of({GAUSSIAN: 1}, low, highest_limit=high.picorho), price=GAUSSIAN)
+    after = explain_account(AccountState.of({GAUSSIAN: 1}, low, highest_limit=high.limit), price=GAUSSIAN)
     assert after.limit.rho == pytest.approx(0.1)
     assert after.posterior_belief_bound.when_spent == before.posterior_belief_bound.when_spent
     assert after.membership_advantage_bound.when_spent == before.membership_advantage_bound.when_spent
@@ -60,7 +60,7 @@ def test_the_report_adds_up_what_was_released() -> None:
 
     spent = 3 * GAUSSIAN.picorho + 10 * LAPLACE.picorho
     assert report.spent.rho == spent / 1e12
-    assert report.queries_left == (budget.picorho - spent) // LAPLACE.picorho
+    assert report.queries_left == (budget.limit - spent) // LAPLACE.picorho
     assert report.price is not None
     assert Cost.parse(report.price.losses) == LAPLACE
 

@@ -41,18 +41,21 @@ def test_draws_follow_the_law(law, scale):
         assert found.p > FALSE_ALARM / 4, found
 
 
-def test_selections_follow_the_exponential_mechanism():
+@pytest.mark.parametrize("law", ["exponential", "permute-and-flip"])
+def test_selections_follow_their_law(law):
     for classes in (2, 10):
-        found = sampler.selections(1.0, classes, 200_000, SeededRandomness(0, ("selection", str(classes))), classes)
+        source = SeededRandomness(0, ("selection", str(classes)))
+        found = sampler.selections(law, 1.0, classes, 200_000, source, classes)
         assert found.cells == classes
-        assert found.p > FALSE_ALARM / 2, found
+        assert found.p > FALSE_ALARM / 4, found
 
 
-def test_a_selection_of_another_epsilon_is_found(monkeypatch):
+@pytest.mark.parametrize("law", ["exponential", "permute-and-flip"])
+def test_a_selection_of_another_epsilon_is_found(monkeypatch, law):
     """One that tells 3 % more than it costs."""
-    honest = sampler.select
-    monkeypatch.setattr(sampler, "select", lambda z, d, epsilon, words: honest(z, d, 1.03 * epsilon, words))
-    assert sampler.selections(1.0, 10, 200_000, SeededRandomness(0, ("louder",)), 0).p < 1e-9
+    honest = sampler.select_by
+    monkeypatch.setattr(sampler, "select_by", lambda by, z, d, epsilon, words: honest(by, z, d, 1.03 * epsilon, words))
+    assert sampler.selections(law, 1.0, 10, 200_000, SeededRandomness(0, ("louder",)), 0).p < 1e-9
 
 
 def test_a_wide_gaussian_that_is_too_narrow_is_found(monkeypatch):

@@ -18,6 +18,8 @@ from .policy import pod_of
 from .test_replicas import small_bundle
 
 PRICE = 0.001
+MIDDAY = 1_790_000_000 // 86_400 * 86_400 + 12 * 3600
+"""When the script is started, in seconds since 1970: it names its copies by the hour and the day."""
 ROWS = [[number / 20, 1 - number / 20] for number in range(12)]
 
 
@@ -38,13 +40,19 @@ def store(folder, port):
 
 @pytest.fixture
 def rehearsal(rendered, tmp_path):
-    """A cluster of one machine: what its commands are started with, and the CronJob's script on its folders."""
+    """A cluster of one machine: what its commands are started with, and the CronJob's script on its folders.
+
+    The script's `date` says the time that the file `clock` holds.
+    """
     (job,) = [each for each in rendered["redis"] if each["kind"] == "CronJob"]
     (container,) = pod_of(job)["containers"]
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "dpserve").write_text(f'#!/bin/sh\nexec {sys.executable} -m dpserve "$@"\n')
-    (programs / "dpserve").chmod(0o755)
+    (programs / "date").write_text(f'#!/bin/sh\nexec {shutil.which("date")} -d "@$(cat {tmp_path}/clock)" "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    (tmp_path / "clock").write_text(str(MIDDAY))
     (tmp_path / "state").mkdir()
     (tmp_path / "backups").mkdir()
     script = (
@@ -125,10 +133,11 @@ def test_a_backup_holds_the_journals_as_well(rehearsal):
     with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, free_port()) as url:
         key = rehearsal.dpserve("clients", "add", "alice", "--rho", "0.1", "--delta", "1e-6").splitlines()[-1]
         asked(url, key, ROWS[:2])
-        for _ in range(2):  # the second takes the place of the first
+        for later in (0, 3600):  # the second takes the place of the day's copy, and has an hour of its own
+            (rehearsal.folder / "clock").write_text(str(MIDDAY + later))
             rehearsal.run(*rehearsal.script)
     copies = sorted(path.name for path in (rehearsal.folder / "backups").iterdir())
-    assert [re.sub(r"\d+", "N", name) for name in copies] == ["day-N", "hour-N"]
+    assert copies == ["day-1", "hour-12", "hour-13"]
     for name in copies:
         copy = rehearsal.folder / "backups" / name
         assert {each.name for each in copy.iterdir()} == {"ledger.backup", "journals"}

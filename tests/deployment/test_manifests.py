@@ -1,12 +1,13 @@
 """k8s/: valid for the current Kubernetes, by a strict policy, true to the service, and of one piece."""
 
-import asyncio
+import base64
 import copy
 import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import tomllib
 
 import kubernetes_validate
@@ -15,10 +16,11 @@ import pytest
 import redis
 import yaml
 
-from accounting.ledger import Ledger
 from accounting.ledger.embedded import server_binary
+from accounting.ledger.store import RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
+from tests.owners_commands import Owner, use_every_command
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of, template_of
@@ -378,23 +380,27 @@ def test_the_bundles_volume_can_be_made_first(rendered):
         ]
 
 
-def test_both_pages_name_the_same_rights(k8s):
+def test_both_pages_name_the_rights_that_the_ledger_looks_for(k8s):
     *_, last = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
-    rights = last.split()[4:]
-    assert "+@write" in rights
-    assert all(right in (ROOT / "docs" / "ledger.md").read_text() for right in rights)
+    assert last.split(maxsplit=4)[4] == RIGHTS
+    assert f"`{RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
 
 
-async def opened(url, folder):
-    """Open a ledger and see that it may write."""
-    async with Ledger.open(url, journals=folder) as ledger:
-        return await ledger.lineages()
+def store_of(resources):
+    """Return the store's configuration and its users in an overlay, and where its pods look for it."""
+    written = next(data["valkey.conf"] for each in resources if "valkey.conf" in (data := each.get("data") or {}))
+    users, url = (
+        next(base64.b64decode(data[name]).decode() for each in resources if name in (data := each.get("data") or {}))
+        for name in ("users.acl", "DPSERVE_LEDGER")
+    )
+    return written, users, url
 
 
-def test_the_store_of_the_redis_overlay_is_one_that_the_ledger_takes(k8s, tmp_path, free_port):
-    overlay = k8s / "overlays" / "redis"
-    shutil.copy(overlay / "users.acl", tmp_path)
-    written = (overlay / "valkey.conf").read_text()
+def test_the_store_of_the_overlays_runs_every_command_of_the_owner(rendered, tmp_path, free_port, monkeypatch):
+    assert store_of(rendered["redis"]) == store_of(rendered["gpu"])
+    written, users, url = store_of(rendered["redis"])
+    # Somebody who may look, and empty the store before a backup is restored.
+    (tmp_path / "users.acl").write_text(users.rstrip() + "\nuser administrator on >of-the-test ~* &* +@all\n")
     for before, after in (("/data", str(tmp_path)), ("/etc/valkey-users", str(tmp_path))):
         assert before in written
         written = written.replace(before, after)
@@ -407,10 +413,18 @@ def test_the_store_of_the_redis_overlay_is_one_that_the_ledger_takes(k8s, tmp_pa
     )
     try:
         assert any("Ready to accept connections" in line for line in process.stdout)
-        url = (overlay / "secret.env").read_text().strip().removeprefix("DPSERVE_LEDGER=")
         assert "@dpserve-valkey:6379/0" in url
-        url = url.replace("dpserve-valkey:6379", f"127.0.0.1:{port}")
-        assert asyncio.run(opened(url, tmp_path / "journals")) == []
+        url = url.strip().replace("dpserve-valkey:6379", f"127.0.0.1:{port}")
+        for name in os.environ.keys() - configuration.environment_without_settings().keys():
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+        monkeypatch.setenv("DPSERVE_LEDGER", url)
+        with redis.Redis(port=port, username="administrator", password="of-the-test") as administrator:
+            use_every_command(Owner(tmp_path), administrator.flushall)
+        words = [sys.executable, "-u", "-m", "dpserve", "serve", str(tmp_path / "model"), "--port", "0", "--no-admin"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as service:
+            assert any("serving model on" in line for line in service.stdout)
+            service.terminate()
         with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()
         with redis.Redis.from_url(url) as clerk, pytest.raises(redis.ResponseError, match="permissions"):

@@ -58,7 +58,7 @@ def expressions(rendered):
 
 def test_every_expression_asks_for_metrics_that_there_are(rendered):
     names = exported()
-    assert {"dpserve_requests_total", "dpserve_lineage_rho_spent", "dpserve_request_seconds_bucket"} <= names
+    assert {"dpserve_requests_total", "dpserve_lineage_spent", "dpserve_request_seconds_bucket"} <= names
     for expression in expressions(rendered):
         asked = set(selectors(promql_parser.parse(expression)))
         assert asked, expression

@@ -2,7 +2,9 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
+from mechanisms.mechanism import PRICING, PriceForm
 from research.comparison import tables
 
 from .test_accounting_page import commands, matches, printed
@@ -40,3 +42,14 @@ def test_every_picture_is_there_and_modest():
     images = re.findall(r"\(images/(.*?)\)", PAGE.read_text())
     assert len(images) == 5
     assert all((DOCS / "images" / image).stat().st_size < 100_000 for image in images)
+
+
+def test_the_table_of_prices_is_that_of_the_mechanisms():
+    forms = get_args(PriceForm)
+    lines = ["| mechanism | " + " | ".join(forms) + " |", "|---" * (1 + len(forms)) + "|"]
+    lines += [
+        " | ".join([f"| `{name}`", *(pricing.forms.get(form, "-") for form in forms)]) + " |"
+        for name, pricing in PRICING.items()
+    ]
+    _, table, _ = re.split("<!-- .*prices -->\n", PAGE.read_text())
+    assert table.splitlines() == lines

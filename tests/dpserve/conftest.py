@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ class CommandLine:
             "COLUMNS": "200",
             "NO_COLOR": "1",
         }
+        self.started = []
 
     def __call__(self, *arguments, status=0, stdin=""):
         done = ran([str(argument) for argument in arguments], self.folder, self.environment, stdin=stdin)
@@ -62,6 +64,7 @@ class CommandLine:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
         before = []
         for line in process.stdout:
             said = json.loads(line)["message"] if line.startswith("{") else line.removeprefix("dpserve: ")
@@ -70,11 +73,23 @@ class CommandLine:
             before.append(line.rstrip())
         raise AssertionError(process.stderr.read())
 
+    def end(self):
+        """End what a failed test left, and close its pipes: left open, they would fail whichever test runs later."""
+        for process in self.started:
+            with process:  # closes the pipes
+                process.terminate()
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
 
 @pytest.fixture
-def run(tmp_path) -> CommandLine:
+def run(tmp_path) -> Iterator[CommandLine]:
     (tmp_path / "own.csv").write_text(CSV)
-    return CommandLine(tmp_path)
+    found = CommandLine(tmp_path)
+    yield found
+    found.end()
 
 
 @pytest.fixture(scope="session")

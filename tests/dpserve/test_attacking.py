@@ -34,8 +34,16 @@ def test_a_bundle_is_attacked_and_reported_in_every_form(run, bundle, files):
     assert read["convicted"] is False
     assert read["decided"] == {"members": ROWS, "non_members": ROWS}
     assert "at 95% confidence" in done.stderr
+    # They equal members in the columns that are used, rounded as digests of these are.
+    assert "non-members are in the lineage 'people'" in done.stderr
     assert (run.folder / "r.png").read_bytes().startswith(b"\x89PNG")
     assert "<img" in (run.folder / "r.html").read_text()
+
+
+@pytest.mark.parametrize("mechanism", ["selected-neuron", "label"])
+def test_a_bundle_is_attacked_at_each_mechanisms_default_price(run, bundle, files, mechanism):
+    done = run("attack", bundle, *files, *QUICK, "--mechanism", mechanism, "--rho", 0.2, "--json")
+    assert json.loads(done.stdout)["plan"]["rows_affordable"] == 160
 
 
 def test_a_service_is_attacked_through_its_keys_until_they_are_spent(run, service, files):
@@ -67,8 +75,8 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line_before_a_row_is_paid
     pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for address in ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}"):
-            said = run.fails("attack", bundle, *files, *QUICK, "--journal", "j", "--ray", address)
-            assert said.startswith(f"no Ray cluster answers at {address}: start one")
+            done = run("attack", bundle, *files, *QUICK, "--journal", "j", "--ray", address, status=1)
+            assert f"dpserve: no Ray cluster answers at {address}: start one" in done.stderr.splitlines()[-1]
     assert not (run.folder / "j").exists()
 
 
@@ -109,6 +117,7 @@ def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_n
         pass_fds=[tell],
         text=True,
     )
+    run.started.append(process)
     os.close(tell)
     os.read(answered, 1)  # or the end of the pipe, if the command ends before
     os.close(answered)

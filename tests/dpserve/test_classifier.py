@@ -5,6 +5,8 @@ import json
 import pickle
 import subprocess
 import sys
+import warnings
+from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
@@ -13,18 +15,25 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone, is_classifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.impute import SimpleImputer
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from accounting.ledger import Ledger
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
-from dpserve import BudgetExhausted, Client, PrivateClassifier
+from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
 from training.errors import BundleError
 from training.loading import load_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::training.errors.PrivacyWarning")
+"""Accuracy on the training records is asked for in many tests. Those of the warning look for it."""
 
 GENERATOR = np.random.default_rng(0)
 SIDE = np.repeat([-1.0, 1.0], 200)
@@ -254,6 +263,130 @@ class TestRefits:
         assert spent(declared) == pytest.approx(2 * model.charged_rho_)
         assert again.certificate_.model_id != model.certificate_.model_id
         assert not np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+@contextmanager
+def no_privacy_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        yield
+
+
+class TestWhatNoBudgetCovers:
+    """What uses the records beside the model is said to their owner, where it can be seen."""
+
+    @pytest.mark.parametrize(
+        ("steps", "said"),
+        [
+            ((StandardScaler(),), "the steps 'standardscaler' of the pipeline"),
+            ((SimpleImputer(), FunctionTransformer(), StandardScaler()), "'simpleimputer', 'standardscaler'"),
+            ((make_column_transformer((StandardScaler(), [0]), remainder="passthrough"),), "'columntransformer'"),
+        ],
+    )
+    def test_a_pipelines_steps_that_learn_from_the_records_are_named(self, declared, steps, said):
+        last = make_pipeline("passthrough", PrivateClassifier(**declared | {"bounds": (-9, 9)}))
+        with pytest.warns(PrivacyWarning, match=said):
+            make_pipeline(*steps, last).fit(X, Y)
+
+    def test_a_pipelines_steps_that_learn_nothing_are_fine(self, declared):
+        steps = (FunctionTransformer(), Normalizer(), make_column_transformer((FunctionTransformer(), [0, 1])))
+        with no_privacy_warning():
+            make_pipeline(*steps, PrivateClassifier(**declared)).fit(X, Y)
+
+    @pytest.mark.parametrize("clip", [False, True])
+    def test_columns_that_were_scaled_on_the_records_are_named_before_anything_is_charged(self, declared, home, clip):
+        model = PrivateClassifier(**declared | {"bounds": (-1.1, 1.1) if clip else (-9, 9), "clip": clip})
+        with no_privacy_warning(), pytest.raises(PrivacyWarning, match=r"'x0', 'x1' have mean 0.*missing=\{COLUMN"):
+            model.fit(StandardScaler().fit_transform(X), Y)
+        assert not hasattr(model, "certificate_")
+        assert not (home / "home" / "trained").exists()
+
+    def test_a_clones_fit_is_one_whose_use_no_budget_covers(self, declared, spent):
+        made = PrivateClassifier(**declared | {"epsilon": 0.5, "every_fit_is_charged": True})
+        with pytest.warns(PrivacyWarning, match="they choose by exact scores"):
+            GridSearchCV(made, {"clip": [False, True]}, cv=2).fit(X, Y)
+        once = spent(declared)
+        for fitted in (
+            lambda: CalibratedClassifierCV(made, cv=2).fit(X, Y),
+            lambda: cross_val_predict(made, X, Y, cv=2),
+        ):
+            with pytest.warns(PrivacyWarning, match="fit calibrators to exact labels"):
+                fitted()
+        assert spent(declared) > once
+        with no_privacy_warning():
+            made.fit(X, Y)
+
+    def test_an_exact_score_on_records_is_named(self, declared, home):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        apart = PrivateClassifier(**declared | {"epsilon": 1, "classes": {1: "yes", 0: "no"}})
+        apart.fit(ROWS, (Y == "yes").astype(int))
+        loaded = PrivateClassifier.load(PrivateClassifier(**declared | {"epsilon": 1}).fit(X, Y).save(home / "bundle"))
+        for known, rows in ((apart, ROWS), (loaded, X)):
+            with pytest.warns(PrivacyWarning, match="400 of the 400 rows are records of the lineage 'people"):
+                known.score(rows, Y)
+        with pytest.warns(PrivacyWarning, match="rows are records"):
+            permutation_importance(apart, ROWS[::2], Y[::2], n_repeats=1, random_state=0)
+        with no_privacy_warning():
+            model.score(ROWS * 0.99, Y)
+            assert model.predict(ROWS).shape == (400,)
+
+    @pytest.mark.parametrize("names", [{"id": "key", "unit": "whose"}, {"ignore": ["key", "whose"]}])
+    def test_its_own_records_are_named_without_the_columns_that_are_no_features(self, declared, names):
+        keyed = FRAME.assign(key=range(400), whose=[f"p{row // 2}" for row in range(400)])
+        model = PrivateClassifier(**declared | names).fit(keyed, "ok")
+        for rows in (ROWS, ROWS.astype(np.float32), ROWS.to_numpy(), ROWS.to_numpy(np.float32)):
+            with pytest.warns(PrivacyWarning, match="of the 400 rows are"):
+                model.score(rows, Y)
+        with no_privacy_warning():
+            model.score(ROWS * 0.99, Y)
+
+    def test_no_weight_lets_a_record_count_more(self, declared):
+        with pytest.raises(TypeError, match="sample_weight"):
+            PrivateClassifier(**declared).fit(X, Y, sample_weight=np.ones(400))
+        with pytest.raises(TypeError, match="class_weight"):
+            PrivateClassifier(**declared, class_weight="balanced")
+
+
+class TestMissingValues:
+    """What a missing value counts as is declared, and is the same in training and in every row that is asked."""
+
+    HOLES = np.where(np.arange(800).reshape(400, 2) % 14 == 0, np.nan, X)
+
+    @pytest.mark.parametrize("missing", [0.25, "level", {"x0": 0.25}, {"x0": "level"}])
+    @pytest.mark.parametrize("made", [np.asarray, pd.DataFrame, pl.DataFrame])
+    def test_it_is_declared_by_a_value_or_as_a_level(self, declared, made, missing):
+        table = self.HOLES if made is np.asarray else made({"x0": self.HOLES[:, 0], "x1": self.HOLES[:, 1]})
+        model = PrivateClassifier(**declared, missing=missing).fit(table, Y)
+        assert model.n_features_in_ == 2
+        answers = model.predict_proba(table)
+        by_name = [{"x0": None, "x1": float(X[0, 1])}]
+        np.testing.assert_array_equal(model.predict_proba(by_name), answers[:1])
+        counted = [by_name[0] | {"x0": 0.25}]
+        is_level = missing == "level" or missing == {"x0": "level"}
+        assert np.array_equal(model.predict_proba(counted), answers[:1]) != is_level
+        if isinstance(missing, dict):
+            with pytest.raises(ValueError, match="a value is required"):
+                model.predict([{"x0": 0.5, "x1": None}])
+
+    def test_without_it_a_missing_value_is_refused_with_what_to_do(self, declared):
+        with pytest.raises(ValueError, match=r"contains NaN.*missing= declares"):
+            PrivateClassifier(**declared).fit(self.HOLES, Y)
+        with pytest.raises(ValueError, match=r"(?s)a value is required.*missing=\{COLUMN: VALUE\}"):
+            PrivateClassifier(**declared).fit(pd.DataFrame(self.HOLES, columns=["a", "b"]), Y)
+        model = PrivateClassifier(**declared).fit(X, Y)
+        with pytest.raises(ValueError, match=r"contains NaN.*missing= declares"):
+            model.predict(self.HOLES)
+
+    def test_it_takes_the_place_of_what_a_schema_says(self, declared):
+        table = FRAME.assign(city=["Oslo", "Lima"] * 200, since=pd.Timestamp("2020-02-03"))
+        table.loc[1000, ["age", "since"]] = None
+        declared |= {"schema": SCHEMA, "bounds": None, "classes": None}
+        model = PrivateClassifier(**declared, missing={"age": -0.5, "since": "2020-02-03"}).fit(table, "ok")
+        row = {"age": None, "city": "Oslo", "since": None}
+        counted = {"age": -0.5, "city": "Oslo", "since": "2020-02-03"}
+        np.testing.assert_array_equal(model.predict_proba([row]), model.predict_proba([counted]))
+        with pytest.raises(ValueError, match=r"missing= age=7: 7\.0 is above the declared bound 1"):
+            PrivateClassifier(**declared, missing={"age": 7}).fit(table, "ok")
 
 
 class TestTheAccount:

@@ -16,6 +16,8 @@ import httpx
 import numpy as np
 import pytest
 
+from training.published.bounds import Topology, claimed_sensitivities
+
 
 def test_help_is_there_for_everything(run):
     for command in (
@@ -94,14 +96,15 @@ def test_it_says_its_version(run):
 def test_integer_classes_are_given_names(run):
     lines = run.csv.replace(",yes", ",1").replace(",no", ",0")
     (run.folder / "numbers.csv").write_text(lines)
-    words = [word.replace("no,yes", "0=refused,1=granted") for word in run.train]
+    words = [{"no,yes": "0=refused,1=granted", "--ignore": "--id"}.get(word, word) for word in run.train]
     run(*words, "--data", "numbers.csv", "--out", "model")
     assert json.loads(run("inspect", "model", "--json").stdout)["classes"] == ["refused", "granted"]
-    others = re.sub(r",(\d+),([01])$", r",9\1,\2", lines, flags=re.MULTILINE)  # with ids of their own
+    others = re.sub(r",(\d+),([01])$", r",1000\1,\2", lines, flags=re.MULTILINE)  # with ids of their own
     (run.folder / "public.csv").write_text(others)
-    budget = ("--epsilon", "3", "--delta", "1e-6", "--queries", "10", "--label", "ok", "--ignore", "id")
+    budget = ("--epsilon", "3", "--delta", "1e-6", "--queries", "10", "--label", "ok", "--id", "id")
+    public = ("--public", "public.csv", "--score-outside-the-guarantee")
     right, swapped = (
-        json.loads(run("plan", "model", *budget, "--public", "public.csv", "--class-names", names, "--json").stdout)
+        json.loads(run("plan", "model", *budget, *public, "--class-names", names, "--json").stdout)
         for names in ("0=refused,1=granted", "1=refused,0=granted")
     )
     assert right["noiseless_accuracy"] + swapped["noiseless_accuracy"] == pytest.approx(1)
@@ -255,22 +258,37 @@ def free_port():
         return found.getsockname()[1]
 
 
+LOADS_WHEN_TOLD = """
+import sys
+from pathlib import Path
+from dpserve import serving
+from dpserve.cli import main
+
+def load_when_told(*arguments, load=serving.load_model):
+    Path("told").read_text()
+    return load(*arguments)
+
+serving.load_model = load_when_told
+main()
+"""
+
+
 def test_a_request_that_comes_while_the_bundle_loads_is_answered_when_it_is_loaded(run, bundle):
-    """Its certificate is a pipe into which nobody has written yet: loading waits there, and so does the request."""
-    certificate, kept = bundle / "certificate.json", run.folder / "kept.json"
-    certificate.rename(kept)
-    os.mkfifo(certificate)
+    """Loading waits for a pipe into which nobody has written yet, and so does the request."""
+    os.mkfifo(run.folder / "told")
     port = free_port()
-    words = [sys.executable, "-u", "-m", "dpserve", "serve", bundle, "--port", port, "--epsilon", 3, "--delta", 1e-6]
+    words = [sys.executable, "-u", "-c", LOADS_WHEN_TOLD, "serve", bundle, "--port", port]
     process = subprocess.Popen(
-        list(map(str, words)), cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True
+        list(map(str, [*words, "--epsilon", 3, "--delta", 1e-6])),
+        cwd=run.folder,
+        env=run.environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         with connected(port, process) as waiting:
             waiting.sendall(b"GET /readyz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
-            with certificate.open("w") as waited_for:  # opens once the service does
-                kept.replace(certificate)
-                waited_for.write(certificate.read_text())
+            (run.folder / "told").write_text("go on")  # opens once the service does
             assert any(line.startswith("dpserve: serving") for line in process.stdout)
             assert waiting.recv(100).startswith(b"HTTP/1.1 200")
     finally:
@@ -323,6 +341,27 @@ def test_accounts_accept_what_the_mechanism_needs(run, bundle):
     process.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("mechanism", ["selected-neuron", "label", "laplace"])
+def test_a_mechanism_is_served_at_a_default_price_in_either_currency(run, bundle, mechanism):
+    """What a lineage counts decides on it, also when a service finds the lineage open."""
+    served = bundle, "--port", 0, "--mechanism", mechanism
+    for first in (("--epsilon", 1, "--delta", 0), ()):
+        process, address = run.start(*served, *first)
+        (name,) = httpx.get(f"{address}/models").json()["models"]
+        price = httpx.get(f"{address}/models/{name}").json()["price_per_row"]
+        assert price["epsilon"] == pytest.approx(0.05, rel=1e-9)
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_a_mechanism_is_served_at_its_default_price_in_rho(run, bundle):
+    process, address = run.start(bundle, "--port", 0, "--mechanism", "selected-neuron", "--rho", 0.1, "--delta", 1e-6)
+    (name,) = httpx.get(f"{address}/models").json()["models"]
+    assert httpx.get(f"{address}/models/{name}").json()["price_per_row"]["rho"] == pytest.approx(0.00125, rel=1e-9)
+    process.terminate()
+    process.communicate(timeout=60)
+
+
 def test_the_published_mechanism_is_served_only_when_accepted(run, bundle):
     arguments = (bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, "--mechanism", "published")
     assert "--accept-unproven" in run.fails("serve", *arguments)
@@ -350,7 +389,12 @@ def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
         "--bounds",
         "income=0:1e6",
     )
-    assert json.loads(run("inspect", "net").stdout)["status"] == "unproven"
+    certificate = json.loads(run("inspect", "net", "--json").stdout)
+    assert certificate["status"] == "unproven"
+    shown = run("inspect", "net").stdout
+    claimed = claimed_sensitivities(Topology(2, (128,), 2), certificate["records"])
+    for figure in (claimed.lipschitz, claimed.weights_l2, claimed.weight, claimed.neuron, claimed.oaro):
+        assert f"{figure:.6g}" in shown
     budget = ("--epsilon", 50, "--delta", 1e-5, "--port", 0)
     assert "needs a certificate" in run.fails("serve", "net", *budget)
     published = (*budget, "--mechanism", "published", "--price", "epsilon:1")
@@ -441,6 +485,7 @@ def test_the_demonstration_stays_up_for_a_browser(run):
     former = signal.signal(signal.SIGINT, signal.SIG_DFL)  # which whoever runs the tests beside their shell has ignored
     process = subprocess.Popen(command, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, former)
+    run.started.append(process)
     said = ""
     for line in process.stdout:
         said += line

@@ -106,7 +106,7 @@ def test_columns_of_a_data_frame_are_matched_by_name(service, key):
         expected = client.predict_proba(ROWS)
         swapped = Frame(["income", "age"], ROWS[:, ::-1])
         np.testing.assert_array_equal(client.predict_proba(swapped), expected)
-        assert client.quote(swapped)["cost_rho"] == 0
+        assert client.quote(swapped)["cost"] == 0
         assert client.budget()["queries_left"] == 7
 
 
@@ -150,6 +150,7 @@ def test_the_package_names_its_client_where_completion_looks():
         "AsyncClient",
         "BudgetExhausted",
         "Client",
+        "PrivacyWarning",
         "PrivateClassifier",
         "ServiceError",
     ]
@@ -286,7 +287,7 @@ class TestAsync:
         async def ask():
             async with AsyncClient(service, key) as client:
                 probabilities = await client.predict_proba(ROWS)
-                assert (await client.quote(ROWS))["cost_rho"] == 0
+                assert (await client.quote(ROWS))["cost"] == 0
                 answers = await client.answers(ROWS)
                 np.testing.assert_array_equal(answers.probabilities, probabilities)
                 assert (await client.budget())["queries_left"] == 7

@@ -9,11 +9,12 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from accounting.budgets import Budget
-from accounting.ledger import ActRefused, Ledger, UnknownGroup
+from accounting.ledger import RAISED_AFTER_ANSWERS, ActRefused, Ledger, UnknownGroup
 from dpserve.commands.accounts import clients, groups, lineages
 from dpserve.commands.command import with_options
 from dpserve.commands.explaining import explain
 from dpserve.commands.options import operating_systems_user
+from tests.accounting.ledger.conftest import asking
 
 
 def _clients(folder: Path, *words: str) -> Result:
@@ -38,6 +39,22 @@ def test_a_client_that_would_get_more_than_its_lineage_has_is_refused(folder: Pa
     assert _clients(folder, "add", "ann", "--rho", "0.5", "--delta", "1e-5").exit_code == 0
     more = _clients(folder, "set-budget", "ann", "--rho", "0.7", "--delta", "1e-5", "--yes")
     assert isinstance(more.exception, ActRefused)
+
+
+def test_a_raise_is_warned_of_once_there_were_answers(folder: Path) -> None:
+    assert _clients(folder, "add", "ann", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
+    before = _clients(folder, "set-budget", "ann", "--rho", "0.3", "--delta", "1e-5", "--yes")
+    assert before.exit_code == 0
+    assert RAISED_AFTER_ANSWERS not in " ".join(before.stderr.split())
+
+    async def asked() -> None:
+        async with Ledger.open(folder) as ledger:
+            await ledger.charge(asking("records", "ann", "a row"))
+
+    asyncio.run(asked())
+    after = _clients(folder, "set-budget", "ann", "--rho", "0.4", "--delta", "1e-5", "--yes")
+    assert after.exit_code == 0
+    assert RAISED_AFTER_ANSWERS in " ".join(after.stderr.split())
 
 
 def test_a_client_is_named_by_an_address_or_a_subject(folder: Path) -> None:

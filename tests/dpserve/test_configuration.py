@@ -56,7 +56,7 @@ def test_every_option_of_serve_may_stand_in_the_file_and_in_the_environment(home
         ("[serve]\nlargest_batch = 1\n", "did you mean 'largest-batch'"),
         ("[srve]\nport = 1\n", "nothing is called 'srve'; did you mean 'serve'"),
         ("[serve]\nledger = 'x'\n", "nothing is called 'ledger' in \\[serve\\]"),
-        ("xylophone = 1\n", "known are ledger, serve"),
+        ("xylophone = 1\n", "known are ledger, ledger-replicas, serve"),
         ("serve = 1\n", "must be a table"),
         ("[serve]\nport = 'many'\n", "port = 'many': .*integer"),
         ("[serve]\nself-audit-key = ['dps-secret']\n", "self-audit-key = .*string"),
@@ -145,10 +145,10 @@ def test_paths_are_seen_from_the_file(home):
     write(home, 'ledger = "books"\n[serve]\nbundle = "model"\njwt-keys = "keys.json"\ntls-key = "key.pem"\n')
     found = ServeSettings()
     assert (found.jwt_keys, found.tls_key) == (str(home / "keys.json"), home / "key.pem")
-    assert found.ledger == configuration.ledger_in_file() == str(home / "books")
+    assert found.ledger == configuration.stated_ledger() == str(home / "books")
     assert found.bundle == [home / "model"]
     write(home, 'ledger = "redis://store:6379/0"\n')
-    assert configuration.ledger_in_file() == "redis://store:6379/0"
+    assert configuration.stated_ledger() == "redis://store:6379/0"
 
 
 def test_a_named_file_must_be_there(home, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_named_file_must_be_there(home, monkeypatch):
     with pytest.raises(ConfigurationError, match="there is no file"):
         ServeSettings.of_command_line({})
     with pytest.raises(ConfigurationError, match="there is no file"):
-        configuration.ledger_in_file()
+        configuration.stated_ledger()
 
 
 def test_the_page_lists_every_setting():
@@ -265,3 +265,23 @@ def test_a_misspelt_command_or_option_is_answered_with_the_likely_one(run):
     assert "Did you mean 'serve'?" in run("sevre", status=2).stderr
     assert "--price" in run("serve", "model", "--prise", "rho:1", status=2).stderr
     assert "No such command 'xyz'" in run("xyz", status=2).stderr
+
+
+def test_how_many_replicas_a_write_waits_for_stands_beside_the_ledger(home, monkeypatch):
+    assert configuration.stated_replicas() == 0
+    write(home, 'ledger = "redis://store:6379/0"\nledger-replicas = 2\n')
+    assert configuration.stated_replicas() == ServeSettings().ledger_replicas == 2
+    monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
+    assert configuration.stated_replicas() == ServeSettings().ledger_replicas == 1
+    for wrong in ("-1", "one", "1.5", "\N{ARABIC-INDIC DIGIT ONE}"):
+        monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", wrong)
+        with pytest.raises(ConfigurationError, match="DPSERVE_LEDGER_REPLICAS must be a whole number"):
+            configuration.stated_replicas()
+    monkeypatch.delenv("DPSERVE_LEDGER_REPLICAS")
+    for wrong in ("-1", "'1'", "true"):
+        write(home, f"ledger-replicas = {wrong}\n")
+        with pytest.raises(ConfigurationError, match="ledger-replicas must be a whole number"):
+            configuration.stated_replicas()
+    write(home, "[serve]\nledger-replicas = 1\n")
+    with pytest.raises(ConfigurationError, match="stands above that table"):
+        ServeSettings()

@@ -67,7 +67,7 @@ def test_it_is_served_and_asked_again_at_no_cost(own):
             answer = httpx.post(f"{address}/predict", json={"instances": [[30, 5000], [70, 9000]]}, headers=headers)
             assert answer.status_code == 200, answer.text
             answers.append(answer.json()["predictions"])
-            charged.append(answer.json()["receipt"]["charged_rho"])
+            charged.append(answer.json()["receipt"]["charged"])
         assert charged[0] > 0.035
         assert charged[1] == 0
         assert answers[0] == answers[1]

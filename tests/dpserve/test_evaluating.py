@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from accounting.picorho import to_rho
 from training.evaluation import Evaluation
 from training.loading import load_model
 
@@ -36,7 +37,7 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     assert "the lineage held was charged rho = 0.3 for the evaluation" in said
     assert "it may be published" in said
     content = json.loads((run.folder / "model" / "evaluation.json").read_text())
-    figures, _ = content.pop("figures"), content.pop("tier")
+    figures, *_ = content.pop("figures"), content.pop("tier"), content.pop("seal")
     found = Evaluation.model_validate(content)
     assert found.model_id == model.certificate.model_id
     assert found.figures() == figures
@@ -55,23 +56,32 @@ def test_an_evaluation_is_charged_to_the_held_out_lineage_and_may_be_read_again(
     assert json.loads(run("inspect", "model", "--json").stdout)["evaluation"]["accuracy"] == figures["accuracy"]
 
 
-def test_figures_that_do_not_follow_from_what_was_released_are_not_shown(run, model):
+def test_an_evaluation_that_was_altered_or_does_not_follow_from_what_was_released_is_refused(run, model):
     run("lineage", "set-budget", "model", *BUDGET)
     run("evaluate", "model", "--data", "held.csv", *PRICE)
     path = run.folder / "model" / "evaluation.json"
-    content = json.loads(path.read_text())
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written, indent=3))
+    assert "evaluation" in json.loads(run("inspect", "model", "--json").stdout)
+    content = {name: value for name, value in written.items() if name != "seal"}
+    right = next(place for place, value in enumerate(content["released"]) if value)
+    altered = [content["released"][right] * 2, *content["released"][1:]]
+    for changed in ({"figures": {}}, {"released": altered}, {"mu": content["mu"] / 2}, {"model_id": "0" * 32}):
+        path.write_text(json.dumps(written | changed))
+        for command in ("inspect", "serve"):
+            assert "was altered" in run.fails(command, "model")
+    for unread in ("[]", "{", json.dumps(content)):
+        path.write_text(unread)
+        assert "holds no sealed evaluation" in run.fails("inspect", "model")
     content["figures"]["accuracy"]["estimate"] += 0.01
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | {"seal": model.certificate.seal(content)}))
     assert "do not follow from what was released" in run.fails("inspect", "model")
-    path.write_text(json.dumps(content | {"model_id": "0" * 32}))
-    assert "of another model" in run.fails("inspect", "model")
-    path.write_text("[]")
-    assert "holds no evaluation" in run.fails("inspect", "model")
 
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
     said = run.fails("evaluate", "model", "--data", "r.csv", "--lineage", "held", *PRICE, *BUDGET)
-    assert "60 of the rows of r.csv are in the lineage 'people'" in said
+    assert "60 records are in the lineage 'people' as well, and 120 of 120 rows are equal to rows there" in said
+    assert "add --lineage people" in said
     run("evaluate", "model", "--data", "r.csv", *PRICE, *BUDGET)
     assert list(spent(run)) == ["people"]
 
@@ -115,10 +125,56 @@ def test_what_cannot_be_written_is_not_paid_for(run, model):
     assert spent(run) == before
 
 
-def test_a_model_of_units_is_not_evaluated_at_the_price_of_records(run):
-    rows = [row.replace("\n", f",{index % 7}\n") for index, row in enumerate(ROWS)]
-    (run.folder / "r.csv").write_text(HEADER.replace("\n", ",who\n") + "".join(rows))
+def test_one_lineage_pays_for_model_and_evaluation_together_or_for_neither(run, model):
+    price = to_rho(model.certificate.tiers[0].cost.picorho)
+    run("lineage", "set-budget", "model", "--rho", str(price + 0.2), "--delta", "1e-5")
+    assert "no evaluation was made" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    assert spent(run) == {"people": 0}
+    run("lineage", "set-budget", "people", "--rho", "100", "--delta", "1e-5", "--yes")
+    refused = run.fails(
+        "evaluate", "model", "--data", "held.csv", "--lineage", "held", *PRICE, "--rho", "0.2", "--delta", "1e-5"
+    )
+    assert "no evaluation was made" in refused
+    assert spent(run) == {"people": 0, "held": 0}
+
+
+UNIT_HEADER = HEADER.replace("\n", ",who\n")
+
+
+@pytest.fixture
+def of_units(run):
+    """A model of 20 people with 6 records each; other records of theirs, and records of others."""
+    people = [row.replace("\n", f",p{index // 6}\n") for index, row in enumerate(ROWS)]
+    (run.folder / "r.csv").write_text(UNIT_HEADER + "".join(people))
+    (run.folder / "same.csv").write_text(UNIT_HEADER + "".join(row.replace(",", ".5,", 1) for row in people))
+    others = "".join(row.replace(",", ".5,", 1).replace(",p", ",q") for row in people)
+    (run.folder / "others.csv").write_text(UNIT_HEADER + others)
     run(*TRAIN, *SUMS, "--unit", "who")
-    (run.folder / "held.csv").write_text(HEADER + "".join(ROWS))
-    said = run.fails("evaluate", "model", "--data", "held.csv", *PRICE, *BUDGET)
-    assert "all records of one who together" in said
+    run("lineage", "set-budget", "model", *BUDGET)
+    return load_model(run.folder / "model")
+
+
+def test_people_who_were_trained_on_are_found_among_the_held_out_rows(run, of_units):
+    """173 of 174 people of held-out rows were in training, with other records, and were taken for new ones."""
+    (run.folder / "nameless.csv").write_text(HEADER + "".join(ROWS))
+    assert "no column 'who'" in run.fails("evaluate", "model", "--data", "nameless.csv", *PRICE)
+    said = run.fails("evaluate", "model", "--data", "same.csv", "--lineage", "held", *PRICE, *BUDGET)
+    assert "20 units" in said
+    assert "--lineage people" in said
+    run("lineage", "set-budget", "model", *BUDGET, "--yes")
+    run("evaluate", "model", "--data", "same.csv", *PRICE)
+    assert list(spent(run)) == ["people"]
+
+
+def test_an_evaluation_of_units_counts_each_once_and_its_lineage_keeps_them(run, of_units):
+    run("evaluate", "model", "--data", "others.csv", "--lineage", "held", *PRICE, *BUDGET)
+    shown = json.loads(run("inspect", "model", "--json").stdout)["evaluation"]
+    assert shown["unit"] == "who"
+    assert "all records of one unit" in shown["assumptions"][0]
+    assert shown["records"]["estimate"] == pytest.approx(20, abs=6 * shown["records"]["standard_error"])
+    units = {each["lineage"]: each["unit"] for each in json.loads(run("lineage", "show", "--json").stdout)}
+    assert units == {"people": "who", "held": "who"}
+    records = [each if each != "people" else "held" for each in TRAIN]
+    (run.folder / "r.csv").write_text(HEADER + "".join(row.replace(",", ".7,", 1) for row in ROWS))
+    said = run.fails(*[each if each != "model" else "other" for each in records], *SUMS)
+    assert "the lineage held protects all records with one value of 'who'" in said

@@ -114,7 +114,7 @@ def test_a_quote_and_the_receipts_of_a_client(run, bundle, spent):
         with Client(address, spent) as client:
             quote = client.quote(np.vstack([ROWS, ROWS[:1] + 1]))
             assert quote["free"] == [True, True, False]
-            assert quote["cost_rho"] == pytest.approx(0.001)
+            assert quote["cost"] == pytest.approx(0.001)
             assert quote["admitted"]
             share = np.linspace(0, 1, 99)
             assert not client.quote(np.column_stack([share, 1 - share]))["admitted"]

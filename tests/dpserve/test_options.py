@@ -67,7 +67,7 @@ def test_the_words_are_taken_wherever_a_budget_is(run, bundle):
     run("clients", "add", "alice", "--posterior-belief", 0.9, "--delta", DELTA)
     run("clients", "add", "bob", "--mu", 0.1, "--delta", DELTA)
     explained = json.loads(run("explain", "--client", "alice", "--json").stdout)
-    assert explained["limit"]["rho"] == Budget.from_posterior_belief(0.9, DELTA, "gaussian").picorho / 1e12
+    assert explained["limit"]["rho"] == Budget.from_posterior_belief(0.9, DELTA, "gaussian").limit / 1e12
     assert explained["posterior_belief_bound"]["when_spent"] <= 0.9
     process, _ = run.start(bundle, "--port", 0, "--advantage", 0.5, "--delta", DELTA)
     process.terminate()

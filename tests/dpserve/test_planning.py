@@ -21,6 +21,7 @@ QUICK = {
     "seeds": 2,
     "options": ("class-sums", "weights", "per-query"),
 }
+EXACT = "--score-outside-the-guarantee"
 PUBLIC = "age,income,id,ok\n" + "".join(
     f"{21 + index % 57},{1000 * (index % 57) + 3},{index},{'yes' if index % 57 > 28 else 'no'}\n" for index in range(57)
 )
@@ -53,12 +54,29 @@ def test_before_training(run):
         "label",
     }
     budgets = {budget["accepts"]: budget["rho"] for budget in found["budgets"]}
-    assert budgets["gaussian"] == Budget.from_epsilon_delta(3, 1e-6, "gaussian").picorho / 1e12
+    assert budgets["gaussian"] == Budget.from_epsilon_delta(3, 1e-6, "gaussian").limit / 1e12
     for option in found["options"]:
         cost = priced(option["mechanism"], option["price"], 10).cost
         kind = "gaussian" if cost.is_gaussian else "any"
         assert cost.picorho * 500 <= round(budgets[kind] * 1e12)
         assert float(cost.rho) == pytest.approx(option["rho"], rel=1e-6)
+
+
+def test_an_account_of_pure_epsilon_is_planned_for(tmp_path):
+    """At the epsilon of a budget with a delta, and alone with --delta 0."""
+    for delta, most in ((1e-6, {"gaussian", "any", "pure"}), (0, {"pure"})):
+        found = json.loads(
+            invoked(
+                tmp_path, *BEFORE[1:], "--epsilon", 1, "--delta", delta, "--queries", 1, "--n", 300, "--json"
+            ).stdout
+        )
+        assert {budget["accepts"] for budget in found["budgets"]} == most
+        assert {option["accepts"] for option in found["options"]} == most
+        for option in found["options"]:
+            if option["accepts"] == "pure":
+                assert priced(option["mechanism"], option["price"], 10).cost.picoepsilon == 10**12
+    refused = invoked(tmp_path, "--n", 300, "--classes", 10, "--epsilon", 1, "--delta", 0)
+    assert refused.exit_code == 2
 
 
 def test_a_table_says_how_to_serve(run):
@@ -88,11 +106,12 @@ def test_on_public_rows(run):
         "--lineage",
         "people",
     )
-    public = ["plan", "model", "--public", "public.csv", "--label", "ok", "--ignore", "id"]
+    public = ["plan", "model", "--public", "public.csv", "--label", "ok", "--ignore", "id", EXACT]
 
     found = planned(run, *public, "--rho", 40, "--delta", 1e-6, "--queries", 10, "--plot", "curve.png")
 
-    assert found["accuracy_from"] == "57 rows of public.csv, declared public"
+    assert "57 rows of public.csv" in found["accuracy_from"]
+    assert found["outside_the_guarantee"]
     assert found["noiseless_accuracy"] > 0.9
     best = found["options"][0]
     assert 0.5 < best["accuracy"] <= 1
@@ -103,14 +122,48 @@ def test_on_public_rows(run):
     assert queries == sorted(queries, reverse=True)
 
 
+def neighbours_trained(folder):
+    """Bundles of 300 records and of all of them but one, and public rows: numbers that nothing rounds."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(size=(700, 3))
+    y = (X[:, 0] + 0.3 * rng.standard_normal(700) > 0.5).astype(int)
+    np.savez(folder / "public.npz", X=X[300:], y=y[300:])
+    for name, records in (("with", slice(0, 300)), ("without", slice(1, 300))):
+        np.savez(folder / f"{name}.npz", X=X[records], y=y[records])
+        words = ["train", "--data", folder / f"{name}.npz", "--classes", "0,1", "--bounds", "0:1", "--lam", 3]
+        home = {"DPSERVE_HOME": str(folder / f"home-{name}"), "COLUMNS": "200"}
+        done = CliRunner().invoke(app, [*map(str, words), "--lineage", "a", "--out", str(folder / name)], env=home)
+        assert done.exit_code == 0, done.output + str(done.exception)
+        yield folder / name
+
+
+def test_a_plan_for_a_bundle_tells_nothing_about_a_record(tmp_path):
+    """Exact accuracies, and prices solved on them, differ between neighbouring sets; all other plans are the same."""
+    bundles = list(neighbours_trained(tmp_path))
+    budget = ("--rho", 40, "--delta", 1e-6)
+    for asked in (("--queries", 20), ("--accuracy", 0.7)):
+        public = (*budget, *asked, "--public", tmp_path / "public.npz", "--json")
+        exact = [json.loads(invoked(tmp_path, bundle, *public, EXACT).stdout) for bundle in bundles]
+        assert exact[0]["options"] != exact[1]["options"]
+        assert all(each["outside_the_guarantee"] for each in exact)
+        assert "No guarantee covers these figures" in words_of(tmp_path, bundles[0], *public[:-1], EXACT)
+        refused = [invoked(tmp_path, bundle, *public) for bundle in bundles]
+        assert {done.exit_code for done in refused} == {2}
+        assert refused[0].output == refused[1].output
+    for asked in (("--queries", 20), ("--margins", "2:1", "--accuracy", 0.8), ("--margins", "1:1")):
+        covered = [invoked(tmp_path, bundle, *budget, *asked, "--json").stdout for bundle in bundles]
+        assert covered[0] == covered[1]
+        assert not json.loads(covered[0])["outside_the_guarantee"]
+
+
 def test_columns_in_another_order_are_the_same_rows(run, bundle):
     rows = [line.split(",") for line in PUBLIC.splitlines()]
     (run.folder / "public.csv").write_text(PUBLIC)
     (run.folder / "turned.csv").write_text("\n".join(",".join((row[1], row[3], row[0])) for row in rows))
     arguments = ["--label", "ok", *BUDGET, "--queries", 5]
 
-    first = planned(run, "plan", bundle, "--public", "public.csv", "--ignore", "id", *arguments)
-    second = planned(run, "plan", bundle, "--public", "turned.csv", *arguments)
+    first = planned(run, "plan", bundle, "--public", "public.csv", "--ignore", "id", EXACT, *arguments)
+    second = planned(run, "plan", bundle, "--public", "turned.csv", EXACT, *arguments)
 
     assert first["options"] == second["options"]
 
@@ -136,7 +189,7 @@ def test_public_rows_in_an_archive(run):
         "a",
     )
 
-    found = planned(run, "plan", "model", "--public", "public.npz", "--where", "picked", *BUDGET)
+    found = planned(run, "plan", "model", "--public", "public.npz", "--where", "picked", EXACT, *BUDGET)
 
     assert "public.npz" in found["accuracy_from"]
 
@@ -146,11 +199,11 @@ def test_private_records_are_refused(run, bundle):
     (run.folder / "shuffled.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
     (run.folder / "some.csv").write_text("\n".join([lines[0], *lines[5:25], "30,5,999,no"]))
     for source, shared in (("own.csv", 200), ("shuffled.csv", 200), ("some.csv", 20)):
-        arguments = ["--public", source, "--label", "ok", "--ignore", "id", *BUDGET]
+        arguments = ["--public", source, "--label", "ok", "--ignore", "id", EXACT, *BUDGET]
         said = run.fails("plan", bundle, *arguments)
-        assert f"holds private records of the bundle's lineage, {shared} of its rows" in said
-    assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", *BUDGET)
-    assert "is no table that can be read" in run.fails("plan", bundle, "--public", "own.txt", *BUDGET)
+        assert f"holds private records of the lineage 'people': {shared} of its rows as they are" in said
+    assert "was not trained on digits" in run.fails("plan", bundle, "--public", "digits", EXACT, *BUDGET)
+    assert "is no table that can be read" in run.fails("plan", bundle, "--public", "own.txt", EXACT, *BUDGET)
 
 
 def test_margins_of_the_owners_own(run):
@@ -190,6 +243,8 @@ def test_nonsense_is_refused_with_what_would_do(tmp_path, arguments, said):
         (["--lam", 1, "--classes", 2], "one of --epsilon"),
         (["--lam", 1, "--classes", 2, *BUDGET, "--public", "own.csv"], "needs a bundle"),
         (["--lam", 1, "--classes", 2, *BUDGET, "--plot", "curve.png"], "to draw an accuracy from"),
+        (["--lam", 1, "--classes", 2, *BUDGET, EXACT], "goes with a bundle and --public rows"),
+        (["--n", 100, "--classes", 2, *BUDGET, EXACT], "goes with a bundle and --public rows"),
     ],
 )
 def test_wrong_usage_is_exit_2(tmp_path, arguments, said):
@@ -418,7 +473,7 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     train += ["--lineage", "a"]
     budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
-    assert "holds private records, 1 of its rows" in str(done.exception)
+    assert "holds private records of the lineage 'a': 1 of its rows as they are" in str(done.exception)
 
 
 def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_training(tmp_path):
@@ -454,7 +509,7 @@ def test_on_a_bundle_without_rows_the_noise_alone_says_what_answers_are_worth(ru
 
 def test_on_public_rows_answers_are_held_against_the_commonest_class(run, bundle):
     (run.folder / "public.csv").write_text(PUBLIC)
-    public = ("--public", "public.csv", "--label", "ok", "--ignore", "id")
+    public = ("--public", "public.csv", "--label", "ok", "--ignore", "id", EXACT)
     said = run("plan", bundle, *public, *BUDGET, "--queries", 1000).stdout
     assert "commonest class, which is right on 0.5088 of these rows" in said
 

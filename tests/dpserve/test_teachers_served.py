@@ -57,13 +57,13 @@ def test_they_are_charged_for_each_answer_replay_it_and_end_with_the_budget(taug
     assert not {"lineage", "weights_sha256"} & set(described)
 
     first = ask(address, YOUNG, OLD, key="first").json()
-    assert first["receipt"]["charged_rho"] == pytest.approx(2 * PRICE)
+    assert first["receipt"]["charged"] == pytest.approx(2 * PRICE)
     assert all(sum(row) == pytest.approx(1) for row in first["predictions"])
     for key in ("first", None):
         again = ask(address, YOUNG, OLD, key=key).json()
         assert again["predictions"] == first["predictions"]
-        assert again["receipt"]["charged_rho"] == 0
-    assert ask(address, OTHER).json()["receipt"]["charged_rho"] == pytest.approx(PRICE)
+        assert again["receipt"]["charged"] == 0
+    assert ask(address, OTHER).json()["receipt"]["charged"] == pytest.approx(PRICE)
 
     refused = ask(address, [40.0, 20_000.0])
     assert (refused.status_code, refused.json()["type"]) == (403, "urn:dpserve:problem:budget-exhausted")

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +225,23 @@ def test_workers_end_when_the_process_that_started_them_is_killed(served):
     service.process.kill()
     when(lambda: not any("spawn_main" in _command_of(pid) for pid in answering))
     service.process.communicate()
+
+
+def test_a_service_ends_when_the_command_that_started_it_is_killed(run, bundle):
+    program = """
+import sys
+from pathlib import Path
+from dpserve.local_services import started
+with started(Path(sys.argv[1]), Path.cwd(), ["--rho", "1", "--delta", "1e-6", "--price", "rho:0.001"]) as service:
+    print(service.process.pid, flush=True)
+    service.process.wait()
+"""
+    words = [sys.executable, "-c", program, str(bundle)]
+    with subprocess.Popen(words, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True) as command:
+        pid = int(command.stdout.readline())
+        assert "serve" in _command_of(pid)
+        command.kill()
+        when(lambda: "serve" not in _command_of(pid))
 
 
 def test_what_cannot_be_is_said_once_and_before_anything_is_answered(run, bundle):

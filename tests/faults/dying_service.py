@@ -33,7 +33,7 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
     "answered": [(RowsCodec, "encode")],
     OPENED: [(serving, "check_release")],
-    HELD: [(PayOncePredictor, "hold_for_owner")],
+    HELD: [(serving, "hold_together")],
 }
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,11 +15,12 @@ import httpx
 import pytest
 import redis
 
-from accounting.ledger import Ledger, key_digest
+from accounting.ledger import EmbeddedStore, Ledger, key_digest
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from service.http.app import create_app
+from service.listener import bind
 from service.metered import MeteredPredictor
 from service.models import Models
 from training.bundle import CertifiedHead
@@ -87,6 +88,29 @@ async def test_the_only_service_is_killed_with_its_store_left_behind(services: S
             async with Ledger.open(services.ledger) as ledger:
                 account = await ledger.lineage(LINEAGE)
             found.trial(held=first["predictions"] == again["predictions"] and account.releases == trial + 1)
+
+
+async def test_the_process_that_started_the_workers_is_killed(services: Services) -> None:
+    """Just after it has started a worker: none of its processes is left, and its port is free."""
+    delays = random.Random(20)
+    with (
+        fault("process that started the workers killed as one of them starts") as found,
+        services.serving(*BUDGET),
+    ):
+        for _ in range(trials(50, 1)):
+            with services.serving("--workers", 2) as (address, doomed):
+                before = set(_workers(doomed.pid))
+                os.kill(min(before), signal.SIGKILL)
+                _until(lambda: not before.issuperset(_workers(doomed.pid)))  # noqa: B023 - called at once
+                await asyncio.sleep(delays.uniform(0, 3))
+                doomed.send_signal(signal.SIGSTOP)  # so that it starts no more
+                started = _children(doomed.pid)
+                doomed.kill()
+                left = _left(started)
+                found.trial(held=len(started) > 1 and not left)
+                with bind(port=int(address.rpartition(":")[2])):
+                    pass
+    assert not EmbeddedStore(Path(services.ledger)).is_running()
 
 
 async def test_the_embedded_store_is_killed_under_a_running_service(services: Services) -> None:
@@ -161,7 +185,7 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
         async with Ledger.open(services.ledger) as ledger:
             account, spenders, _ = await ledger.snapshot(LINEAGE)
             right = (await verify(ledger, LINEAGE)).findings == ()
-        whole = account.budget.picorho // round(price * 1e12)
+        whole = account.budget.limit // round(price * 1e12)
         spent = sum(spender.spent for spender in spenders)
         found.trial(
             held=answered == account.releases == whole == clients * each
@@ -196,9 +220,37 @@ async def test_processes_are_killed_at_random_moments(services: Services) -> Non
             found.trial(held=same and account.releases == 60 * (trial + 1) and right)
 
 
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _workers(pid: int) -> list[int]:
-    started = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [each for each in started if "spawn_main" in Path(f"/proc/{each}/cmdline").read_text()]
+    return [each for each in _children(pid) if "spawn_main" in _command_of(each)]
+
+
+def _command_of(pid: int) -> str:
+    """Return a process's command line, empty for one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _left(pids: list[int]) -> list[int]:
+    """Return which processes have not ended within a minute, and kill them: each may hold a pipe that is waited for."""
+    last = time.monotonic() + 60
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < last:
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def _until(true: Callable[[], bool]) -> None:
+    last = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < last
+        time.sleep(0.01)
 
 
 def _answer_of(asked: "Future[httpx.Response]") -> object:
@@ -241,7 +293,7 @@ async def test_what_clients_are_told(head: CertifiedHead, tmp_path: Path) -> Non
             await open_accounts(ledger, LINEAGE, 2_000_000)
             account = await ledger.lineage(LINEAGE)
             price = mechanism.cost.picorho
-            assert account.budget.picorho > 10_003 * price > 0
+            assert account.budget.limit > 10_003 * price > 0
             assert Cost((GaussianLoss(0.01),)) == COST
             short = type(account.budget)(2 * price - 1, "gaussian", account.budget.delta)
             await ledger.add_client(LINEAGE, "short", short, key_digest("short"), time=0.0)

@@ -93,7 +93,7 @@ def test_a_price_in_whole_picorho_is_never_exceeded(rho) -> None:
 def test_an_epsilon_and_a_delta_are_the_whole_of_a_budget_opened_with_them(epsilon: float, delta: float) -> None:
     whole = whole_picorho(f"epsilon:{epsilon}@{delta}")
 
-    assert whole == Budget.from_epsilon_delta(epsilon, delta, "gaussian").picorho
+    assert whole == Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
     assert whole - 1 <= Cost((GaussianLoss(mu_for(whole)),)).picorho <= whole
 
 

@@ -14,7 +14,7 @@ from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
-from mechanisms.mechanism import Price, names, priced
+from mechanisms.mechanism import PRICING, Price, default_price, names, priced
 from mechanisms.published import Published
 from mechanisms.randomness import SystemRandomness
 from mechanisms.selected_neuron import SelectedNeuron
@@ -25,6 +25,8 @@ PROVEN = [
     SelectedNeuron(0.2, GaussianLoss(0.1)),
     SelectedNeuron(0.2, LaplaceLoss(0.1)),
     Label(0.2),
+    SelectedNeuron(0.2, LaplaceLoss(0.1), "permute-and-flip"),
+    Label(0.2, "permute-and-flip"),
 ]
 every_proven = pytest.mark.parametrize("mechanism", PROVEN, ids=str)
 
@@ -177,9 +179,9 @@ def test_what_each_price_means():
     assert priced("gaussian", "noise-multiplier:20", 10).cost.losses == (GaussianLoss(0.05),)
     assert priced("laplace", "noise-multiplier:20", 10) == Laplace(0.05)
     assert priced("laplace", "epsilon:0.25", 10) == Laplace(0.25)
-    assert priced("label", "epsilon:0.5", 10) == Label(0.5)
+    assert priced("label", "epsilon:0.5", 10) == Label(0.5, "permute-and-flip")
     assert priced("label", "rho:0.125", 10) == Label(1.0)
-    assert priced("selected-neuron", "epsilon:0.5", 10) == SelectedNeuron(0.25, LaplaceLoss(0.25))
+    assert priced("selected-neuron", "epsilon:0.5", 10) == SelectedNeuron(0.25, LaplaceLoss(0.25), "permute-and-flip")
     assert priced("selected-neuron", "rho:0.25", 10) == SelectedNeuron(1.0, GaussianLoss(0.5))
     assert priced("selected-neuron", "rho:0.25", 10).cost.losses == (BoundedRangeLoss(1.0), GaussianLoss(0.5))
     assert priced("published", "epsilon:0.5", 10) == Published(10, 0.5, "laplace")
@@ -242,3 +244,25 @@ def test_prices_are_written_as_they_were_read(text):
 
 def test_no_price_within_the_ledgers_range_escapes_its_check():
     sampling_error.check_row_rho(float(priced("gaussian", "rho:8", 10).cost.rho))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_default_price_costs_the_same_with_every_mechanism(name):
+    assert float(priced(name, default_price(name), 10).cost.rho) == pytest.approx(0.00125, rel=1e-9)
+    pure = default_price(name, pure=True)
+    if name == "gaussian":
+        assert pure == default_price(name)
+    else:
+        assert priced(name, pure, 10).cost.pure_epsilon == pytest.approx(0.05, rel=1e-9)
+
+
+def test_each_form_that_is_listed_makes_a_price_and_no_other_does():
+    forms = {"rho:R": "rho:0.1", "noise-multiplier:M": "noise-multiplier:3"}
+    forms |= {"epsilon:E": "epsilon:0.5", "epsilon:E@D": "epsilon:0.5@1e-6"}
+    for name, pricing in PRICING.items():
+        for form, price in forms.items():
+            if form in pricing.forms:
+                priced(name, price, 10)
+            else:
+                with pytest.raises(ValueError, match="cannot be priced"):
+                    priced(name, price, 10)

@@ -22,6 +22,7 @@ from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, server_config, url_of
 from service.metered import MeteredPredictor
 from service.models import Models
+from service.opening import hold_together
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry.metrics import Metrics
@@ -146,7 +147,10 @@ class Starter:
         def make(ledger):
             return PayOncePredictor(model, ledger, largest_batch=LARGEST_BATCH)
 
-        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", PayOncePredictor.hold_for_owner)
+        async def held(ledger):
+            await hold_together(ledger, [model.certificate])
+
+        return self.start(make, model.certificate.lineage, lineage_rho, "gaussian", held)
 
     def start(
         self,
@@ -169,7 +173,7 @@ class Starter:
         async def opening(ledger):
             predictor = make(ledger)
             if before is not None:
-                await before(predictor)
+                await before(ledger)
             metrics = Metrics()
             models = Models([predictor, *(more(ledger) if more else ())], default=predictor.certificate.name)
             url = url_of(listening)

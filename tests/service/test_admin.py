@@ -76,6 +76,7 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
     (lineage,) = owner.get("/api/lineages").json()["lineages"]
     assert lineage["lineage"] == service.predictor.lineage
     assert lineage["served"]
+    assert lineage["unit"] is None
     assert lineage["releases"] == 2
     assert lineage["account"]["spent"]["rho"] == pytest.approx(2 * PRICE / 1e12)
 
@@ -101,7 +102,7 @@ def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(
     told = [(each["id"], each["client"], each["charged_rows"]) for page in (first, second) for each in page["receipts"]]
     assert told == [(1, "alice", 2), (2, "bob", 1)]
     (lineage,) = owner.get("/api/lineages").json()["lineages"]
-    paid = sum(each["charged_rho"] for page in (first, second) for each in page["receipts"])
+    paid = sum(each["charged"] for page in (first, second) for each in page["receipts"])
     assert paid == pytest.approx(lineage["account"]["spent"]["rho"])
     problem(owner.get("/api/lineages/no-such/receipts"), 404, "not-found")
 

@@ -66,16 +66,25 @@ def test_a_tier_that_is_not_held_is_refused_and_nothing_is_charged(service, tier
     assert service.spent() == spent
 
 
+@pytest.mark.parametrize("query", ["Tier=coarse", "tier=coarse&tier=fine", "to=onnx", "dry_run=true"])
+def test_parameters_that_are_unknown_or_come_twice_are_refused_and_nothing_is_charged(service, query):
+    http = service.http(service.add_client())
+    problem(http.post(f"/models/colours/export?to=onnx&{query}"), 400, "invalid-request")
+    problem(http.get(f"/models/colours/budget/receipts?{query}"), 400, "invalid-request")
+    assert service.spent() == 0
+
+
 def test_who_posts_is_charged_for_holding_it_once(service, tiered):
     http = service.http(service.add_client())
     asked = {"to": "safetensors", "tier": "middle"}
-    problem(http.get("/models/colours/export", params=asked | {"hold": "true"}), 403, "tier-not-held")
+    problem(http.get("/models/colours/export", params=asked | {"hold": "true"}), 400, "invalid-request")
+    problem(http.get("/models/colours/export", params=asked), 403, "tier-not-held")
     assert service.spent() == lineage_spent(service) == 0
     first, again = (http.post("/models/colours/export", params=asked) for _ in range(2))
     for taken in (first, again):
         np.testing.assert_array_equal(load(taken.content)["weights.0"], tiered.at("middle").weights.T)
     assert service.spent() == lineage_spent(service) == picorho_of(tiered.certificate, "middle")
-    assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged_rho"] == 0
+    assert http.post("/predict", json={"instances": [ROW]}).json()["receipt"]["charged"] == 0
 
 
 def test_what_an_account_cannot_pay_is_refused_and_nothing_is_charged(start, tiered):

@@ -54,15 +54,17 @@ def test_answers_are_probabilities_and_are_charged(service):
         "rows": 2,
         "charged_rows": 2,
         "replayed_rows": 0,
-        "price_per_row_rho": pytest.approx(0.005),
-        "charged_rho": pytest.approx(0.01),
+        "currency": "rho",
+        "price_per_row": pytest.approx(0.005),
+        "charged": pytest.approx(0.01),
     }
     explained = http.get("/budget").json()
     assert explained.pop("explanation")["releases"] == [{"losses": "gaussian:0.1", "times": 2}]
     assert answer["budget"] == {
-        "limit_rho": explained["limit"]["rho"],
-        "spent_rho": explained["spent"]["rho"],
-        "remaining_rho": explained["remaining"]["rho"],
+        "currency": "rho",
+        "limit": explained["limit"]["rho"],
+        "spent": explained["spent"]["rho"],
+        "remaining": explained["remaining"]["rho"],
         "queries_left": explained["queries_left"],
         "unlimited": explained["unlimited"],
         "status": "proven",
@@ -80,7 +82,9 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
     account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
     whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        AccountState.of(account.tally, account.budget), price=service.predictor.cost, shared_left=whole.remaining
+        AccountState.of(account.tally, account.budget),
+        price=service.predictor.cost,
+        shared_answers=whole.answers_left(service.predictor.cost),
     )
     assert answer == json.loads(expected.model_dump_json())
     exact = answer["explanation"]["analyses"][-1]
@@ -93,7 +97,7 @@ def test_an_explanation_that_is_kept_tells_nothing_of_what_others_ask(start, hea
     explain = predictor.explain_account
 
     def counted(*arguments, **named):
-        computed.append(named["shared_left"])
+        computed.append(named["shared_answers"])
         return explain(*arguments, **named)
 
     monkeypatch.setattr(predictor, "explain_account", counted)
@@ -119,7 +123,7 @@ def test_the_same_row_again_is_the_same_answer_for_nothing(service):
     assert service.spent() == 2 * PRICE
     only_replays = http.post("/predict", json={"instances": [ROW]}).json()
     assert only_replays["receipt"]["id"] is None
-    assert only_replays["receipt"]["charged_rho"] == 0
+    assert only_replays["receipt"]["charged"] == 0
     assert service.spent() == 2 * PRICE
 
 

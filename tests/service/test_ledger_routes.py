@@ -13,12 +13,12 @@ def test_a_dry_run_spends_nothing_and_says_what_the_request_would_cost(service):
     http = service.http(service.add_client(rho=0.016))
     first = http.post("/predict?dry_run=true", json={"instances": [ROW, OTHER, ROW]}).json()["quote"]
     assert (first["rows"], first["new_rows"], first["free"]) == (3, 2, [False, False, True])
-    assert first["cost_rho"] == pytest.approx(2 * first["price_per_row_rho"])
+    assert first["cost"] == pytest.approx(2 * first["price_per_row"])
     assert first["admitted"]
     assert service.spent() == 0
     http.post("/predict", json={"instances": [ROW]})
     spent = service.spent()
-    assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost_rho"] == 0
+    assert http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["cost"] == 0
     dear = http.post("/predict?dry_run=true", json={"instances": [[x / 100] * 4 for x in range(20)]}).json()["quote"]
     assert (dear["admitted"], dear["refusal"], dear["scope"]) == (
         False,

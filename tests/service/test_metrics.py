@@ -121,7 +121,7 @@ def test_counts_are_right(used, service):
         ("other", "404"): 1,
         ("/v2/models/{name}", "404"): 1,
     }
-    (spent,) = used["dpserve_lineage_rho_spent"].samples
+    (spent,) = used["dpserve_lineage_spent"].samples
     assert spent.value == pytest.approx(3 * PRICE / 1e12)
     assert values(used["dpserve_audit_convicted"]) == {
         ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
@@ -195,7 +195,7 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
     service.call(service.ledger.store.command(name, "DEL", name))
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
-    assert "dpserve_lineage_rho_spent" not in families
+    assert "dpserve_lineage_spent" not in families
 
 
 def test_throughput_reads_the_same_counters():

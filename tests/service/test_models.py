@@ -215,6 +215,7 @@ def test_the_privacy_unit_of_each_model_is_public(start, head):
 def test_a_clients_account_is_explained_by_the_models_unit(start, head):
     by_person = head.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
     service = start(replace(head, certificate=by_person))
+    service.call(service.ledger.settle_unit(head.certificate.lineage, "person"))
     explained = service.http(service.add_client()).get("/budget").json()["explanation"]
     assert explained["unit"] == "person"
     assert "adding or removing all records of one unit" in explained["in_plain_words"]

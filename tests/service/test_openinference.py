@@ -67,7 +67,7 @@ def test_tritonclient_finds_what_the_server_and_the_model_are(service, client):
     ]
     assert json.loads(metadata["parameters"]["classes"]) == ["red", "green", "blue"]
     model = service.http().get("/models/colours").json()
-    told = metadata["parameters"]["price_per_row_rho"], model["price_per_row"]["rho"]
+    told = metadata["parameters"]["price_per_row"], model["price_per_row"]["rho"]
     assert told == (PRICE / 1e12,) * 2  # what is charged, to the last digit
 
 
@@ -89,8 +89,8 @@ def test_tritonclient_is_answered_and_charged_as_every_client_is(service, client
     assert said["id"] == "mine"
     assert said["parameters"]["receipt_id"] == 1
     assert said["parameters"]["charged_rows"] == 2
-    assert said["parameters"]["charged_rho"] == pytest.approx(2 * PRICE / 1e12)
-    assert said["parameters"]["remaining_rho"] == pytest.approx(1 - 2 * PRICE / 1e12)
+    assert said["parameters"]["charged"] == pytest.approx(2 * PRICE / 1e12)
+    assert said["parameters"]["remaining"] == pytest.approx(1 - 2 * PRICE / 1e12)
     assert service.spent() == 2 * PRICE
     # The same rows by the service's own route are replays of these answers.
     again = http.post("/predict", json={"instances": [ROW, [0.5] * 4]}).json()
@@ -104,10 +104,10 @@ def test_price_receipt_and_what_is_left_stand_in_the_headers_too(service):
     response = http.post(INFER, json=body_of([ROW]))
     assert response.status_code == 200
     receipt, budget = (json.loads(response.headers[name]) for name in ("dpserve-receipt", "dpserve-budget"))
-    assert receipt["price_per_row_rho"] == pytest.approx(PRICE / 1e12)
+    assert receipt["price_per_row"] == pytest.approx(PRICE / 1e12)
     assert (receipt["id"], receipt["charged_rows"]) == (1, 1)
     parameters = response.json()["parameters"]
-    assert budget["remaining_rho"] == parameters["remaining_rho"] == http.get("/budget").json()["remaining"]["rho"]
+    assert budget["remaining"] == parameters["remaining"] == http.get("/budget").json()["remaining"]["rho"]
     noise = json.loads(response.headers["dpserve-noise"])
     assert (noise["law"], noise["on"], noise["scale"]) == ("gaussian", "logits", parameters["noise_scale"])
 

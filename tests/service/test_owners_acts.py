@@ -1,9 +1,11 @@
 """What the owner does at the owner's port: over real HTTP, on a real ledger, and in its audit trail."""
 
+import collections
 import csv
 import io
 import json
 import logging
+import re
 
 import pytest
 
@@ -62,6 +64,30 @@ def test_a_dry_run_says_what_an_act_means_and_changes_nothing(service, owner):
     assert clients(owner) == before
     assert acted(owner, "set-budget", client="alice", epsilon=5.0)["done"]
     assert clients(owner)["alice"]["account"]["limit"] == told["after"]["limit"]
+
+
+def test_a_raise_after_an_answer_is_warned_of_and_said_to_the_client(service, owner):
+    key = service.add_client("alice", rho=0.25)
+    harmless = previewed(owner, "set-budget", client="alice", rho=0.3)
+    assert harmless["after"]["raised"] is None
+    service.http(key).post("/predict", json={"instances": [ROW]})
+    told = previewed(owner, "set-budget", client="alice", rho=0.4)
+    assert told["raises"]
+    assert len(told["words"]) > len(harmless["words"])
+    assert told["after"]["raised"]["times"] == 1
+    acted(owner, "set-budget", client="alice", rho=0.4)
+    read = service.http(key).get("/budget").json()
+    assert read["raised"] == told["after"]["raised"]
+    assert read["raised"]["settled"]["rho"] == 0.25
+    assert read["raised"]["posterior_belief_bound"] > read["posterior_belief_bound"]["when_spent"]
+
+
+def test_a_preview_and_the_list_of_lineages_name_the_lineages_privacy_unit(service, owner):
+    service.add_client("alice")
+    service.call(service.ledger.settle_unit(service.predictor.lineage, "person"))
+    told = previewed(owner, "set-budget", client="alice", rho=0.4)
+    assert (told["before"]["explanation"]["unit"], told["after"]["explanation"]["unit"]) == ("person", "person")
+    assert [each["unit"] for each in owner.get("/api/lineages").json()["lineages"]] == ["person"]
 
 
 def test_a_preview_is_what_the_client_then_reads(service, owner):
@@ -185,10 +211,112 @@ def test_what_cannot_be_meant_is_refused_and_changes_nothing(service, owner, giv
     assert clients(owner) == before
 
 
+TEXTS = ["", "a name", "a\x00b", "\u202eabc", "\ud800", "n" * 257, "\u0430lice", " a", "--help"]
+PEOPLE = ["alice", "bob", "carol", "full", "nobody", "a\x00", ""]
+
+
+def attempts(newest, key_id):
+    """Return acts of all kinds, many of which are refused, as JSON. newest: act; key_id: of a key of bob's."""
+    acts = [{"act": "remove-key", "client": "bob", "key": key} for key in (key_id, key_id, "0", "")]
+    acts += [{"act": "rename", "client": who, "display": text} for who in PEOPLE for text in TEXTS]
+    acts += [{"act": "set-group", "client": who, "group": to} for who in PEOPLE for to in ("none", "\0", "", "team")]
+    acts += [{"act": kind, "client": who} for kind in ("add-key", "rotate-key") for who in PEOPLE]
+    for seconds in (0, 31_536_000, 31_536_001, -1):
+        acts += [{"act": "rotate-key", "client": "full", "overlap_seconds": seconds}]
+    for text in [*TEXTS, *PEOPLE, "team"]:
+        acts += [{"act": "add-client", "client": f"of {text}"[:255], "group": text, **BUDGET}]
+        acts += [{"act": "add-client", "client": f"the {len(acts)}th", "display": text, **BUDGET}]
+        acts += [{"act": "add-group", "group": f"the {len(acts)}th", "display": text, **BUDGET}]
+        acts += [{"act": "add-client", "client": text, **BUDGET}, {"act": "add-group", "group": text, **BUDGET}]
+    for stated in ({"rho": 0.4}, {"rho": 1e9}, {"rho": 0.4, "delta": 0}, {"epsilon": 1, "delta": 1e-300}, {"mu": 1}):
+        for more in ({}, {"accepts": "pure"}, {"accepts": "any"}, {"refill": "rho:0.01/week"}):
+            for who in ({"client": "alice"}, {"group": "team"}, {}):
+                acts += [{"act": "set-budget", **who, **stated, **more}]
+    acts += [{"act": "revoke", "client": who, "after_act": 0} for who in PEOPLE]
+    acts += [{"act": "revoke", "client": who} for who in PEOPLE * 2]
+    for after in (str(newest), "0", "9007199254740993", "9" * 4000, "9" * 5000):
+        acts += [{"act": "rename", "client": "bob", "display": "q", "after_act": "AFTER"}]
+        yield json.dumps(WHO | acts.pop()).replace('"AFTER"', after)
+    for each in acts:
+        yield json.dumps(WHO | each)
+
+
+def test_a_dry_run_answers_as_the_act_is_answered(service, owner):
+    http = service.http(service.add_client("alice"))
+    http.post("/predict", json={"instances": [ROW]})
+    acted(owner, "add-group", group="team", **BUDGET)
+    for name in ("bob", "carol", "full"):
+        acted(owner, "add-client", client=name, **BUDGET)
+    acted(owner, "revoke", client="carol")
+    for _ in range(15):
+        acted(owner, "add-key", client="full")
+    mine = acted(owner, "add-key", client="bob")
+    kind = {"Content-Type": "application/json"}
+    found = collections.Counter()
+    for body in attempts(mine["newest_act"], mine["key_id"]):
+        before = owner.get("/api/lineages").json()
+        dry = owner.post("/api/acts?dry_run=true", content=body, headers=kind)
+        assert owner.get("/api/lineages").json() == before, body
+        done = owner.post("/api/acts", content=body, headers=kind)
+        assert dry.status_code == done.status_code, (body, dry.text, done.text)
+        if done.status_code != 200:
+            assert dry.json()["detail"] == done.json()["detail"], body
+        found[json.loads(re.sub("[0-9]{99,}", "0", body))["act"], done.status_code] += 1
+    assert {code for _, code in found} == {200, 404, 409, 422}
+    assert {act for act, code in found if code == 200} == {act for act, _ in found}
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"act":"revoke","client":NaN}', b"\xff", b"[" * 10_000])
 def test_what_is_no_json_object_is_refused(owner, body):
     answer = owner.post("/api/acts", content=body, headers={"Content-Type": "application/json"})
     problem(answer, 422, "invalid-request")
+
+
+def revoke_alice(http, path):
+    return http.post(path, json=WHO | {"act": "revoke", "client": "alice"})
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["dryrun=true", "dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=false", "dry_run=true&dry_run=true", "x"],
+)
+def test_a_dry_run_that_is_misspelt_or_said_twice_does_nothing(service, owner, query):
+    service.add_client("alice")
+    problem(revoke_alice(owner, f"/api/acts?{query}"), 400, "invalid-request")
+    assert not clients(owner)["alice"]["revoked"]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "Content-Type", "Idempotency-Key"])
+def test_a_header_that_comes_twice_is_refused(service, owner, header):
+    service.add_client("alice")
+    given = json.dumps(WHO | {"act": "revoke", "client": "alice"})
+    sent = [("Content-Type", "application/json"), (header, "one"), (header, "two")]
+    problem(owner.post("/api/acts", content=given, headers=sent), 400, "invalid-request")
+    assert not clients(owner)["alice"]["revoked"]
+
+
+def test_a_field_that_comes_twice_is_refused(service, owner):
+    service.add_client("alice")
+    service.add_client("bob")
+    given = json.dumps(WHO | {"act": "revoke", "client": "alice"})
+    twice = given.replace('"client": "alice"', '"client": "alice", "client": "bob"')
+    answer = owner.post("/api/acts", content=twice, headers={"Content-Type": "application/json"})
+    problem(answer, 422, "invalid-request")
+    assert not any(each["revoked"] for each in clients(owner).values())
+
+
+def test_no_route_of_the_owners_port_takes_parameters_that_it_does_not_have(owner):
+    described = owner.get("/openapi.json").json()["paths"]
+    routes = [(path, method) for path, methods in described.items() for method in methods]
+    routes += [("/", "get"), ("/", "head"), ("/page/{name}", "get"), ("/openapi.json", "get")]
+    assert {("/api/acts", "post"), ("/api/trail", "post"), ("/metrics", "get"), ("/livez", "get")} < set(routes)
+    for path, method in routes:
+        named = path.format(lineage="colours-lineage", name="api.js")
+        assert owner.request(method, f"{named}?unknown=1").status_code == 400, path
+        for parameter in described.get(path, {}).get(method, {}).get("parameters", ()):
+            if parameter["in"] == "query":
+                twice = f"{named}?{parameter['name']}=1&{parameter['name']}=1"
+                problem(owner.request(method, twice), 400, "invalid-request")
 
 
 def test_a_long_body_is_refused_before_it_is_read(owner):

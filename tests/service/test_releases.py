@@ -76,12 +76,12 @@ def test_a_release_is_charged_to_the_lineage_at_start_and_to_a_client_with_its_f
     assert http.get("/budget").json()["queries_left"] is None
 
     first = http.post("/predict", json={"instances": [ROW]}).json()
-    assert first["receipt"]["charged_rho"] == to_rho(price)
+    assert first["receipt"]["charged"] == to_rho(price)
     assert first["receipt"]["tier"] == "full"
     for _ in range(3):
         again = http.post("/predict", json={"instances": [ROW, ROW]}).json()
         assert again["predictions"] == first["predictions"] * 2
-        assert (again["receipt"]["charged_rho"], again["receipt"]["id"]) == (0, None)
+        assert (again["receipt"]["charged"], again["receipt"]["id"]) == (0, None)
     assert service.spent() == lineage_spent(service) == price
 
     other = service.http(service.add_client("bob"))
@@ -107,15 +107,15 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
     coarse, fine = (picorho_of(tiered.certificate, tier) for tier in ("coarse", "fine"))
 
     quote = ann.post("/predict?dry_run=true&tier=fine", json={"instances": [ROW]}).json()["quote"]
-    assert (quote["cost_rho"], quote["tier"], quote["admitted"]) == (to_rho(fine), "fine", True)
+    assert (quote["cost"], quote["tier"], quote["admitted"]) == (to_rho(fine), "fine", True)
     assert service.spent("ann") == 0
 
     answers = [ann.post("/predict", json={"instances": [ROW]}).json()]
     assert (answers[0]["receipt"]["tier"], service.spent("ann")) == ("coarse", coarse)
     quote = ann.post("/predict?dry_run=true", json={"instances": [ROW], "tier": "fine"}).json()["quote"]
-    assert quote["cost_rho"] == pytest.approx(to_rho(fine - coarse))
+    assert quote["cost"] == pytest.approx(to_rho(fine - coarse))
     answers.append(ann.post("/predict?tier=fine", json={"instances": [ROW]}).json())
-    assert (answers[1]["receipt"]["charged_rho"], service.spent("ann")) == (to_rho(fine - coarse), fine)
+    assert (answers[1]["receipt"]["charged"], service.spent("ann")) == (to_rho(fine - coarse), fine)
     # From now on the finest that it holds answers, unless it asks for another.
     answers.append(ann.post("/predict", json={"instances": [ROW]}).json())
     answers.append(ann.post("/predict", json={"instances": [ROW], "tier": "coarse"}).json())
@@ -126,9 +126,9 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
     bob.post("/predict", json={"instances": [ROW], "tier": "middle"})
     middle = picorho_of(tiered.certificate, "middle")
     assert bob.get("/budget").json()["tiers"] == [
-        {"name": "coarse", "held": True, "cost_rho": 0, "admitted": True},
-        {"name": "middle", "held": True, "cost_rho": 0, "admitted": True},
-        {"name": "fine", "held": False, "cost_rho": to_rho(fine - middle), "admitted": True},
+        {"name": "coarse", "held": True, "cost": 0, "admitted": True},
+        {"name": "middle", "held": True, "cost": 0, "admitted": True},
+        {"name": "fine", "held": False, "cost": to_rho(fine - middle), "admitted": True},
     ]
     assert lineage_spent(service) == fine
     assert service.call(verify(service.ledger, service.predictor.lineage)).findings == ()
@@ -141,7 +141,7 @@ def test_the_prices_are_public(service, tiered):
 
     assert [tier["name"] for tier in model["tiers"]] == list(PRICES)
     assert model["tiers"][2]["rho"] == to_rho(picorho_of(tiered.certificate, "fine"))
-    assert model["price_per_row"] == {"rho": 0, "losses": ""}
+    assert model["price_per_row"] == {"rho": 0, "epsilon": 0, "losses": ""}
     assert not {"lineage", "weights_sha256", "created"} & set(model)
 
 
@@ -171,7 +171,7 @@ def test_idempotency_keys_mean_what_they_mean_elsewhere(service):
 
     assert again["receipt"]["tier"] == "fine", "the finest that is held by now, for nothing"
     assert service.spent() == spent
-    assert (again["receipt"]["id"], again["receipt"]["charged_rho"]) == (first["receipt"]["id"], 0)
+    assert (again["receipt"]["id"], again["receipt"]["charged"]) == (first["receipt"]["id"], 0)
     other = http.post("/predict", json={"instances": [ROW], "tier": "coarse"}, headers=headers)
     problem(other, 422, "idempotency-conflict")
     problem(http.post("/predict?tier=coarse", json={"instances": [ROW]}, headers=headers), 422, "idempotency-conflict")
@@ -201,7 +201,7 @@ def test_openapi_shows_tiers(service):
 
 def test_the_client_names_tiers(service, tiered):
     with Client(service.url, service.add_client()) as client:
-        assert client.quote(ROWS, tier="middle")["cost_rho"] == to_rho(picorho_of(tiered.certificate, "middle"))
+        assert client.quote(ROWS, tier="middle")["cost"] == to_rho(picorho_of(tiered.certificate, "middle"))
         fine = client.predict_proba(ROWS, tier="fine")
         np.testing.assert_array_equal(fine, tiered.at("fine").probabilities(ROWS))
         np.testing.assert_array_equal(client.predict_proba(ROWS), fine)
@@ -276,7 +276,7 @@ def test_answers_from_what_is_held_ask_the_ledger_nothing(service):
     assert called == []
     assert [answer["predictions"][0] for answer in again] == [first["predictions"][0]] * 3
     assert [answer["budget"] for answer in again] == [first["budget"]] * 3
-    assert {(answer["receipt"]["id"], answer["receipt"]["charged_rho"]) for answer in again} == {(None, 0)}
+    assert {(answer["receipt"]["id"], answer["receipt"]["charged"]) for answer in again} == {(None, 0)}
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -286,7 +286,7 @@ def test_what_one_client_holds_is_not_anothers_nor_another_tiers_nor_another_key
     other = service.http(service.add_client("bob", rho=1e-6))
     problem(other.post("/predict", json={"instances": [ROW]}), 403, "budget-exhausted")
     with calls_of(service.ledger) as called:
-        assert ann.post("/predict", json={"instances": [ROW], "tier": "fine"}).json()["receipt"]["charged_rho"] > 0
+        assert ann.post("/predict", json={"instances": [ROW], "tier": "fine"}).json()["receipt"]["charged"] > 0
         assert called == ["charge"]
         assert ann.post("/predict", json={"instances": [ROW]}).json()["receipt"]["tier"] == "fine"
 

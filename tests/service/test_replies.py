@@ -100,7 +100,7 @@ async def _ask_all(url: str, head, accounts: Sequence[tuple[str, float]], seed: 
         assert answer.status_code == 200, answer.text
         found = answer.json()
         np.testing.assert_allclose(found["predictions"], expected[places], rtol=1e-9)
-        assert found["budget"]["limit_rho"] == pytest.approx(rho, rel=1e-9)
+        assert found["budget"]["limit"] == pytest.approx(rho, rel=1e-9)
         assert found["receipt"]["rows"] == len(places)
         checked += 1
 

@@ -3,11 +3,23 @@
 import time
 from dataclasses import replace
 
+import pytest
+
 from accounting.budgets import Budget, Refill
 from accounting.ledger import key_digest, new_api_key
+from accounting.ledger.store import our_library
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem
+
+
+@pytest.fixture
+def in_july(monkeypatch):
+    """A store whose clock stands in July 2026: a month that ends between two charges would pay for the second."""
+    ours = our_library()
+    stopped = replace(ours, code=ours.code.replace("tonumber(redis.call('TIME')[1])", "1784116800"))
+    assert stopped != ours
+    monkeypatch.setattr("accounting.ledger.store.our_library", lambda: stopped)
 
 
 def _add(service, name, *, rows=9, refill=None, group=""):
@@ -41,12 +53,13 @@ def test_a_group_that_is_spent_refuses_and_says_no_amounts(service):
     assert service.spent("bob") == 0
 
 
-def test_a_budget_by_period_says_when_there_is_more_and_what_all_periods_are_together(service):
+def test_a_budget_by_period_says_when_there_is_more_and_what_all_periods_are_together(in_july, start, head):
+    service = start(head)
     http = _add(service, "ann", refill=Refill(2 * PRICE, "month"))
     assert _ask(http, 0.1, 0.2).status_code == 200
     refused = problem(_ask(http, 0.3), 403, "budget-exhausted")
     assert (refused["scope"], refused["remaining"]) == ("client", 0)
-    assert refused["refilled"].endswith("-01")
+    assert refused["refilled"] == "2026-08-01"
     assert refused["refilled"] in refused["detail"]
     told = http.get("/budget").json()
     assert told["queries_left"] == 0

@@ -1,13 +1,17 @@
 """A watched folder of bundles: what tells that one was changed, removed, or cannot be read for a moment."""
 
 import os
+import shutil
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from service import watching
+from service.errors import CannotServe
 from service.models import Models
 from service.watching import Watch, stamp_of
+from training.errors import BundleError
 from training.sealing import CERTIFICATE_FILE
 
 pytestmark = pytest.mark.anyio
@@ -16,9 +20,10 @@ pytestmark = pytest.mark.anyio
 class Served:
     """A predictor of which the name is all that matters here."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path = Path()) -> None:
         self.certificate = self
         self.name = name
+        self.folder = folder
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ async def test_a_bundle_that_cannot_be_read_for_a_moment_is_served_on(bundle, mo
         raise PermissionError
 
     models = Models()
-    watch = Watch(bundle.parent, models, opened)
+    watch = Watch(bundle.parent, models, opened, opened)
     await watch.look(first=True)
     monkeypatch.setattr(watching, "stamp_of", denied)
     await watch.look()
@@ -47,7 +52,7 @@ async def test_a_bundle_that_cannot_be_read_for_a_moment_is_served_on(bundle, mo
 
 async def test_a_removed_bundle_is_served_no_more(bundle):
     models = Models()
-    watch = Watch(bundle.parent, models, opened)
+    watch = Watch(bundle.parent, models, opened, opened)
     await watch.look(first=True)
     (bundle / CERTIFICATE_FILE).unlink()
     await watch.look()
@@ -62,3 +67,131 @@ def test_another_file_of_the_same_time_and_size_is_a_change(bundle):
     os.utime(other, ns=times)
     other.replace(file)
     assert stamp_of(bundle) != before
+
+
+class Process:
+    """One process of a service: what it serves, by name the folder that it comes from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.models = Models()
+        self.opened: list[str] = []
+        self._watch = Watch(folder, self.models, self._verified, self._opened)
+
+    async def _verified(self, bundle: Path) -> Served:
+        text = (bundle / CERTIFICATE_FILE).read_text()
+        if not text:
+            raise BundleError("damaged")
+        return Served(text, bundle)
+
+    async def _opened(self, bundle: Path) -> Served:
+        self.opened.append(bundle.name)
+        if (bundle / "unaffordable").exists():
+            raise CannotServe("too dear")
+        return await self._verified(bundle)
+
+    async def look(self, *, first: bool = False) -> None:
+        await self._watch.look(first=first)
+
+    @property
+    def served(self) -> dict[str, str]:
+        return {each.certificate.name: each.folder.name for each in self.models}
+
+
+def put(folder: Path, bundle: str, name: str) -> None:
+    (folder / bundle).mkdir(exist_ok=True)
+    (folder / bundle / CERTIFICATE_FILE).write_text(name)
+
+
+ACTS = {
+    "zz": lambda folder: put(folder, "zz", "model"),
+    "aa": lambda folder: put(folder, "aa", "model"),
+    "mm, of another name": lambda folder: put(folder, "mm", "other"),
+    "aa is damaged": lambda folder: put(folder, "aa", ""),
+    "zz takes the other's name": lambda folder: put(folder, "zz", "other"),
+    "aa goes": lambda folder: shutil.rmtree(folder / "aa", ignore_errors=True),
+}
+
+
+@pytest.mark.parametrize("order", [*permutations(ACTS, 4)], ids=", ".join)
+async def test_processes_that_start_at_different_times_never_serve_different_models_under_a_name(tmp_path, order):
+    processes = []
+    for act in order:
+        ACTS[act](tmp_path)
+        for process in processes:
+            await process.look()
+            await process.look()
+        processes.append(Process(tmp_path))
+        await processes[-1].look(first=True)
+        newest = processes[-1].served
+        for process in processes:
+            # What a bundle was before it was damaged is served on where it was served, unless another has its name.
+            assert {name: process.served[name] for name in newest} == newest
+
+
+async def test_when_the_first_of_a_name_goes_the_next_is_served_and_only_then_opened(tmp_path):
+    put(tmp_path, "aa", "model")
+    put(tmp_path, "zz", "model")
+    process = Process(tmp_path)
+    await process.look(first=True)
+    assert (process.served, process.opened) == ({"model": "aa"}, ["aa"])
+    shutil.rmtree(tmp_path / "aa")
+    await process.look()
+    assert (process.served, process.opened) == ({"model": "zz"}, ["aa", "zz"])
+    put(tmp_path, "aa", "model")
+    await process.look()
+    await process.look()
+    assert process.served == {"model": "aa"}
+
+
+async def test_a_first_bundle_that_cannot_be_paid_for_leaves_its_name_to_nobody(tmp_path):
+    put(tmp_path, "zz", "model")
+    early, late = Process(tmp_path), Process(tmp_path)
+    await early.look(first=True)
+    put(tmp_path, "aa", "model")
+    (tmp_path / "aa" / "unaffordable").touch()
+    await early.look()
+    await early.look()
+    await late.look(first=True)
+    assert early.served == late.served == {}
+    shutil.rmtree(tmp_path / "aa")
+    for process in (early, late):
+        await process.look()
+        assert process.served == {"model": "zz"}
+
+
+@pytest.mark.parametrize("error", [OverflowError, RecursionError, MemoryError, KeyError, ZeroDivisionError, OSError])
+async def test_whatever_a_bundle_raises_refuses_that_bundle_alone(tmp_path, error):
+    put(tmp_path, "aa", "first")
+    put(tmp_path, "zz", "last")
+
+    async def verified(bundle: Path) -> Served:
+        if bundle.name == "aa":
+            raise error
+        return Served("last")
+
+    models = Models()
+    await Watch(tmp_path, models, verified, verified).look(first=True)
+    assert models.names == ["last"]
+
+
+async def test_what_failed_for_want_of_memory_is_tried_again(tmp_path):
+    put(tmp_path, "aa", "model")
+    failures = [MemoryError()]
+
+    async def verified(bundle: Path) -> Served:
+        if failures:
+            raise BundleError("damaged") from failures.pop()
+        return Served("model")
+
+    models = Models()
+    watch = Watch(tmp_path, models, verified, verified)
+    await watch.look(first=True)
+    assert models.names == []
+    await watch.look()
+    assert models.names == ["model"]
+
+
+def test_links_to_nothing_and_to_themselves_are_part_of_a_stamp(bundle):
+    (bundle / "nothing").symlink_to(bundle / "missing")
+    (bundle / "itself").symlink_to(bundle / "itself")
+    assert [each[0] for each in stamp_of(bundle)] == [CERTIFICATE_FILE, "itself", "nothing"]

@@ -21,6 +21,7 @@ from training.objective import RegularisedCrossEntropy
 from training.quantised import products, quantised, summands
 from training.recipe import Recipe
 from training.solver import minimise
+from training.train import train
 
 KEY = bytes(32)
 TOLERANCE = 1e-3
@@ -99,6 +100,41 @@ def test_a_training_record_moves_the_sums_further_than_a_validating_one_could():
         if found > math.sqrt(2) * made.largest_loss:
             return
     pytest.fail(f"no record moved the sums by more than {found}")
+
+
+def test_heads_of_the_same_records_that_stopped_elsewhere_are_covered_where_a_record_validates():
+    """A solver may stop anywhere within its tolerance, and nobody promises that it stops at the same bits.
+
+    So the heads lie at both ends of what the tolerance allows, along the direction that moves most, and the record that
+    one of the neighbours lacks has the largest loss that counts: all of it together is within the sensitivity.
+    """
+    made = choice((30.0, 31.0), most=40, classes=2, dimension=3)
+    row = np.rint(np.full(3, 1 / math.sqrt(3)) * 2.0**24 - 1) * 2.0**-24
+    wrong = np.outer([-1.0, 1.0], row)
+    phi, y = np.vstack([row, *[0.9 * row] * 39]), np.zeros(40, dtype=np.int64)
+    apart = []
+    for lam in made.lams:
+        ends = [quantised(wrong * (1.4 + sign * TOLERANCE / lam / math.sqrt(2))) for sign in (1, -1)]
+        assert np.linalg.norm(ends[0] - ends[1]) <= 2 * TOLERANCE / lam
+        counted = zip((phi, phi[1:]), ends, strict=True)
+        first, second = (
+            loss_sum(products(rows, summands(end)), y[: len(rows)], made.largest_loss) for rows, end in counted
+        )
+        apart.append(first - second)
+    assert np.linalg.norm(apart) > math.sqrt(2) * made.largest_loss
+    assert np.linalg.norm(apart) <= made.sensitivity
+
+
+def test_a_certificate_names_what_its_choice_shows_to_all():
+    records = make_records(n=40)
+    recipe = Recipe("m", identity(records), 1.0)
+    made = choice_for((1.0, 10.0), 40, whole_picorho("rho:0.5"), recipe, 3)
+    chosen = choose(records, recipe.feature_map, made, KEY, words(1), pay=paid)
+    without, with_it = (
+        train(records, replace(recipe, strong_convexity=chosen.lam, choice=each), "a") for each in (None, chosen)
+    )
+    assert without.certificate.shown_to_all() == ""
+    assert f"mu = {chosen.mu:.4g}" in with_it.certificate.shown_to_all()
 
 
 def test_a_record_s_part_depends_on_that_record_alone():

@@ -21,7 +21,9 @@ from training.columns import (
     encode_rows,
     largest_squared_norm,
     usual_norm,
+    with_missing,
 )
+from training.errors import DataError
 from training.feature_maps import Fourier, Identity, Relu
 
 TEXT = st.text(st.characters(exclude_characters="\0"), max_size=60)
@@ -113,6 +115,57 @@ def test_a_missing_value_has_a_coordinate_and_nothing_else(value):
     assert {name: value for name, value in found.items() if "missing" not in name and name != "pay"} == {
         name: value for name, value in at_the_lower_bound.items() if "missing" not in name and name != "pay"
     }
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (AGE.model_copy(update={"if_missing": 40.0}), 40),
+        (SMOKES.model_copy(update={"if_missing": True}), "true"),
+        (WORK.model_copy(update={"if_missing": "state"}), "state"),
+        (WORK.model_copy(update={"if_missing": "of no kind"}), "another one"),
+        (SEEN.model_copy(update={"if_missing": "2001-02-03T04:05:06"}), "2001-02-03T04:05:06"),
+    ],
+)
+def test_a_missing_value_may_count_as_a_declared_one(column, value):
+    missing = [{column.name: each} for each in (None, "", float("nan"))]
+    given = encode_rows((column,), [{column.name: value}])
+    assert not any("is missing" in name for name, _, _ in column.coordinates)
+    np.testing.assert_array_equal(encode_rows((column,), missing), np.repeat(given, 3, axis=0))
+    assert columns_from([column.model_dump()]) == (column,)
+    assert str(column.if_missing) in json.dumps(column.json_schema())
+
+
+def test_columns_that_declare_no_value_for_missing_ones_say_nothing_of_it():
+    assert not any("if_missing" in column.model_dump() for column in COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (["age=130"], r"--missing age=130: 130.0 is above the declared bound 120"),
+        (["age=1.5"], "--missing age=1.5: 1.5 is not an integer"),
+        (["age=nan"], "is not a finite number"),
+        (["smokes=perhaps"], "'perhaps' is not one of true"),
+        (["note=nothing"], "a text that is missing has a coordinate of its own"),
+        (["height=3"], "there is no such column; the columns are age, pay"),
+        (["age=3", "age=4"], "is given twice for age"),
+        (["level", "3"], "is given twice for every column"),
+    ],
+)
+def test_a_declaration_of_missing_values_that_does_not_fit_is_refused(declared, said):
+    with pytest.raises(DataError, match=said):
+        with_missing(COLUMNS, declared)
+
+
+def test_missing_values_are_declared_by_column_or_for_all():
+    found = with_missing((AGE, PAY, SMOKES), ["age=40", "level"])
+    assert [column.if_missing for column in found] == [40.0, None, None]
+    assert [column.marks_missing for column in found] == [False, True, True]
+    again = with_missing(found, ["age=level"])
+    assert again[0] == AGE
+    odd = NumberColumn(name="a=b", minimum=0, maximum=9)
+    assert with_missing((odd,), ["a=b=5"])[0].if_missing == 5.0
 
 
 def test_times_with_an_offset_are_taken_to_utc():

@@ -17,6 +17,7 @@ from audit.estimators import gdp
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.seeded import SeededRandomness
 from tests.training.conftest import identity, make_records
+from training.data.records import Units
 from training.evaluation import CONFIDENCE, EDGES, SHARES, Evaluation, Law, evaluate
 from training.releases.class_sums import train_class_sums
 
@@ -92,6 +93,38 @@ def test_neighbours_differ_by_the_record_s_own_term_and_nothing_else(seed, n, da
     difference = np.array(both[0].released) - np.array(both[1].released)
     assert np.abs(difference - law.term(X[gone], int(y[gone])) / ONE).max() <= law.vector.step
     assert law.cost.picorho <= whole
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(2, 40), people=st.integers(2, 5), data=st.data())
+def test_all_records_of_a_unit_move_the_release_by_one_at_most(seed, n, people, data):
+    """The same noise on both; one unit may have nearly all records, all of them alike."""
+    model, (X, y) = model_of(), asked(n, 4, seed)
+    of = np.minimum(np.random.default_rng(seed).integers(people * 3, size=n), people - 1)
+    gone = data.draw(st.sampled_from(sorted(set(of.tolist()))))
+    X[of == gone], y[of == gone] = X[0], y[0]
+    rest = of != gone
+    whole = whole_picorho("rho:0.02")
+    all_of_them, others = (
+        evaluate(model, X[rows], y[rows], whole, words(seed), units=Units("who", of[rows]), pay=paid)
+        for rows in (np.full(n, True), rest)
+    )
+    difference = np.array(all_of_them.released) - np.array(others.released)
+    step = all_of_them.law.vector.step
+    assert np.linalg.norm(difference) <= 1 + step * math.sqrt(len(difference))
+    assert np.abs(difference - all_of_them.law.term(X[0], int(y[0])) / ONE).max() <= step + n / ONE
+    assert all_of_them.unit == "who"
+    with pytest.raises(ValidationError):
+        Evaluation.model_validate(all_of_them.model_dump() | {"unit": None})
+
+
+def test_a_unit_counts_once_whatever_it_has_of_records():
+    """One person with 900 wrong records beside 100 people with a right one each: 100 of 101, and not a tenth."""
+    p = np.tile([1.0, 0.0, 0.0, 0.0], (1000, 1))
+    y, of = np.where(np.arange(1000) < 900, 1, 0), np.maximum(np.arange(1000) - 899, 0)
+    found = evaluate(model_of(), p, y, whole_picorho("rho:3"), words(2), units=Units("who", of), pay=paid)
+    assert found.records.estimate == pytest.approx(101, abs=6 * found.records.standard_error)
+    assert found.accuracy.estimate == pytest.approx(100 / 101, abs=6 * found.accuracy.standard_error)
 
 
 def test_an_account_is_charged_before_noise_is_drawn():

@@ -25,6 +25,7 @@ from training.recipe import Recipe
 from training.releases.class_sums import train_class_sums
 from training.releases.dpsgd.choices import by_rule
 from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.sensitivity import Convexity
 from training.train import train
 
 WHOLE = whole_picorho("rho:0.5")
@@ -55,13 +56,15 @@ def reader(**changes):
 
 
 def trained(records):
-    """The weights of a head, the class sums, and a network's parameters."""
+    """The weights of a head and a convexified one, the class sums, and a network's parameters."""
     phi = identity(records)
     head = train(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
+    convexity = Convexity(0.5, 100) if records.unit is None else None
+    convexified = train(records, Recipe("m", phi, 1.0, 1e-6, convexity=convexity), "lineage")
     class_sums = train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0))
     choices = by_rule(2000, mu_for(WHOLE), 2 * (phi.dimension + 1), steps=4)
     network = train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0))
-    return head.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters
+    return head.weights, convexified.weights, class_sums.sums, class_sums.calibration.numbers, network.parameters
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -137,6 +140,7 @@ def test_two_workers_train_what_one_machine_trains(cluster, folder):
         assert (len(there), there.unit, there.sums.lengths) == (2240, unit, here.sums.lengths)
         assert len({id(worker) for worker, _, _ in there.sums.shards}) == 2
         assert list(there.source) == list(here.source)
+        np.testing.assert_array_equal(there.feature_digests(), here.feature_digests())
         if unit:
             np.testing.assert_array_equal(there.units.names, here.units.names)
         for one, other in zip(trained(here), trained(there), strict=True):

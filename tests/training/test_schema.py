@@ -46,6 +46,23 @@ def test_a_required_value_has_no_coordinate_for_a_missing_one():
     assert [name for name, _, _ in column.coordinates] == ["age"]
 
 
+def test_a_field_may_declare_what_a_missing_value_counts_as():
+    def first(field):
+        return parse_schema({"fields": [{"name": "x", **field}]}).columns[0]
+
+    number = {"type": "number", "constraints": {"minimum": 0, "maximum": 9}}
+    assert first(number | {"ifMissing": 4}).if_missing == 4.0
+    assert first({"type": "string", "constraints": {"enum": ["a", "b"]}, "ifMissing": "b"}).substitute == 1
+    for field, said in (
+        (number | {"ifMissing": 10}, "ifMissing: 10.0 is above the declared bound 9"),
+        (number | {"ifMissing": "much"}, "ifMissing: 'much' is not a number"),
+        ({"type": "string", "text": {}, "ifMissing": "none"}, "ifMissing belongs to other columns"),
+        (number | {"constraints": number["constraints"] | {"required": True}, "ifMissing": 1}, "a value is required"),
+    ):
+        with pytest.raises(DataError, match=said):
+            first(field)
+
+
 def test_the_labels_classes_are_its_levels():
     features, label = parse_schema({"fields": [AGE, LABEL]}).split("ok")
     assert [column.name for column in features] == ["age"]

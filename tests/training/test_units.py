@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +172,63 @@ def test_what_stands_for_a_missing_value_names_no_unit(own):
     frame = pd.DataFrame({"who": ["a", "?" if own else "NA"], "x": 1.0, "ok": "no"})
     with pytest.raises(DataError, match="row 1, column 'who': the record has no unit's name"):
         read_with_schema(frame, schema, "ok", unit="who")
+
+
+MARKERS = [
+    "NA",
+    "nan",
+    "NaN",
+    "null",
+    "NULL",
+    "None",
+    "none",
+    "N/A",
+    "#N/A",
+    "#n/a n/a",
+    "-",
+    "?",
+    " na ",
+    "<NA>",
+    "NaT",
+    "n.a",
+    "n. a.",
+    "inf",
+    "-Infinity",
+    "\u200b",
+    "NA\u200b",
+    "\u3164",
+    "\u2014",
+    "...",
+]
+
+
+@pytest.mark.parametrize("marker", [*MARKERS, "", r"\N"])
+def test_a_marker_of_missing_values_names_no_unit_in_a_csv_file(tmp_path, marker):
+    (tmp_path / "t.csv").write_text(f"who,x,ok\nann,1,no\n{marker},2,no\n")
+    with pytest.raises(DataError, match=r"t\.csv, line 3, column 'who': the record has no unit's name.*leave out"):
+        read_numbers(tmp_path / "t.csv", **OPTIONS)
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_nor_in_any_other_table(tmp_path, marker):
+    frame = pd.DataFrame({"who": ["ann", marker], "x": 1.0, "ok": "no"})
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    frame.to_feather(tmp_path / "t.feather")
+    tables = [
+        frame,
+        frame.astype({"who": "category"}),
+        pa.Table.from_pandas(frame),
+        pl.DataFrame(frame.to_dict("list")),
+    ]
+    for source in (*tables, tmp_path / "t.parquet", tmp_path / "t.feather"):
+        with pytest.raises(DataError, match="row 1, column 'who': the record has no unit's name"):
+            read_numbers(source, **OPTIONS)
+
+
+def test_names_that_hold_a_marker_are_names():
+    names = ["nana", "N", "no", "0", "null-7", "ann-"]
+    units = read_numbers(pd.DataFrame({"who": names, "x": 1.0, "ok": "no"}), **OPTIONS).units
+    assert units.of.tolist() == list(range(len(names)))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def values_of(classes: Sequence[str], text: str | None) -> tuple[str, ...]:
     names, values = parse_classes(text)
     if sorted(names) != sorted(classes):
         raise DataError(f"the model's classes are {', '.join(classes)}, not {', '.join(names)}")
-    return tuple(values[names.index(name)] for name in classes)
+    value_of = dict(zip(names, values, strict=True))
+    return tuple(value_of[name] for name in classes)
 
 
 def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:

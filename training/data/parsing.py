@@ -6,7 +6,9 @@ correctly.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +40,20 @@ Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 _TRUTHS = BOOLEANS | {"yes": "1", "y": "1", "t": "1", "no": "0", "n": "0", "f": "0"}
 """Words that a table may have where another has true and false."""
+# fmt: off
+NAMELESS = frozenset({
+    "-", "--", "---", ".", "?", "#n/a", "#n/a n/a", "#na", "#null!", "(null)", "<na>", "<null>", "\\n", "-1.#ind",
+    "-1.#qnan", "-nan", "1.#ind", "1.#qnan", "missing", "n.a.", "n/a", "na", "nan", "nat", "nil", "none", "null",
+    "undefined",
+})
+# fmt: on
+"""Words that tables have where a value is missing, in lower case: none of them names a privacy unit."""
+_NAMELESS_PLAIN = frozenset({"na", "nan", "inf", "infinity"})
+"""The same whatever signs are around and between their letters."""
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u2800\u3164\uffa0"
+_DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?")
+"""A number in a name: no two ways to read a text, so that a long one takes no longer than its length."""
 Refusal = tuple[int, str]
 """A row, and what is wrong with its value in words."""
 
@@ -191,30 +207,66 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def numbered(
-    array: pa.Array, known: dict[str, int], missing: Sequence[str] = ()
+    array: pa.Array, known: dict[str, int], missing: Iterable[str] = (), *, what: str = "unit"
 ) -> tuple[NDArray[np.int64], Refusal | None]:
     """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
-    known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name:
-    all whose name is not known would else be one unit, and a person among them no unit at all.
+    1, "1.0" and "+1" are one name, "01" is another. what: the column names, for messages.
+    known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name,
+    beside NAMELESS: all whose name is not known would else be one unit, and a person among them no unit at all.
     """
     array = _plain(array)
+    missing = {*missing, *map(_plain_number, missing)}
     numbers = np.full(len(array), -1, dtype=np.int64)
     floating = pa.types.is_floating(array.type)
     if pa.types.is_nested(array.type) or (floating and array.type != pa.float64()):
-        return numbers, (0, f"holds {array.type}, which names no unit: use texts or integers")
+        return numbers, (0, f"holds {array.type}, which names no {what}: use texts or integers")
     kinds, codes = _encoded(array)
-    texts = [_canonical(value).strip() for value in kinds]
+    texts = [_plain_number(_canonical(value).strip()) for value in kinds]
     if floating:  # as pandas holds integers beside missing values
         odd = {kind for kind in kinds if kind == kind and not (float(kind).is_integer() and abs(kind) < 2**53)}
         if odd:
             row = next(row for row, code in enumerate(codes) if code >= 0 and kinds[code] in odd)
-            return numbers, (row, f"{kinds[codes[row]]:g} names no unit: use texts or integers below 2^53")
+            return numbers, (row, f"{kinds[codes[row]]:g} names no {what}: use texts or integers below 2^53")
         texts = [text if kind != kind else str(int(kind)) for kind, text in zip(kinds, texts, strict=True)]
-    names = (known.setdefault(text, len(known)) if text and text not in missing else -1 for text in texts)
+    absent = {"", *missing}
+    names = (-1 if _is_nameless(text, absent) else known.setdefault(text, len(known)) for text in texts)
     numbers = np.array([-1, *names])[codes + 1]
     nameless = numbers < 0
-    return numbers, (int(np.argmax(nameless)), "the record has no unit's name") if nameless.any() else None
+    if not nameless.any():
+        return numbers, None
+    row = int(np.argmax(nameless))
+    said = texts[codes[row]] if codes[row] >= 0 else ""
+    stands = f": {said!r} stands for a missing value. A {what} that is called so needs another name" if said else ""
+    nothing = "unit's name" if what == "unit" else what
+    return numbers, (row, f"the record has no {nothing}{stands}; leave out the records whose {what} is not known")
+
+
+def _is_nameless(text: str, absent: Set[str]) -> bool:
+    """Tell whether a text names nothing: a declared or usual marker, or nothing but signs and what shows nothing."""
+    shown = "".join(each for each in text if not _shows_nothing(each)).casefold()
+    plain = "".join(filter(str.isalnum, shown))
+    signs = all(unicodedata.category(each)[0] == "P" or each in "\u2212+" for each in shown)
+    return (
+        bool(absent & {text, shown}) or bool(NAMELESS & {text.casefold(), shown}) or signs or plain in _NAMELESS_PLAIN
+    )
+
+
+def _shows_nothing(character: str) -> bool:
+    """Tell whether a character leaves no mark: spaces, controls, what formats, fillers and variation selectors."""
+    return unicodedata.category(character) in _UNSEEN or character in _FILLERS or "\ufe00" <= character <= "\ufe0f"
+
+
+def _plain_number(text: str) -> str:
+    """Return a number without the sign, the point and the last zeros that it does not need; another text as it is.
+
+    A text that begins with a zero is a code, as 007 is: it stays another name than 7.
+    """
+    if not _DECIMAL.fullmatch(text):
+        return text
+    whole, _, rest = text.lstrip("+-").partition(".")
+    plain = ".".join(filter(None, (whole, rest.rstrip("0"))))
+    return f"-{plain}" if text[0] == "-" and plain != "0" else plain
 
 
 def name_digests(known: Iterable[str]) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.columns import BOOLEANS, Columns
+from training.data.feature_digests import feature_digests
 from training.errors import DataError
 from training.sums import Sums, of_rows
 
@@ -127,6 +128,8 @@ class Records:
     units: Units | None = None
     files: tuple[int, ...] | None = None
     """How many records each file has that they were read from; None for one."""
+    ids: NDArray[np.uint8] | None = None
+    """16 bytes of each record's key (n, 16), if it has one: its own, or its person's."""
 
     def __len__(self) -> int:
         """How many records there are: private."""
@@ -141,6 +144,11 @@ class Records:
     def weights(self) -> Floats | None:
         """What each record counts (n,), or None for 1 each."""
         return None if self.units is None else self.units.weights()
+
+    def feature_digests(self) -> NDArray[np.uint64]:
+        """Return new digests of the encoded columns of each record: see `training.data.feature_digests`."""
+        told = self.declaration
+        return feature_digests(self.X, self.y, told.feature_names, told.lower, told.upper, told.classes)
 
     @cached_property
     def sums(self) -> Sums:

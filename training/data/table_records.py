@@ -9,7 +9,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.columns import Column, Columns, LevelsColumn, NumberColumn, blocks_of, coordinates_of
+from training.columns import (
+    MISSING_TEXTS,
+    Column,
+    Columns,
+    LevelsColumn,
+    NumberColumn,
+    blocks_of,
+    coordinates_of,
+    with_missing,
+)
 from training.data.declared import parse_bounds
 from training.data.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
 from training.data.records import Declaration, Digests, NoRecords, Records, Units
@@ -27,6 +36,7 @@ _MOST_IN_MEMORY = 2**29
 
 CLIP_ADVICE = "Bounds are public: do not widen them to fit the records; --clip clips the records to them"
 LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
+MISSING_ADVICE = "--missing COLUMN=VALUE says what a missing value counts as, --missing COLUMN=level that it is its own"
 NUMBER_ADVICE = "encode it as a number, or leave the column out with --ignore; or describe the columns with --schema"
 LABEL_ADVICE = "--classes VALUE=NAME,VALUE=NAME gives names to numbers"
 
@@ -37,25 +47,30 @@ def read_with_schema(
     label: str,
     *,
     ignore: Sequence[str] = (),
+    missing: Sequence[str] = (),
     clip: bool = False,
     unit: str | None = None,
+    id_column: str | None = None,
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
 
-    label: the field of classes. ignore: columns to leave out, and those of the schema too. clip: draw numbers and times
-    back to their bounds instead of refusing them. unit: the column that names each record's privacy unit; it is no
-    feature. Raises DataError that names every column that does not fit, with the line where it first does not and what
-    to do.
+    label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
+    become, where the schema says otherwise, as `training.columns.with_missing` takes it. clip: draw numbers and times
+    back to their bounds instead of refusing them. unit: the column that names each record's privacy unit; id_column:
+    the one with a key of each record, or of its person. These two are no features. Raises DataError that names every
+    column that does not fit, with the line where it first does not and what to do.
     """
     columns, classes = schema.split(label)
-    nameless = next((column.missing for column in columns if column.name == unit), schema.missing)
-    ignore = _with_unit(ignore, unit, label)
-    columns = tuple(column for column in columns if column.name not in ignore)
+    nameless = {column.name: column.missing for column in columns}
+    of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
+    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
+    columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
     table = open_table(source)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
-    return _read(table, _Reading(columns, classes, clip, unit, True, nameless), declaration, progress)
+    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id)
+    return _read(table, reading, declaration, progress)
 
 
 def read_numbers(
@@ -65,38 +80,44 @@ def read_numbers(
     classes: Sequence[str],
     bounds: Sequence[str],
     ignore: Sequence[str] = (),
+    missing: Sequence[str] = (),
     clip: bool = False,
     values: Sequence[str] | None = None,
     unit: str | None = None,
+    id_column: str | None = None,
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
 
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
-    out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. clip: draw
-    values back to their bounds instead of refusing them. unit: as for `read_with_schema`, which says what is raised.
+    out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
+    as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
+    refusing them. unit, id_column: as for `read_with_schema`, which says what is raised.
     """
-    ignore = _with_unit(ignore, unit, label)
+    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
     table = open_table(source)
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
     lower, upper = parse_bounds(bounds, features)
     declaration = Declaration(tuple(features), lower, upper, tuple(classes))
-    columns = tuple(
-        NumberColumn(name=name, minimum=low, maximum=high, required=True)
+    columns: Columns = tuple(
+        NumberColumn(name=name, minimum=low, maximum=high, required=True, missing=MISSING_TEXTS if missing else ("",))
         for name, low, high in zip(features, lower, upper, strict=True)
     )
+    if missing:
+        columns = with_missing(columns, missing)
+        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns)
     values = tuple(classes if values is None else values)
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
     known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
-    return _read(table, _Reading(columns, known, clip, unit, encoded=False), declaration, progress)
+    return _read(table, _Reading(columns, known, clip, unit, encoded=False, id_column=id_column), declaration, progress)
 
 
 def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
     """Return the columns that are no features, beside the label."""
     if unit == label:
-        raise DataError(f"the column {label!r} cannot name both the classes and the units")
+        raise DataError(f"the column {label!r} cannot name both the classes and the units or records")
     return tuple(ignore) if unit is None or unit in ignore else (*ignore, unit)
 
 
@@ -127,7 +148,7 @@ def _some(names: Sequence[str]) -> list[str]:
 class _Reading:
     """How a table is read.
 
-    encoded: whether a schema was given, for what to advise. nameless: texts that are no unit's name.
+    encoded: whether a schema was given, for what to advise. nameless, idless: texts that are no unit's name, or no key.
     """
 
     columns: Columns
@@ -136,6 +157,8 @@ class _Reading:
     unit: str | None
     encoded: bool
     nameless: tuple[str, ...] = ()
+    id_column: str | None = None
+    idless: tuple[str, ...] = ()
 
     def advice(self, column: Column, said: str) -> str:
         """Return what the owner can do about a value that was refused."""
@@ -143,6 +166,8 @@ class _Reading:
             return CLIP_ADVICE
         if column is self.label.column:
             return "" if self.encoded or "not one of" not in said else LABEL_ADVICE
+        if "value is required" in said and not self.encoded:
+            return MISSING_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
         return NUMBER_ADVICE if not self.encoded and "finite" not in said else ""
@@ -151,6 +176,7 @@ class _Reading:
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
     X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
     source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
+    ids = _Growing((16,), np.uint8)
     known: dict[str, int] = {}
     files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
@@ -179,6 +205,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
             units.more(rows)[:], nameless = numbered(arrays[reading.unit], known, reading.nameless)
             if nameless:
                 _note(problems, None, batch, nameless, reading.unit)
+        _add_ids(reading, arrays, ids, problems, batch)
         source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()), absent)
         files[batch.part.path] = files.get(batch.part.path, 0) + rows
         progress(len(X), share)
@@ -187,7 +214,22 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     if not len(X):
         raise NoRecords(f"{table.name} has a header and no records")
     whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(known))
-    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()))
+    keys = None if reading.id_column is None else ids.whole()
+    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
+
+
+def _add_ids(
+    reading: _Reading, arrays: Mapping[str, Any], ids: "_Growing", problems: dict[str, Any], batch: Batch
+) -> None:
+    """Add 16 bytes of each record's key, if there is a column of them, or note the first that is none."""
+    if reading.id_column is None:
+        return
+    known: dict[str, int] = {}
+    places, refused = numbered(arrays[reading.id_column], known, reading.idless, what="id")
+    if refused:
+        _note(problems, None, batch, refused, reading.id_column)
+    else:
+        ids.more(len(places))[:] = name_digests(known)[places]
 
 
 def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:

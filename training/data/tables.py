@@ -8,6 +8,7 @@ import csv
 import io
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -305,7 +306,7 @@ class _CsvFile(_Part):
         names = [name.strip() for name in next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=delimiter), [])]
         if not names or not line.strip():
             raise DataError(f"{self.name} is empty; its first line must name the columns")
-        twice = {name for name in names if names.count(name) > 1}
+        twice = {name for name, count in Counter(names).items() if count > 1}
         if twice or "" in names:
             raise DataError(
                 f"{self.name}, line 1: every column needs a name of its own; look at {sorted(twice) or ''!r}"

@@ -52,13 +52,15 @@ def columns_of(graph: Graph, columns: Sequence[AnyColumn]) -> tuple[list["ValueI
 
 def _number(graph: Graph, column: NumberColumn | BooleanColumn) -> list[str]:
     least = column.minimum if isinstance(column, NumberColumn) else 0.0
+    least = least if column.substitute is None else column.substitute
     absent = graph("IsNaN", column.name)
     return [graph("Where", absent, graph.constant([[least]]), column.name), *_missing(graph, column, absent)]
 
 
 def _levels(graph: Graph, column: LevelsColumn) -> list[str]:
     others = len(column.levels)
-    places = {level: index for index, level in enumerate(column.levels)} | dict.fromkeys(column.missing, -1)
+    nothing = -1 if column.substitute is None else column.substitute
+    places = {level: index for index, level in enumerate(column.levels)} | dict.fromkeys(column.missing, nothing)
     place = graph(
         "LabelEncoder",
         column.name,
@@ -74,7 +76,7 @@ def _levels(graph: Graph, column: LevelsColumn) -> list[str]:
 
 def _time(graph: Graph, column: TimeColumn) -> list[str]:
     absent = graph("Equal", column.name, graph.integers([[_NO_TIME]]))
-    least = graph.integers([[column.parse(column.minimum)]])
+    least = graph.integers([[column.parse(column.minimum if column.if_missing is None else column.if_missing)]])
     micros = graph("Where", absent, least, column.name)
     present, blocks = graph("Not", absent), []
     days = _floor(graph, micros, _DAY)
@@ -90,7 +92,7 @@ def _time(graph: Graph, column: TimeColumn) -> list[str]:
                 place = _modulo(graph, graph("Add", days, graph.integers([[3]])), 7)
             case "hour":
                 place = _modulo(graph, _floor(graph, micros, _HOUR), 24)
-        shown = graph("Where", present, place, graph.integers([[-1]]))
+        shown = place if column.if_missing is not None else graph("Where", present, place, graph.integers([[-1]]))
         blocks.append(_one_hot(graph, shown, len(PARTS[part])))
     return [*blocks, *_missing(graph, column, absent)]
 
@@ -130,4 +132,4 @@ def _one_hot(graph: Graph, place: str, count: int) -> str:
 
 
 def _missing(graph: Graph, column: AnyColumn, absent: str) -> list[str]:
-    return [] if column.required else [graph.real(absent)]
+    return [graph.real(absent)] if column.marks_missing else []

@@ -37,8 +37,9 @@ def _encoded(column: AnyColumn) -> list[Any]:
     match column:
         case NumberColumn() | BooleanColumn():
             least = column.minimum if isinstance(column, NumberColumn) else 0.0
+            least = least if column.substitute is None else column.substitute
             value = ("value", function(np.nan_to_num, nan=least, posinf=None, neginf=None))
-            missing = [] if column.required else [("missing", function(np.isnan))]
+            missing = [("missing", function(np.isnan))] if column.marks_missing else []
             return [function(np.asarray, dtype=np.float64), FeatureUnion([value, *missing])]
         case LevelsColumn():
             return _levels(column)
@@ -54,12 +55,12 @@ def _levels(column: LevelsColumn) -> list[Any]:
     nothing: list[object] = [] if column.required else [None, np.nan]
     known = np.array([*column.levels, *missing, *nothing], dtype=object)
     others = column.unknown == "coordinate"
-    matrix = np.zeros((len(column.levels) + others + (not column.required), len(known)))
+    matrix = np.zeros((len(column.levels) + others + column.marks_missing, len(known)))
     for place, text in enumerate(known):
         if place < len(column.levels) and text not in column.missing:
             matrix[place, place] = 1.0
         elif not column.required:
-            matrix[-1, place] = 1.0
+            matrix[-1 if column.substitute is None else column.substitute, place] = 1.0
     mean = np.zeros(len(matrix))
     if others:
         matrix[len(column.levels)], mean[len(column.levels)] = -1.0, -1.0  # one, less what is known
@@ -77,11 +78,17 @@ def _time(column: TimeColumn) -> list[Any]:
             blocks.append((part, numbers))
             continue
         blocks.append((part, _weekdays() if part == "weekday" else _shown(part)))
-    missing = [] if column.required else [("missing", absent)]
+    missing = [("missing", absent)] if column.marks_missing else []
     # As texts, for NumPy makes no time of NaN, or of a data frame's NaT.
     texts = [function(np.asarray, dtype=np.str_)]
     texts += [function(np.char.replace, old=old, new="NaT") for old in ("None", "nan")]
+    if column.if_missing is not None:
+        texts.append(function(np.char.replace, old="NaT", new=_iso(column.substitute)))
     return [*texts, function(np.asarray, dtype="datetime64[us]"), FeatureUnion([*blocks, *missing])]
+
+
+def _iso(micros: int) -> str:
+    return str(np.datetime_as_string(np.datetime64(micros, "us")))
 
 
 def _weekdays() -> Pipeline:

@@ -1,8 +1,8 @@
 """What a budget buys in noise on each answer: for each proven mechanism, the price of a row, rows and accuracy.
 
-Works before training, from the sensitivity alone, and after it, with logits on data that the owner declares
-public. No private record is touched: an accuracy is a property of the public sample given, and is computed by
-quadrature over the noise, not by drawing it. What a mechanism costs, and its noise, are asked of the mechanism itself.
+Works from the sensitivity alone, and with logits: of margins, or of a trained head, which are private whatever rows
+they are about (`PublicSample.exact`). An accuracy is a property of the sample given, and is computed by quadrature over
+the noise, not by drawing it. What a mechanism costs, and its noise, are asked of the mechanism itself.
 """
 
 import math
@@ -19,7 +19,8 @@ from pydantic import BaseModel, Field
 from accounting import domains, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
-from accounting.losses import MOST_RELEASES, GaussianLoss
+from accounting.currency import EPSILON, RHO, Currency
+from accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
 from mechanisms import selection
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -34,8 +35,11 @@ MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
 
 _USUAL_QUERIES = 1000
 _QUANTILES = (np.arange(256) + 0.5) / 256
-_LEAST, _LARGEST = picorho.charge(sampling_error.LEAST_ROW_RHO), picorho.budget(sampling_error.LARGEST_ROW_RHO)
-"""What a row may cost, in picorho."""
+_RANGES = {
+    RHO.name: (picorho.charge(sampling_error.LEAST_ROW_RHO), picorho.budget(sampling_error.LARGEST_ROW_RHO)),
+    EPSILON.name: (picorho.charge(1e-4), picorho.budget(LARGEST_PURE_EPSILON)),
+}
+"""What a row may cost, in 1e-12 of each currency; of pure epsilon, where prices are worth looking for."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class PublicSample:
     """Rows that the owner declares public: logits (n, C), true classes (n,) as indices, L2 sensitivities (n,).
 
     origin: where they come from, in words for whoever reads the plan. commonest: how many of them are of the commonest
-    class, as a share, where they are real rows.
+    class, as a share, where they are real rows. exact: whether the logits are those of private weights, without noise:
+    then everything planned by them is outside the guarantee.
     """
 
     logits: Floats
@@ -51,6 +56,7 @@ class PublicSample:
     sensitivity: Floats
     origin: str = "rows declared public"
     commonest: float | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not belong together."""
@@ -131,17 +137,26 @@ class PlannedBudget(BaseModel, frozen=True):
     """The budget as one kind of account holds it."""
 
     accepts: Accepts
-    rho: float
-    epsilon: Annotated[float, Field(description="at the plan's delta, rounded up")]
+    delta: Annotated[float, Field(description="of an account that counts pure epsilon the sampler's alone")]
+    rho: Annotated[float | None, Field(description="null where the account counts pure epsilon")]
+    epsilon: Annotated[float, Field(description="at this delta, rounded up")]
+
+    @classmethod
+    def of(cls, budget: Budget) -> "PlannedBudget":
+        """Return it for a budget."""
+        rho = picorho.to_rho(budget.limit) if budget.currency is RHO else None
+        return cls(accepts=budget.accepts, delta=budget.delta, rho=rho, epsilon=budget.epsilon_at(budget.limit))
 
 
 class PricedMechanism(BaseModel, frozen=True):
     """One mechanism at one price."""
 
     mechanism: str
+    accepts: Annotated[Accepts, Field(description="what the account must accept that pays so")]
     queries: Annotated[int, Field(ge=0, description="rows that the budget buys at this price")]
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
+    epsilon: Annotated[float | None, Field(description="the price of one row as pure epsilon; null where it has none")]
     price: Annotated[str, Field(description="what to serve it at, as --price")]
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
@@ -164,6 +179,13 @@ class Plan(BaseModel, frozen=True):
     asked_accuracy: float | None
     accuracy_from: Annotated[str | None, Field(description="what every accuracy here was computed on")]
     noiseless_accuracy: float | None
+    outside_the_guarantee: Annotated[
+        bool,
+        Field(
+            description="whether accuracies and the prices chosen by them are exact figures of private weights, which "
+            "no budget covers"
+        ),
+    ] = False
     commonest_class: Annotated[
         float | None, Field(description="the accuracy of always naming the sample's commonest class, of real rows")
     ] = None
@@ -172,12 +194,17 @@ class Plan(BaseModel, frozen=True):
     ] = None
     options: tuple[PricedMechanism, ...]
     unavailable: Annotated[dict[str, str], Field(description="why, of mechanisms that cannot be had at their price")]
+    price_of_alpha: Annotated[
+        float | None,
+        Field(description="of the convexified objective: how many times the noise of the plain sum of losses"),
+    ] = None
 
 
-def accepted_by(mechanism: str, budgets: Mapping[Accepts, Budget]) -> Budget | None:
-    """Return the budget as the account holds it that pays best for a mechanism, if there is such an account."""
+def accepted_by(mechanism: str, budgets: Mapping[Accepts, Budget]) -> tuple[Budget, ...]:
+    """Return the budget as the accounts hold it that pay best for a mechanism: one in rho, and one in pure epsilon."""
     gaussian = at_price(mechanism, "rho:1", 2).cost.is_gaussian
-    return budgets.get("gaussian" if gaussian else "any")
+    kinds: tuple[Accepts, ...] = ("gaussian",) if gaussian else ("any", "pure")
+    return tuple(budgets[kind] for kind in kinds if kind in budgets)
 
 
 def plan(
@@ -192,46 +219,44 @@ def plan(
 ) -> Plan:
     """Return what a budget buys: at a number of queries, at an accuracy, or for a thousand queries.
 
-    budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out.
+    budgets: the same budget as each kind of account holds it; mechanisms whose account is missing are left out. A
+    mechanism with a pure price is an option by each account that pays for it. Pure epsilon at the epsilon of a budget
+    with a delta promises more than that budget.
     `sensitivity` is the L2 sensitivity of a typical row where there is no public sample. `halfway`: rows as
     `PublicSample.halfway` makes them, to say what answers are worth. An option that cannot reach the accuracy is left
     out, and one whose price its mechanism refuses is `unavailable`. Raises ValueError for nonsense, and for an
     accuracy asked for without a sample to estimate it on.
     """
     _check(classes, queries, accuracy, sample)
-    (delta,) = {budget.delta for budget in budgets.values()}
+    delta = max(budget.delta for budget in budgets.values())
     if sample is not None:
         sensitivity = float(np.median(sample.sensitivity))
     options: list[PricedMechanism] = []
     unavailable: dict[str, str] = {}
     for name in MECHANISMS:
-        budget = accepted_by(name, budgets)
-        if budget is None:
-            continue
-        count, price = queries or _USUAL_QUERIES, None
-        if accuracy is None:
-            price = budget.picorho // count
-        elif sample is not None:
-            price = _price_for_accuracy(name, accuracy, sample)
-            count = budget.picorho // price if price else 0
-        if price is not None:
-            try:
-                options.append(_option(name, price, count, classes, sensitivity, sample))
-            except ValueError as error:
-                unavailable[name] = str(error)
+        for budget in accepted_by(name, budgets):
+            count, price = queries or _USUAL_QUERIES, None
+            if accuracy is None:
+                price = budget.limit // count
+            elif sample is not None:
+                price = _price_for_accuracy(name, accuracy, sample, budget.currency)
+                count = budget.limit // price if price else 0
+            if price is not None:
+                try:
+                    options.append(_option(name, budget, price, count, classes, sensitivity, sample))
+                except ValueError as error:
+                    unavailable[f"{name}, by pure epsilon" if budget.currency is EPSILON else name] = str(error)
     options.sort(key=lambda option: -option.queries if accuracy is not None else -(option.accuracy or 0.0))
     return Plan(
         delta=delta,
-        budgets=tuple(
-            PlannedBudget(accepts=kind, rho=picorho.to_rho(held.picorho), epsilon=held.epsilon_at(held.picorho))
-            for kind, held in budgets.items()
-        ),
+        budgets=tuple(PlannedBudget.of(held) for held in budgets.values()),
         classes=classes,
         sensitivity=sensitivity,
         asked_queries=queries if accuracy is not None else queries or _USUAL_QUERIES,
         asked_accuracy=accuracy,
         accuracy_from=sample.origin if sample is not None else None,
         noiseless_accuracy=_noiseless(sample) if sample is not None else None,
+        outside_the_guarantee=sample is not None and sample.exact,
         commonest_class=sample.commonest if sample is not None else None,
         expectation=_expectation(options[0], halfway) if options and halfway else None,
         options=tuple(options),
@@ -247,7 +272,7 @@ def accuracy_by_queries(mechanism: str, budget: Budget, sample: PublicSample, qu
     accuracies = np.full(len(queries), np.nan)
     for i, count in enumerate(queries):
         try:
-            mechanism_then = _at(mechanism, budget.picorho // int(count), sample.classes)
+            mechanism_then = _at(mechanism, budget.currency, budget.limit // int(count), sample.classes)
             accuracies[i] = expected_accuracy(mechanism_then, sample)
         except ValueError:
             continue
@@ -258,7 +283,7 @@ def expected_accuracy(mechanism: Mechanism, sample: PublicSample) -> float:
     """Return how often the answer's likeliest class is the true one, over the noise, on the sample.
 
     Noise on every logit: the true class wins if its logit stays above the others, P = E_t prod_j F(gap_j/s + t), t
-    from the noise law, by 256 midpoints of its quantiles. Exponential mechanism: its softmax. Selected neuron: the
+    from the noise law, by 256 midpoints of its quantiles. A selection: `selection.probabilities`. Selected neuron: the
     class drawn wins while its noisy log-odds exceed -ln(C-1); below it the others, level, share the answer.
 
     Raises ValueError for a mechanism that refuses the sample's number of classes, or that this cannot tell of.
@@ -272,16 +297,16 @@ def expected_accuracy(mechanism: Mechanism, sample: PublicSample) -> float:
             quantiles = np.sign(_QUANTILES - 0.5) * -np.log(1 - np.abs(2 * _QUANTILES - 1))
             return _noise_on_all(sample, mechanism.noise_scale(sample.sensitivity, classes), _log_laplace, quantiles)
         case Label():
-            chosen = scipy.special.softmax(logits / mechanism.scale(sample.sensitivity)[:, None], axis=1)
+            chosen = selection.probabilities(mechanism.law, logits, sample.sensitivity, mechanism.epsilon)
             return float(np.mean(np.take_along_axis(chosen, labels, 1)))
-        case SelectedNeuron(selection_epsilon, GaussianLoss()):
-            scale = selection.scale(sample.sensitivity, selection_epsilon)[:, None]
-            chosen = scipy.special.softmax(logits / scale, axis=1)
+        case SelectedNeuron(epsilon, noise, law):
+            chosen = selection.probabilities(law, logits, sample.sensitivity, epsilon)
         case _:
             raise ValueError(f"no accuracy is known of {mechanism.name}")
     others = np.stack([scipy.special.logsumexp(np.delete(logits, v, axis=1), axis=1) for v in range(classes)], 1)
     above = logits - others + math.log(classes - 1)
-    stays = scipy.special.ndtr(above / mechanism.noise_scale(sample.sensitivity)[:, None])
+    above = above / mechanism.noise_scale(sample.sensitivity)[:, None]
+    stays = scipy.special.ndtr(above) if isinstance(noise, GaussianLoss) else np.exp(_log_laplace(above))
     right = np.take_along_axis(chosen * stays, labels, 1)[:, 0]
     lost = chosen * (1 - stays)
     shared = (lost.sum(axis=1) - np.take_along_axis(lost, labels, 1)[:, 0]) / (classes - 1)
@@ -302,27 +327,45 @@ def _log_laplace(x: Floats) -> Floats:
     return np.where(x < 0, np.minimum(x, 0) - math.log(2), np.log1p(-np.exp(-np.abs(x)) / 2))
 
 
-def _at(mechanism: str, price: int, classes: int) -> Mechanism:
-    """Return the mechanism at a price of a row in picorho. Raises ValueError where it refuses."""
-    sampling_error.check_row_rho(picorho.to_rho(price))
-    return at_price(mechanism, Price("rho", Decimal(price).scaleb(-12)), classes)
+def _at(mechanism: str, currency: Currency, price: int, classes: int) -> Mechanism:
+    """Return the mechanism at a price of a row in 1e-12 of a currency. Raises ValueError where it refuses."""
+    if currency is RHO:
+        sampling_error.check_row_rho(picorho.to_rho(price))
+    return at_price(mechanism, Price(currency.name, Decimal(price).scaleb(-12)), classes)
 
 
 def _option(
-    name: str, price: int, queries: int, classes: int, sensitivity: float | None, sample: PublicSample | None
+    name: str,
+    budget: Budget,
+    price: int,
+    queries: int,
+    classes: int,
+    sensitivity: float | None,
+    sample: PublicSample | None,
 ) -> PricedMechanism:
-    mechanism = _at(name, min(price, _LARGEST), classes)
+    currency = budget.currency
+    mechanism = _at(name, currency, min(price, _RANGES[currency.name][1]), classes)
+    epsilon = mechanism.cost.picoepsilon
     drawn = _deviation(mechanism, 1.0, classes)
     return PricedMechanism(
         mechanism=name,
+        accepts=budget.accepts,
         queries=queries,
         losses=str(mechanism.cost),
         rho=picorho.to_rho(mechanism.cost.picorho),
-        price=f"rho:{Decimal(mechanism.cost.picorho).scaleb(-12):f}",
+        epsilon=None if epsilon is None else EPSILON.value(epsilon),
+        price=f"{currency.name}:{Decimal(_price(mechanism.cost, currency)).scaleb(-12):f}",
         noise_multiplier=mechanism.noise_multiplier if isinstance(mechanism, Gaussian) else drawn,
         noise=None if sensitivity is None else _deviation(mechanism, sensitivity, classes),
         accuracy=expected_accuracy(mechanism, sample) if sample is not None else None,
     )
+
+
+def _price(cost: Cost, currency: Currency) -> int:
+    price = currency.price(cost)
+    if price is None:
+        raise ValueError(f"it has no price in {currency.name}")
+    return price
 
 
 def _deviation(mechanism: Mechanism, sensitivity: float, classes: int) -> float | None:
@@ -334,12 +377,13 @@ def _deviation(mechanism: Mechanism, sensitivity: float, classes: int) -> float 
         case Laplace():
             return math.sqrt(2) * float(mechanism.noise_scale(moved, classes)[0])
         case SelectedNeuron():
-            return float(mechanism.noise_scale(moved)[0])
+            gaussian = isinstance(mechanism.noise, GaussianLoss)
+            return (1 if gaussian else math.sqrt(2)) * float(mechanism.noise_scale(moved)[0])
     return None
 
 
-def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample) -> int | None:
-    """Return the smallest price of a row, in picorho, with that expected accuracy; None if no price of a row has it.
+def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample, currency: Currency) -> int | None:
+    """Return the smallest price of a row, in 1e-12, with that expected accuracy; None if no price of a row has it.
 
     Noise can help where the model errs, so accuracy need not grow with the price: the first of 50 prices that
     reaches it is refined towards the one before.
@@ -347,12 +391,14 @@ def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample) -
 
     def missing(log_price: float) -> float:
         try:
-            return accuracy - expected_accuracy(_at(mechanism, round(math.exp(log_price)), sample.classes), sample)
+            at = _at(mechanism, currency, round(math.exp(log_price)), sample.classes)
+            return accuracy - expected_accuracy(at, sample)
         except ValueError:
             return accuracy
 
     before = None
-    for log_price in np.linspace(math.log(_LEAST), math.log(_LARGEST), 50):
+    least, largest = _RANGES[currency.name]
+    for log_price in np.linspace(math.log(least), math.log(largest), 50):
         if missing(float(log_price)) <= 0:
             last = float(log_price)
             return round(math.exp(last if before is None else crossing(missing, last, before, tolerance=1e-4).met))

@@ -10,7 +10,14 @@ from training.bundle import CertifiedHead
 from training.feature_maps import NORM_BOUND
 from training.planning.answers import PublicSample
 from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import largest_margin, usual_margin, weight_sensitivity
+from training.sensitivity import (
+    Convexity,
+    convexified_sensitivity,
+    largest_convexified_margin,
+    largest_margin,
+    usual_margin,
+    weight_sensitivity,
+)
 
 Floats = NDArray[np.float64]
 
@@ -24,36 +31,53 @@ _MARGIN_POINTS = 201
 class PlannedHead:
     """A head as planning sees it. sensitivity: L2, of a typical row's logits; sample: what accuracy comes from.
 
-    margin: see `usual_margin`.
+    margin: see `usual_margin`. price_of_alpha: of the convexified objective, as its certificate states it.
     """
 
     classes: int
     sensitivity: float
     margin: float
     sample: PublicSample | None = None
+    price_of_alpha: float | None = None
 
     @classmethod
     def of(cls, head: CertifiedHead) -> "PlannedHead":
         """Return one that is trained."""
         certificate = head.certificate
         classes, sensitivity = len(certificate.classes), certificate.weight_sensitivity * NORM_BOUND
-        return cls(classes, sensitivity, usual_margin(None, certificate.strong_convexity, NORM_BOUND, classes))
+        margin = usual_margin(None, certificate.strong_convexity, NORM_BOUND, classes)
+        price = None if certificate.convexified is None else certificate.convexified.price_of_alpha
+        return cls(classes, sensitivity, margin, price_of_alpha=price)
 
     @classmethod
-    def of_numbers(cls, n: int | None, lam: float, norm: float, classes: int) -> "PlannedHead":
+    def of_numbers(
+        cls, n: int | None, lam: float, norm: float, classes: int, convexity: Convexity | None = None
+    ) -> "PlannedHead":
         """Return one that may be trained on n records, by Lambda and the bound of the features' norm.
 
-        Where n is known its accuracy has an upper end. Raises ValueError.
+        Where n is known its accuracy has an upper end. convexity: as for a recipe. Raises ValueError.
         """
-        sensitivity = weight_sensitivity(lam, DEFAULT_TOLERANCE, norm)
+        numbers, price = (lam, DEFAULT_TOLERANCE, norm), None
+        sensitivity = weight_sensitivity(*numbers)
+        if convexity is not None:
+            plain, sensitivity = sensitivity, convexified_sensitivity(convexity, *numbers, classes).weights
+            price = sensitivity / plain
         sample = None
+        if n is not None and convexity is not None and n < convexity.least_records:
+            raise ValueError(f"no head is trained on {n} records, if there are at least {convexity.least_records}")
         if n is not None:
-            margin = largest_margin(n, lam, DEFAULT_TOLERANCE, norm, classes)
+            margin = (
+                largest_margin(n, *numbers, classes)
+                if convexity is None
+                else largest_convexified_margin(convexity, *numbers, classes)
+            )
             origin = (
                 f"rows of the largest margin that {n} records allow, {margin:.4g}: an upper end, not an expectation"
             )
             sample = PublicSample.of_margins(np.array([margin]), classes, sensitivity, origin)
-        return cls(classes, sensitivity, usual_margin(n, lam, norm, classes), sample)
+        # The convexified objective weighs all records together as much as n_min.
+        weight = n if convexity is None else convexity.least_records
+        return cls(classes, sensitivity, usual_margin(weight, lam, norm, classes), sample, price)
 
     def with_margins(self, text: str) -> PublicSample:
         """Return rows whose true class's logit exceeds the others by MEAN:SD. Raises ValueError for other text."""
@@ -70,12 +94,13 @@ class PlannedHead:
 
 
 def sample_of(head: CertifiedHead, X: Floats, y: NDArray[np.int64], source: str) -> PublicSample:
-    """Return a head's logits on rows X (n, d), with their sensitivities: at most `MOST_ROWS`, spread evenly.
+    """Return a head's exact logits on rows X (n, d), with their sensitivities: at most `MOST_ROWS`, spread evenly.
 
-    y: their classes (n,). source: where they are from.
+    They are private, though the rows are public, and so is all that is planned by them. y: the rows' classes (n,).
+    source: where they are from.
     """
     used = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_ROWS)).astype(int))
     phi = head.features(X[used])
-    origin = f"{len(used)} rows of {source}, declared public"
+    origin = f"{len(used)} rows of {source}, declared public, by exact private answers: outside the guarantee"
     commonest = float(np.bincount(y[used]).max() / len(used))
-    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest)
+    return PublicSample(head.logits(phi), y[used], head.logit_sensitivity(phi), origin, commonest, exact=True)

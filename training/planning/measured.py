@@ -147,5 +147,5 @@ def _measured() -> dict[tuple[str, float], Cells]:
 
 def _signal(dataset: str, epsilon: float) -> float:
     public = SETS[dataset]
-    mu = mu_for(Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho)
+    mu = mu_for(Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit)
     return mu * public.n / public.classes

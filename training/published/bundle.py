@@ -29,6 +29,7 @@ from training.sealing import (
     save_sealed,
     with_noise_key,
 )
+from training.several import Several
 
 OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
@@ -50,8 +51,8 @@ class ScaledInputs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["scaled"] = "scaled"
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
+    lower: Several[float]
+    upper: Several[float]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -77,7 +78,7 @@ class UnprovenCertificate(ModelCertificate):
     alpha: float = Field(gt=0, allow_inf_nan=False)
     """The risk factor; cross-entropy does not use it."""
     feature_map: ScaledInputs
-    hidden: tuple[int, ...] = Field(min_length=1)
+    hidden: Several[int] = Field(min_length=1)
     activation: Activation
     records: int = Field(ge=1)
     """n."""
@@ -88,7 +89,7 @@ class UnprovenCertificate(ModelCertificate):
     """Theorem 4: of all weights in L2."""
     claimed_neuron_sensitivity: float
     """Corollary 1: Delta z, which the noise is scaled to."""
-    objections: tuple[str, ...] = OBJECTIONS
+    objections: Several[str] = OBJECTIONS
 
     @property
     def topology(self) -> Topology:

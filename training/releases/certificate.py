@@ -5,6 +5,7 @@ leaves those out.
 """
 
 import hmac
+import json
 import math
 import secrets
 from abc import abstractmethod
@@ -23,6 +24,7 @@ from mechanisms.gaussian_vector import GaussianVector
 from training.certificate import (
     FLOATING_POINT,
     NO_OTHER_FIGURE,
+    ONE_BY_ONE,
     ONE_LINEAGE,
     ONE_RECORD,
     TRAINING_SUCCEEDED,
@@ -32,15 +34,18 @@ from training.certificate import (
 )
 from training.errors import BundleError
 from training.feature_maps import HeadFeatureMap
+from training.several import Several
 
 Floats = NDArray[np.float64]
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
-    "Bounds, classes, columns and their names and encodings, feature map and every number of the training were chosen "
-    "without looking at the private records. Choosing any of them by results on the private records is not covered.",
+    "Bounds, classes, columns and their names and encodings, feature map, price and every number of the training were "
+    "chosen without looking at the private records. Choosing any of them by results on the private records is not "
+    "covered.",
     TRAINING_SUCCEEDED,
     ONE_LINEAGE,
+    ONE_BY_ONE,
     "The bundle and the lineage key stay with the owner; what leaves it is paid for.",
     "The training was the one that this certificate describes, and its numbers and model id are the owner's word: the "
     "values released refute some false ones (a grid that is another), and not all.",
@@ -80,14 +85,14 @@ class ChosenAmong(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     option: str
-    candidates: tuple[str, ...] = Field(min_length=2, max_length=MOST_CANDIDATES)
+    candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
     """Its values."""
-    costs: tuple[str, ...]
+    costs: Several[str]
     """What training each cost, as the text of a `Cost`."""
     by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
         "right answers less wrong ones on the records that validate, with Gaussian noise"
     )
-    scores: tuple[float, ...]
+    scores: Several[float]
     """Each candidate's, as released: the greatest one's model was kept."""
     scores_mu: float
     """What all scores together cost a record that validates: mu-GDP."""
@@ -180,6 +185,12 @@ class ReleaseCertificate(ProvenCertificate):
         made = self.model_copy(update={"chosen_among": among, "cost": str(among.cost(self.derived_cost()))})
         return made.model_copy(update={"assumptions": made.assumed()})
 
+    def shown_to_all(self) -> str:
+        """Name the noisy scores by which it was chosen, if it was."""
+        if (among := self.chosen_among) is None:
+            return super().shown_to_all()
+        return f"the noisy scores by which it was chosen among {len(among.candidates)}, mu = {among.scores_mu:.4g}"
+
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where it was chosen."""
         return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()))
@@ -196,6 +207,12 @@ class ReleaseCertificate(ProvenCertificate):
         nothing about the file.
         """
         return hmac.digest(bytes.fromhex(self.binding_key), bytes.fromhex(self.weights_sha256), "sha256")
+
+    def seal(self, content: Mapping[str, object]) -> str:
+        """HMAC-SHA256 of an evaluation and the model file's digest under the binding key: says nothing of the file."""
+        written = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        sealed = b"dpserve: an evaluation\0" + bytes.fromhex(self.weights_sha256) + written
+        return hmac.digest(bytes.fromhex(self.binding_key), sealed, "sha256").hex()
 
     @abstractmethod
     def derived_cost(self) -> Cost:

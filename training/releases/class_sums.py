@@ -44,6 +44,7 @@ from training.releases.dpsgd.exact import on_grid, squared_lengths
 from training.releases.model import Around, rounded
 from training.releases.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.several import Several
 from training.sums import Features, Rows, Shard, Sums, check_count
 
 Floats = NDArray[np.float64]
@@ -93,7 +94,7 @@ class ClassSumsCertificate(ReleaseCertificate):
     )
 
     release: Literal["class-sums"] = "class-sums"
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: Several[str] = ASSUMPTIONS
     centre_mu: float = Field(gt=0, allow_inf_nan=False)
     """What the noisy centre costs: mu-GDP."""
     sums_mu: float = Field(gt=0, allow_inf_nan=False)

@@ -34,6 +34,7 @@ from training.releases.model import rounded
 from training.releases.objective_bound import perturbation_bound
 from training.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
+from training.several import Several
 from training.solver import Progress, minimise
 from training.sums import Features, Rows, check_count
 
@@ -65,7 +66,7 @@ class ObjectiveCertificate(ReleaseCertificate):
     )
 
     release: Literal["objective"] = "objective"
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: Several[str] = ASSUMPTIONS
     objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2 + <B, W>"] = (
         "sum of cross-entropies + (Lambda/2) ||W||_F^2 + <B, W>"
     )

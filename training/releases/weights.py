@@ -48,7 +48,7 @@ from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
 from mechanisms.grid import rounded_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundle import CertifiedHead
-from training.certificate import NAME, derive
+from training.certificate import NAME, SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
 from training.data.records import Records
 from training.errors import TrainingError
 from training.quantised import norms
@@ -63,6 +63,7 @@ from training.releases.certificate import (
 from training.releases.model import rounded
 from training.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
+from training.several import Several
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +94,7 @@ class WeightsTier(BaseModel):
 
 
 class WeightsCertificate(ReleaseCertificate):
-    """The certificate of released weights of a head trained on cross-entropies plus (Lambda/2) ||W||_F^2."""
+    """The certificate of released weights of a certified head (`training.certificate.Certificate`)."""
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
         *COMMON_ASSUMPTIONS,
@@ -101,22 +102,23 @@ class WeightsCertificate(ReleaseCertificate):
     )
 
     release: Literal["weights"] = "weights"
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    objective: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
-        "sum of cross-entropies + (Lambda/2) ||W||_F^2"
-    )
+    assumptions: Several[str] = ASSUMPTIONS
+    objective: HeadObjective = SUM_OF_LOSSES
+    convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
+    """What the convexified objective costs, where the head was trained on that."""
     strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """Lambda."""
     tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """tau: training returned weights with a gradient norm of at most this."""
     weight_sensitivity: float
     """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm."""
-    precisions: tuple[WeightsTier, ...] = Field(min_length=1, max_length=MOST_TIERS)
+    precisions: Several[WeightsTier] = Field(min_length=1, max_length=MOST_TIERS)
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         if len({tier.name for tier in self.precisions}) < len(self.precisions):
             raise ValueError("a tier is named twice")
+        check_convexified(self)
         if self.chosen_among is not None and len(self.precisions) > 1:
             raise ValueError("weights that were chosen have one precision")
         return self
@@ -138,10 +140,13 @@ class WeightsCertificate(ReleaseCertificate):
     def derived(self) -> Mapping[str, object]:
         """Return the cost, the sensitivity (`training.certificate.derive`) and every tier's figures."""
         shape = len(self.classes), self.feature_map.dimension
-        sensitivity = derive(self.strong_convexity, self.tolerance, *shape)["weight_sensitivity"]
+        convexity = None if self.convexified is None else self.convexified.convexity
+        found = derive(self.strong_convexity, self.tolerance, *shape, convexity)
+        sensitivity = found["weight_sensitivity"]
+        told: dict[str, object] = {name: found[name] for name in ("objective", "convexified") if name in found}
         steps = {tier.name: (tier.mu_beyond, tier.calibration_mu) for tier in self.precisions}
         precisions = _precisions(steps, self.size, sensitivity)
-        return {**super().derived(), "weight_sensitivity": sensitivity, "precisions": precisions}
+        return {**super().derived(), **told, "weight_sensitivity": sensitivity, "precisions": precisions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +159,7 @@ class ReleasedWeights:
     certificate: WeightsCertificate
     released: Floats
     tensors: dict[str, Floats]
-    calibrations: tuple[Calibration, ...]
+    calibrations: Several[Calibration]
     level: int = -1
     """Which of the tiers answers: its place among `certificate.precisions`."""
 
@@ -235,6 +240,8 @@ def release_weights(
         unit=trained.unit,
         choice=trained.choice,
         cost=str(Cost(tuple(loss for tier in precisions for loss in tier.cost.losses))),
+        objective=trained.objective,
+        convexified=trained.convexified,
         strong_convexity=trained.strong_convexity,
         tolerance=trained.tolerance,
         weight_sensitivity=trained.weight_sensitivity,

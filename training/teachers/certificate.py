@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from training.certificate import (
     FLOATING_POINT,
     NO_OTHER_FIGURE,
+    ONE_BY_ONE,
     ONE_LINEAGE,
     ONE_RECORD,
     PSEUDORANDOM_NOISE,
@@ -15,6 +16,7 @@ from training.certificate import (
     ProvenCertificate,
 )
 from training.feature_maps import AnyFeatureMap
+from training.several import Several
 
 Rule = Literal["votes", "probabilities"]
 
@@ -31,13 +33,15 @@ _UP = 1 + 2.0**-40
 
 ASSUMPTIONS = (
     ONE_RECORD,
-    "Bounds, classes, columns and their names and encodings, feature map, the number of teachers, their architecture "
-    "and their training were chosen without looking at the private records. Choosing any of them by results on the "
-    "private records is not covered.",
+    "Bounds, classes, columns and their names and encodings, feature map, the number of teachers, their architecture, "
+    "their training, and the mechanism and the price of their answers were chosen without looking at the private "
+    "records. Choosing any of them by results on the private records, or by this model's exact answers, whatever they "
+    "are about, is not covered.",
     "What a teacher becomes and answers is a function of its own part and of public numbers: the same arithmetic on "
     "the same numbers gives the same bits, whatever other teachers are computed beside it.",
     TRAINING_SUCCEEDED,
     ONE_LINEAGE,
+    ONE_BY_ONE,
     "The weights, the noise key, this file's digest of them and the lineage key, which also says a record's part, "
     "stay with the owner; only priced answers leave.",
     *PSEUDORANDOM_NOISE,
@@ -51,14 +55,14 @@ class TeachersCertificate(ProvenCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: Several[str] = ASSUMPTIONS
     release: Literal["teachers"] = "teachers"
     """Its kind, by which bundles are loaded. Each answer is paid for: it is no release that is paid for once."""
     feature_map: AnyFeatureMap
     teachers: int = Field(ge=2, le=MOST_TEACHERS)
     """m."""
     parts: Literal["by a keyed hash of the record", "by a keyed hash of the unit"] = BY_RECORD
-    hidden: tuple[int, ...]
+    hidden: Several[int]
     """The widths of the hidden layers; none for linear teachers."""
     activation: Literal["tanh", "relu"]
     rule: Rule

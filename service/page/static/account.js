@@ -23,10 +23,11 @@ export function showAccount(budget, model) {
 }
 
 function leftNote(budget, model) {
-  const price = budget.price?.rho ?? 0;
+  const { currency } = budget;
+  const price = budget.price?.[currency] ?? 0;
   const said = [];
-  if (price > 0) said.push(`One answer costs rho = ${figure(price)}.`);
-  if (price > 0 && budget.queries_left < Math.floor(budget.remaining.rho / price + 1e-9)) {
+  if (price > 0) said.push(`One answer costs ${currency} = ${figure(price)}.`);
+  if (price > 0 && budget.queries_left < Math.floor(budget.remaining[currency] / price + 1e-9)) {
     said.push(" The budget that all clients share has less left than yours, and limits you.");
   }
   if (model.tiers) {
@@ -40,12 +41,13 @@ function leftNote(budget, model) {
 }
 
 function gauge(budget) {
-  const { limit, spent, remaining, queries_left: left } = budget;
-  const share = limit.rho > 0 ? remaining.rho / limit.rho : 0;
+  const { currency, queries_left: left } = budget;
+  const [limit, remaining] = [budget.limit[currency], budget.remaining[currency]];
+  const share = limit > 0 ? remaining / limit : 0;
   const { count, what } = budget.unlimited
     ? { count: "unlimited", what: "answers" }
     : left === null
-      ? { count: figure(remaining.rho, 3), what: "rho left" }
+      ? { count: figure(remaining, 3), what: `${currency} left` }
       : { count: whole(left), what: left === 1 ? "answer left" : "answers left" };
   return el(
     "div",
@@ -54,9 +56,9 @@ function gauge(budget) {
       role: "meter",
       "aria-label": "Budget left",
       "aria-valuemin": 0,
-      "aria-valuemax": limit.rho,
-      "aria-valuenow": remaining.rho,
-      "aria-valuetext": `${count} ${what}; rho ${figure(remaining.rho)} of ${figure(limit.rho)} left`,
+      "aria-valuemax": limit,
+      "aria-valuenow": remaining,
+      "aria-valuetext": `${count} ${what}; ${currency} ${figure(remaining)} of ${figure(limit)} left`,
     },
     halfCircle(share),
     el("p", { class: "middle" }, el("span", { class: budget.unlimited ? "count word" : "count", id: "answers-left" }, count), el("span", {}, what)),
@@ -65,7 +67,8 @@ function gauge(budget) {
 }
 
 /** What is spent, first in the unit that the budget was given in: in that one its limit is a short number. */
-function inOrder({ limit, spent, delta }) {
+function inOrder({ currency, limit, spent, delta }) {
+  if (currency === "epsilon") return [`epsilon ${figure(spent.epsilon)} of ${figure(limit.epsilon)} spent`, "pure: epsilons add up"];
   const rho = `rho ${figure(spent.rho)} of ${figure(limit.rho)} spent`;
   const epsilon = `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)} at delta = ${figure(delta)}`;
   return isShort(limit.rho) || !isShort(limit.epsilon) ? [rho, epsilon] : [`${epsilon} spent`, rho];
@@ -80,6 +83,7 @@ function meaning(budget) {
   const belief = budget.posterior_belief_bound;
   const advantage = budget.membership_advantage_bound;
   const power = budget.explanation.attack_power;
+  const ofOneUnit = budget.explanation.unit !== null;
   return [
     el(
       "div",
@@ -88,8 +92,9 @@ function meaning(budget) {
         "How sure they may become",
         belief,
         [0.5, 1],
-        `Someone who knows every record but one, and thinks it as likely as not that a given person is the last one, stays
-         below this, except with probability ${chance(budget.delta)}.`,
+        `Someone who knows every record but ${ofOneUnit ? "those of one unit" : "one"}, and thinks it as likely as not that
+         ${ofOneUnit ? "a given unit’s are the rest" : "a given one is the last"}, stays below this, except with probability
+         ${chance(budget.delta)}.`,
       ),
       scale(
         "How far an attack may tell members apart",
@@ -171,13 +176,13 @@ export function showSpend({ receipts, complete }, budget) {
     return;
   }
   let total = 0;
-  const points = receipts.map(({ time, charged_rho: charged }) => ({ time, total: (total += charged) }));
+  const points = receipts.map(({ time, charged }) => ({ time, total: (total += charged) }));
   const rows = receipts.reduce((sum, receipt) => sum + receipt.charged_rows, 0);
   note.textContent = `${counted(receipts.length, "charge")} for ${counted(rows, "row")}${complete ? "" : ", the oldest"}.`;
-  const summary = `Spent so far: rho = ${figure(total)} of ${figure(budget.limit.rho)}, in ${counted(receipts.length, "charge")}.`;
+  const summary = `Spent so far: ${budget.currency} = ${figure(total)} of ${figure(budget.limit[budget.currency])}, in ${counted(receipts.length, "charge")}.`;
   const figure_ = el("figure", {});
   const host = el("div", {});
   figure_.append(host, el("figcaption", {}, summary));
   body.replaceChildren(figure_);
-  responsive(host, spendChart(points, budget.limit.rho, summary));
+  responsive(host, spendChart(points, budget.limit[budget.currency], summary, budget.currency));
 }

@@ -57,6 +57,7 @@ function number(given, name) {
 /** Fields of a budget. account: as it is, if there is one. */
 export function budgetFields(account = null) {
   const refill = account?.refill;
+  const currency = account?.currency ?? "rho";
   const kept = account ? " Empty: as it is." : "";
   return {
     fields: [
@@ -64,15 +65,15 @@ export function budgetFields(account = null) {
       field("Amount", text("amount", "", { inputmode: "decimal", required: account === null }), `The most that is ever spent.${kept}`),
       field("Delta", text("delta", account ? String(account.delta) : "", { inputmode: "decimal" }), account ? null : "Empty: as the lineage’s."),
       field("Spread over time", select("period", [["none", "no: all at once"], ["day", "each day"], ["week", "each week"], ["month", "each month"]], refill?.period ?? "none")),
-      field("Of it in each period", text("each", refill ? String(refill.each.rho) : "", { inputmode: "decimal" }), "As zCDP rho. It spreads the budget, and adds nothing to it."),
+      field("Of it in each period", text("each", refill ? String(refill.each[currency]) : "", { inputmode: "decimal" }), `As ${currency === "rho" ? "zCDP rho" : "epsilon"}. It spreads the budget, and adds nothing to it.`),
     ],
     read(given) {
       const amount = number(given, "amount");
       const each = number(given, "each");
       const period = given.get("period");
       if (period !== "none" && each === null) throw new RangeError("Say how much of the budget each period has.");
-      const pace = period === "none" ? "none" : `rho:${given.get("each").trim()}/${period}`;
-      const unchanged = refill && period === refill.period && each === refill.each.rho;
+      const pace = period === "none" ? "none" : `${currency}:${given.get("each").trim()}/${period}`;
+      const unchanged = refill && period === refill.period && each === refill.each[currency];
       return {
         ...(amount === null ? {} : { [given.get("measure")]: amount }),
         delta: number(given, "delta"),
@@ -180,11 +181,11 @@ function meaning({ before, after }) {
   const rows = [
     ["epsilon, in all", (each) => figureUp(each.limit.epsilon)],
     ["at delta", (each) => figure(each.delta)],
-    ["rho, in all", (each) => figure(each.limit.rho)],
+    ["rho, in all", (each) => (each.limit.rho === null ? "–" : figure(each.limit.rho))],
     [`belief about one ${after.explanation.unit === null ? "record" : "unit"}, at most`, (each) => percentUp(each.posterior_belief_bound.when_spent)],
     ["advantage of an attack, at most", (each) => percentUp(each.membership_advantage_bound.when_spent)],
     ["answers left", (each) => (each.queries_left === null ? "–" : figure(each.queries_left, 9))],
-    ["in each period", (each) => (each.refill ? `rho ${figure(each.refill.each.rho)} a ${each.refill.period}` : "–")],
+    ["in each period", (each) => (each.refill ? `${each.currency} ${figure(each.refill.each[each.currency])} a ${each.refill.period}` : "–")],
   ];
   const columns = [{ title: "what" }, ...(before ? [{ title: "now", numeric: true }] : []), { title: "then", numeric: true }];
   return table("What it means", columns, rows.map(([name, of]) => [name, ...(before ? [of(before)] : []), of(after)]));

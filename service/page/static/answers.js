@@ -109,7 +109,9 @@ export function mostTimesAsLikely(scale, classes) {
   return Math.exp(scale * Math.max(0, Math.log((classes - 1) / (0.05 - 0.0001))));
 }
 
-const OF_MODEL = "They say nothing about whether the model is right.";
+const OF_MODEL =
+  "That is an average over draws of the noise: where few answers are decided, many of these may name another class than the " +
+  "model without noise. They say nothing about whether the model is right.";
 
 function note(answers, bands, model) {
   return el("p", { class: "note", id: "band-note" }, saidOf(answers, bands, model));

@@ -102,7 +102,7 @@ function tierChoice({ model, budget }) {
     for (const [place, { name, rho }] of model.tiers.entries()) {
       const mine = now.find((each) => each.name === name);
       const covered = mine?.admitted === false ? ", not covered" : "";
-      options[place].textContent = `${name}: ${mine?.held ? "held" : `rho ${figure(mine?.cost_rho ?? rho)} more, once${covered}`}`;
+      options[place].textContent = `${name}: ${mine?.held ? "held" : `${mine ? budget().currency : "rho"} ${figure(mine?.cost ?? rho)} more, once${covered}`}`;
     }
   };
   renew();
@@ -253,8 +253,8 @@ async function quoteAll(context, rows, tier, outcome) {
   }
   const total = totalOf(batches);
   const asked = () => payAll(context, batches, tier, outcome);
-  const label = total.cost > 0 ? `Ask, and pay rho ${figure(total.cost)}` : "Ask, at no cost";
-  const covered = total.admitted && total.cost <= context.budget().remaining.rho * (1 + 1e-12);
+  const label = total.cost > 0 ? `Ask, and pay ${total.currency} ${figure(total.cost)}` : "Ask, at no cost";
+  const covered = total.admitted && total.cost <= context.budget().remaining[total.currency] * (1 + 1e-12);
   outcome.replaceChildren(
     bill(total, context.budget(), rows.length),
     covered
@@ -266,29 +266,29 @@ async function quoteAll(context, rows, tier, outcome) {
           el("div", { class: "buttons" }, button("Ask all the same", asked, { id: "pay" })),
         ),
   );
-  announce(`${counted(rows.length, "row")}, rho ${figure(total.cost)}${covered ? "" : ", which would be refused"}`);
+  announce(`${counted(rows.length, "row")}, ${total.currency} ${figure(total.cost)}${covered ? "" : ", which would be refused"}`);
 }
 
 function totalOf(batches) {
   const quotes = batches.map((batch) => batch.quote);
   const sum = (name) => quotes.reduce((total, quote) => total + quote[name], 0);
-  const [{ price_per_row_rho: price, tier, cost_rho: once }] = quotes;
+  const [{ currency, price_per_row: price, tier, cost: once }] = quotes;
   // What is paid for once is paid with the first batch, and each batch was quoted as if it were the first.
-  return { cost: tier ? once : sum("cost_rho"), fresh: sum("new_rows"), price, tier, admitted: quotes.every((quote) => quote.admitted) };
+  return { currency, cost: tier ? once : sum("cost"), fresh: sum("new_rows"), price, tier, admitted: quotes.every((quote) => quote.admitted) };
 }
 
 function bill(total, budget, rows) {
-  const after = Math.max(0, budget.remaining.rho - total.cost);
+  const after = Math.max(0, budget.remaining[total.currency] - total.cost);
   const entries = [
     ["rows", whole(rows)],
     ...(total.tier
       ? [["precision", total.tier]]
       : [
           ["new to you", whole(total.fresh)],
-          ["price of a row", `rho ${figure(total.price)}`],
+          ["price of a row", `${total.currency} ${figure(total.price)}`],
         ]),
-    ["costs", total.tier && total.cost > 0 ? `rho ${figure(total.cost)}, once` : `rho ${figure(total.cost)}`],
-    ["leaves", `rho ${figure(after)}`],
+    ["costs", total.tier && total.cost > 0 ? `${total.currency} ${figure(total.cost)}, once` : `${total.currency} ${figure(total.cost)}`],
+    ["leaves", `${total.currency} ${figure(after)}`],
   ];
   return el("dl", { class: "bill", id: "quote" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
@@ -348,7 +348,7 @@ function paid(receipts) {
   const sum = (name) => receipts.reduce((total, receipt) => total + receipt[name], 0);
   const ids = receipts.map((receipt) => receipt.id).filter((id) => id !== null);
   const entries = [
-    ["paid", `rho ${figure(sum("charged_rho"))}`],
+    ["paid", `${receipts[0].currency} ${figure(sum("charged"))}`],
     ...(receipts[0].tier
       ? [["precision", receipts[0].tier]]
       : [
@@ -363,6 +363,6 @@ function paid(receipts) {
 function saidOf(answers, receipts, model) {
   const [first] = answers;
   const top = model.classes[first.probabilities.indexOf(Math.max(...first.probabilities))];
-  const cost = figure(receipts.reduce((total, receipt) => total + receipt.charged_rho, 0));
-  return answers.length === 1 ? `Answer: ${top}. Charged rho ${cost}.` : `${counted(answers.length, "answer")}. Charged rho ${cost}.`;
+  const cost = `${receipts[0].currency} ${figure(receipts.reduce((total, receipt) => total + receipt.charged, 0))}`;
+  return answers.length === 1 ? `Answer: ${top}. Charged ${cost}.` : `${counted(answers.length, "answer")}. Charged ${cost}.`;
 }

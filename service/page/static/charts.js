@@ -78,8 +78,8 @@ function frame(width, height, xTicks, yTicks, xAt, yAt, labels) {
   ];
 }
 
-/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account. */
-export function spendChart(points, limit, summary) {
+/** What was spent, step by step. points: [{time, total}], oldest first; limit: of the account, in its currency. */
+export function spendChart(points, limit, summary, currency) {
   return (width) => {
     const height = 240;
     const start = points[0].time;
@@ -90,7 +90,7 @@ export function spendChart(points, limit, summary) {
     const shown = most > limit / 50 ? Math.max(limit, most) : most;
     const yTicks = ticksTo(shown);
     const xAt = (time) => PAD.left + ((time - start) / span) * (width - PAD.left - PAD.right);
-    const yAt = (rho) => height - PAD.bottom - (rho / yTicks.at(-1)) * (height - PAD.top - PAD.bottom);
+    const yAt = (amount) => height - PAD.bottom - (amount / yTicks.at(-1)) * (height - PAD.top - PAD.bottom);
     const steps = [`M ${xAt(start)} ${yAt(0)}`];
     for (const { time, total } of thinned(points, 800)) steps.push(`H ${xAt(time).toFixed(2)} V ${yAt(total).toFixed(2)}`);
     const line = [...steps, `H ${xAt(now).toFixed(2)}`].join(" ");
@@ -104,7 +104,7 @@ export function spendChart(points, limit, summary) {
         yTicks.map((value) => ({ value, text: figure(value) })),
         xAt,
         yAt,
-        { y: "rho spent" },
+        { y: `${currency} spent` },
       ),
       svg("path", { d: `${line} V ${yAt(0)} Z`, class: "area" }),
       svg("path", { d: line, class: "line" }),

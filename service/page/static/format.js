@@ -6,12 +6,12 @@ function plain(value, digits) {
   if (value === 0) return "0";
   if (Math.abs(value) < 1e-4) return scientific(value, digits);
   const text = value.toPrecision(digits);
-  return text.includes("e") ? scientific(value, digits) : text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  return text.includes("e") ? scientific(value, digits) : text.includes(".") ? String(Number(text)) : text;
 }
 
 function scientific(value, digits) {
   const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-  return `${mantissa.replace(/\.?0+$/, "")}e${Number(exponent)}`;
+  return `${Number(mantissa)}e${Number(exponent)}`;
 }
 
 function roundedUp(value, digits) {

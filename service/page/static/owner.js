@@ -142,10 +142,12 @@ function showLive({ totals, seconds }) {
 }
 
 function share(account) {
-  const part = account.limit.rho > 0 ? account.remaining.rho / account.limit.rho : 0;
+  const { currency } = account;
+  const [limit, remaining] = [account.limit[currency], account.remaining[currency]];
+  const part = limit > 0 ? remaining / limit : 0;
   const bar = el("i", {});
   bar.style.width = `${100 * part}%`;
-  const said = `rho ${figure(account.remaining.rho)} of ${figure(account.limit.rho)}`;
+  const said = `${currency} ${figure(remaining)} of ${figure(limit)}`;
   return el("span", { class: "left-bar" }, el("span", { class: "track-bar", "aria-hidden": "true" }, bar), said);
 }
 
@@ -185,8 +187,8 @@ function accountFacts(account) {
   const refill = account.refill;
   return [
     ["epsilon spent", `${figureUp(account.spent.epsilon)} of ${figureUp(account.limit.epsilon)} at delta = ${figure(account.delta)}`],
-    ["rho spent", `${figure(account.spent.rho)} of ${figure(account.limit.rho)}`],
-    ...(refill ? [["each period", `rho ${figure(refill.each.rho)} a ${refill.period}, ${figure(refill.remaining_rho)} of it left`]] : []),
+    ...(account.currency === "rho" ? [["rho spent", `${figure(account.spent.rho)} of ${figure(account.limit.rho)}`]] : []),
+    ...(refill ? [["each period", `${account.currency} ${figure(refill.each[account.currency])} a ${refill.period}, ${figure(refill.remaining)} of it left`]] : []),
   ];
 }
 
@@ -309,20 +311,21 @@ function showGroups({ groups }) {
   );
 }
 
-function showSpending({ complete, lineage, clients, of }) {
-  const limit = lineages.find((each) => each.lineage === of)?.account.limit.rho ?? 0;
-  const course = (name, points, most) => {
+function showSpending({ complete, currencies, lineage, clients, of }) {
+  const account = lineages.find((each) => each.lineage === of)?.account;
+  const limit = account?.limit[account.currency] ?? 0;
+  const course = (name, points, most, currency = account?.currency ?? "rho") => {
     const total = points.at(-1)[1];
-    const summary = `${name}: rho ${figure(total)} spent, the last of it on ${moment(points.at(-1)[0])}.`;
+    const summary = `${name}: ${currency} ${figure(total)} spent, the last of it on ${moment(points.at(-1)[0])}.`;
     const host = el("div", {});
-    responsive(host, spendChart(points.map(([time, spent]) => ({ time, total: spent })), most, summary));
+    responsive(host, spendChart(points.map(([time, spent]) => ({ time, total: spent })), most, summary, currency));
     return el("figure", {}, host, el("figcaption", {}, summary));
   };
   const spent = Object.entries(clients).filter(([, points]) => points.length);
   byId("spending-body").replaceChildren(
     ...(lineage.length === 0 ? [el("p", { class: "loading" }, "Nothing has been charged yet.")] : [course(`The lineage ${of}`, lineage, limit)]),
     ...(complete ? [] : [el("p", { class: "notice" }, "More receipts are being read: the newest are not in it yet.")]),
-    el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity))),
+    el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity, currencies[name]))),
   );
 }
 

@@ -9,7 +9,7 @@ const COLUMNS = [
   { title: "time" },
   { title: "mechanism" },
   { title: "rows", numeric: true },
-  { title: "rho", numeric: true },
+  { title: "charged", numeric: true },
   { title: "hash" },
 ];
 
@@ -53,7 +53,7 @@ function row(receipt) {
     moment(receipt.time),
     receipt.mechanism,
     whole(receipt.charged_rows),
-    figure(receipt.charged_rho),
+    `${receipt.currency} ${figure(receipt.charged)}`,
     el("span", { class: "hash", title: receipt.hash }, `${receipt.hash.slice(0, 12)}…`),
   ];
 }

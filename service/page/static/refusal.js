@@ -41,7 +41,7 @@ export function refusalPanel(problem, { again = null, example = false } = {}) {
           ["would cost", figure(problem.cost)],
           ["left", figure(problem.remaining)],
           ["of", figure(problem.limit)],
-        ].slice(0, typeof problem.remaining === "number" ? 3 : 1).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `rho ${value}`))),
+        ].slice(0, typeof problem.remaining === "number" ? 3 : 1).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `${problem.currency ?? "rho"} ${value}`))),
       ),
     WHOSE[problem.scope] && el("p", { class: "note" }, WHOSE[problem.scope]),
     kind === "budget-exhausted" &&
@@ -68,20 +68,22 @@ function sentence(text) {
 
 /** The refusal that this account would meet if it asked for more rows than it can pay for. */
 export function exampleProblem(budget) {
-  const price = budget.price?.rho || budget.limit.rho;
-  const cost = (Math.floor(budget.remaining.rho / price) + 2) * price;
+  const { currency } = budget;
+  const [limit, spent, remaining] = [budget.limit, budget.spent, budget.remaining].map((amount) => amount[currency]);
+  const price = budget.price?.[currency] || limit;
+  const cost = (Math.floor(remaining / price) + 2) * price;
   return {
     type: "urn:dpserve:problem:budget-exhausted",
     title: "Forbidden",
     status: 403,
     detail:
-      `this request costs rho = ${figure(cost, 6)}, and ${figure(budget.remaining.rho, 6)} of ` +
-      `${figure(budget.limit.rho, 6)} is left in the client's budget; nothing was charged`,
+      `this request costs ${currency} = ${figure(cost, 6)}, and ${figure(remaining, 6)} of ` +
+      `${figure(limit, 6)} is left in the client's budget; nothing was charged`,
     scope: "client",
-    unit: "rho",
+    currency,
     cost,
-    spent: budget.spent.rho,
-    remaining: budget.remaining.rho,
-    limit: budget.limit.rho,
+    spent,
+    remaining,
+    limit,
   };
 }

@@ -49,17 +49,26 @@ function separatorOf(text) {
   return most > 1 ? separator : /\S\s+\S/.test(head.trim()) ? " " : ",";
 }
 
+/** Return a line without the spaces at its ends. An expression for the last ones would look at them once for each. */
+function withoutSpaces(line) {
+  let [start, end] = [0, line.length];
+  while (line[start] === " ") start += 1;
+  while (end > start && line[end - 1] === " ") end -= 1;
+  return line.slice(start, end);
+}
+
 /** Return {rows, ignored}: rows as the service takes them, and the columns that were left out. */
 export function rowsOfText(text, model) {
   const columns = columnsOf(model);
   const names = columns.map((column) => column.name);
   const numbers = !model.feature_map.columns?.length;
-  const lines = text.replace(/^\uFEFF/, "").replace(/^ +| +$/gm, "");
+  const lines = text.replace(/^\uFEFF/, "").split(/([\r\n])/).map(withoutSpaces).join("");
   const records = parseCsv(numbers ? lines.replace(/ {2,}/g, " ") : lines);
   if (records.length === 0) throw new BadRows("There is no row here.");
   const head = records[0].fields;
   if (numbers && head.every(isNumber)) return { rows: records.map((record) => rowOf(record, columns, null, model)), ignored: [] };
-  const places = names.map((name) => head.indexOf(name));
+  const placeOf = new Map(head.map((name, place) => [name, place]).reverse());
+  const places = names.map((name) => placeOf.get(name) ?? -1);
   const missing = names.filter((_, feature) => places[feature] < 0);
   if (missing.length > 0) {
     const some = missing.slice(0, 3).join(", ") + (missing.length > 3 ? ` and ${missing.length - 3} more` : "");
@@ -67,7 +76,8 @@ export function rowsOfText(text, model) {
   }
   const rows = records.slice(1).map((record) => rowOf(record, columns, places, model));
   if (rows.length === 0) throw new BadRows("There is a line of column names, and no row below it.");
-  return { rows, ignored: head.filter((name) => !names.includes(name)) };
+  const known = new Set(names);
+  return { rows, ignored: head.filter((name) => !known.has(name)) };
 }
 
 function rowOf(record, columns, places, model) {

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from accounting.budgets import currency_of
+from accounting.currency import EPSILON, RHO, Currency
 from accounting.ledger import (
     BudgetExhausted,
     ChargeRequest,
@@ -26,18 +28,24 @@ class ModelAccount:
     keys: dict[str, tuple[bytes, Cost]] = field(default_factory=dict)
     questions: set[bytes] = field(default_factory=set)
 
+    def price(self, cost: Cost) -> int | None:
+        return cost.picoepsilon if self.accepts == "pure" else cost.picorho
+
     def refuses(self, cost: Cost, new: int) -> type[LedgerRefusal] | None:
         if not new:
             return None
         if (self.accepts == "gaussian" and not cost.is_gaussian) or (self.accepts != "unproven" and not cost.is_proven):
             return MechanismNotAccepted
-        total = new * cost.picorho
+        price = self.price(cost)
+        if price is None:
+            return MechanismNotAccepted
+        total = new * price
         return BudgetExhausted if total and self.spent + total > self.limit else None
 
     def pay(self, cost: Cost, new: set[bytes]) -> None:
         self.questions |= new
-        self.spent += len(new) * cost.picorho
         if new:
+            self.spent += len(new) * (self.price(cost) or 0)
             self.tally[cost] = self.tally.get(cost, 0) + len(new)
 
 
@@ -56,8 +64,12 @@ class Model:
         group = self.group_of.get(client)
         return [*([self.groups[group]] if group else []), self.lineage]
 
-    def shared_left(self, client: str) -> int:
-        return min(max(0, account.limit - account.spent) for account in self.shared(client))
+    def shared_left(self, client: str) -> tuple[tuple[Currency, int], ...]:
+        left: dict[Currency, int] = {}
+        for account in self.shared(client):
+            currency = currency_of(account.accepts)
+            left[currency] = min(left.get(currency, 2**53), max(0, account.limit - account.spent))
+        return tuple((currency, left[currency]) for currency in (RHO, EPSILON) if currency in left)
 
     def charge(self, request: ChargeRequest) -> type[LedgerRefusal] | list[set[bytes]]:
         account = self.clients.get(request.client)

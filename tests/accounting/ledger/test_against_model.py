@@ -2,13 +2,13 @@
 
 import asyncio
 from copy import deepcopy
-from importlib.resources import files
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
     Charge,
@@ -21,9 +21,10 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.ledger import store as store_module
-from accounting.ledger.store import FunctionLibrary
+from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
+from accounting.sampling_error import PURE_DELTA
 
 from .conftest import asking, budget, dump, new_lineage, open_accounts
 from .model import Model, ModelAccount
@@ -37,9 +38,14 @@ MEMBERS = CLIENTS[:2]
 clients = st.sampled_from([*CLIENTS, "nobody"])
 rows = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)
 limits = st.integers(0, 12).map(lambda units: units * UNIT + units % 3 - 1 if units else 0)
-accepts = st.sampled_from(["gaussian", "any"])
+accepts = st.sampled_from(["gaussian", "any", "any", "pure"])
 bodies = st.sampled_from(["", "", "one", "two"])
 services = st.integers(0, 1)
+
+
+def _budget(amount: int, kind: str) -> Budget:
+    """A budget of so many units, of rho or of the epsilon that the Laplace noise among COSTS has."""
+    return Budget(amount * 16, "pure", PURE_DELTA) if kind == "pure" else budget(amount, kind)
 
 
 class LedgerAgainstModel(RuleBasedStateMachine):
@@ -63,16 +69,16 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     @initialize(amounts=st.tuples(*[limits] * 5), kinds=st.tuples(*[accepts] * 5))
     def open(self, amounts: tuple[int, ...], kinds: tuple[str, ...]) -> None:
-        limit, shared, *client_limits = map(budget, amounts, kinds)
+        limit, shared, *client_limits = map(_budget, amounts, kinds)
         named = dict(zip(CLIENTS, client_limits, strict=True))
         self.runner.run(open_accounts(self.ledgers[0], self.lineage, limit, **named))
         self.runner.run(self.ledgers[0].add_group(self.lineage, TEAM, shared, time=0.0))
         for member in MEMBERS:
             self.runner.run(self.ledgers[0].set_group(self.lineage, member, TEAM))
         self.model = Model(
-            ModelAccount(limit.picorho, limit.accepts),
-            {client: ModelAccount(quota.picorho, quota.accepts) for client, quota in named.items()},
-            {TEAM: ModelAccount(shared.picorho, shared.accepts)},
+            ModelAccount(limit.limit, limit.accepts),
+            {client: ModelAccount(quota.limit, quota.accepts) for client, quota in named.items()},
+            {TEAM: ModelAccount(shared.limit, shared.accepts)},
             dict.fromkeys(MEMBERS, TEAM),
         )
 
@@ -127,7 +133,9 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert dump(self.url, self.lineage) == before
         paid = self.model.clients[client].questions
         free = [one in paid or one in request.questions[:place] for place, one in enumerate(request.questions)]
-        assert (list(quote.free), quote.total) == (free, free.count(False) * cost.picorho)
+        price = self.model.clients[client].price(cost)
+        each = cost.picorho if price is None else price
+        assert (list(quote.free), quote.total) == (free, free.count(False) * each)
         assert (expected if isinstance(expected, type) else None) is (quote.refusal and type(quote.refusal))
 
     @rule(service=services, which=st.integers(0, 100))
@@ -145,7 +153,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from([*CLIENTS, TEAM, None]), limit=limits, kind=accepts)
     def set_budget(self, name: str | None, limit: int, kind: str) -> None:
-        ledger, given = self.ledgers[1], budget(limit, kind)
+        ledger, given = self.ledgers[1], _budget(limit, kind)
         if name is None:
             account, call = self.model.lineage, ledger.set_budget(self.lineage, given)
         elif name == TEAM:
@@ -154,12 +162,13 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             account, call = self.model.clients[name], ledger.set_budget(self.lineage, given, client=name)
         of = {None: CLIENTS, TEAM: MEMBERS}.get(name, [name])
         paid = any(client in of for client, *_ in self.model.receipts)
-        if kind == "gaussian" and account.accepts == "any" and paid:
-            with pytest.raises(ActRefused, match="cannot be narrowed"):
+        narrowed = kind == "gaussian" and account.accepts == "any"
+        if paid and (narrowed or (kind == "pure") != (account.accepts == "pure")):
+            with pytest.raises(ActRefused, match="before the first release"):
                 self.runner.run(call)
         else:
             self.runner.run(call)
-            account.limit, account.accepts = limit, kind
+            account.limit, account.accepts = given.limit, kind
 
     @invariant()
     def the_accounts_are_those_of_the_model(self) -> None:
@@ -170,9 +179,10 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         found |= {one.client: one for one in self.runner.run(ledger.clients(self.lineage))}
         found |= {one.group: one for one in self.runner.run(ledger.groups(self.lineage))}
         for name, account in {None: self.model.lineage, **self.model.clients, **self.model.groups}.items():
-            assert found[name].spent == account.spent == sum(c.picorho * n for c, n in account.tally.items())
+            total = sum((account.price(cost) or 0) * count for cost, count in account.tally.items())
+            assert found[name].spent == account.spent == total
             assert dict(found[name].tally) == account.tally
-            assert (found[name].budget.picorho, found[name].budget.accepts) == (account.limit, account.accepts)
+            assert (found[name].budget.limit, found[name].budget.accepts) == (account.limit, account.accepts)
         receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
         said = [(r.client, r.number, r.releases, r.group_releases, r.lineage_releases) for r in receipts]
         assert said == self.model.receipts
@@ -231,12 +241,12 @@ MUTANTS = {
 def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library with one line that is wrong, under a version of its own."""
     right, wrong = MUTANTS[request.param]
-    folder = files("accounting.ledger")
-    code = "".join(folder.joinpath(f"{part}.lua").read_text() for part in ("library", "owner", "charge", "recovery"))
+    ours = our_library()
+    code = ours.code
     assert code.count(right) == 1
     version = str(9000 + list(MUTANTS).index(request.param))
-    code = code.replace(right, wrong).replace("#!lua name=dpserve_26", f"#!lua name=dpserve_{version}")
-    library = FunctionLibrary.parse(code.replace("local VERSION = '26'", f"local VERSION = '{version}'"))
+    code = code.replace(right, wrong).replace(f"#!lua name={ours.name}\n", f"#!lua name=dpserve_{version}\n")
+    library = FunctionLibrary.parse(code.replace(f"local VERSION = '{ours.version}'", f"local VERSION = '{version}'"))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

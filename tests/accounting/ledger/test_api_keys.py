@@ -84,7 +84,7 @@ async def test_what_is_held_is_charged_only_with_a_key_that_is_good_for_it(ledge
 async def test_a_rotation_may_let_the_former_keys_live_a_little_longer(ledger: Ledger, lineage: str) -> None:
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "ended"), LONG_AGO))
-    soon = ApiKey(digest_of(lineage, "soon"), int(time.time()) + 50)
+    soon = ApiKey(digest_of(lineage, "soon"), int(time.time()) + 3000)
     await ledger.add_key(lineage, "ann", soon)
     before = int(time.time())
     await ledger.rotate_key(lineage, "ann", ApiKey(digest_of(lineage, "new")), overlap=3600)

@@ -61,7 +61,7 @@ async def test_an_export_says_who_did_what_when_and_why(embedded_url: str, linea
     assert [row["kind"] for row in first] == [kind for kind, *_ in done[:-1]]
     raised, paced_row = first[3], first[5]
     assert (raised["limit_before_rho"], raised["limit_rho"]) == (5 * RHO, 7 * RHO)
-    assert raised["limit_before_epsilon"] == releases(5).epsilon_at(releases(5).picorho)
+    assert raised["limit_before_epsilon"] == releases(5).epsilon_at(releases(5).limit)
     assert (paced_row["limit_rho"], paced_row["refill_rho"], paced_row["refill_period"]) == (6 * RHO, 2 * RHO, "month")
     assert paced_row["refill_epsilon"] == releases(6).epsilon_at(2 * COST.picorho)
     assert first[2]["group"] == "team"

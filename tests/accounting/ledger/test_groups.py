@@ -249,7 +249,7 @@ async def test_groups_are_restored_and_what_they_paid_for_since_is_put_back(tmp_
         assert (await ledger.lineage("lineage")).spent == whole
         assert (await ledger.client("lineage", "eve")).group == "others"
         assert (await ledger.client("lineage", "flo")).revoked
-        assert (await ledger.group("lineage", "late")).budget.picorho == 0
+        assert (await ledger.group("lineage", "late")).budget.limit == 0
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
         again = [line async for line in backup(ledger)]
     async with Ledger.open(tmp_path / "third") as ledger:

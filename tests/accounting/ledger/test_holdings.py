@@ -27,6 +27,7 @@ from accounting.ledger import (
     HoldRequest,
     Idempotency,
     IdempotencyConflict,
+    JointHoldRequest,
     Ledger,
     LedgerRefusal,
     LedgerUnavailable,
@@ -194,7 +195,7 @@ async def test_coins_are_counted_and_refused_beyond_what_delta_provides_for(ledg
     assert (account.coined, account.coins) == (1, WHOLE.coins_allowed)
     await ledger.charge(request("ann", "m"))
     assert ((await ledger.lineage(lineage)).coined, (await ledger.client(lineage, "ann")).coined) == (1, 1)
-    poor = Budget(WHOLE.picorho, "any", 1e-9)  # which allows none
+    poor = Budget(WHOLE.limit, "any", 1e-9)  # which allows none
     with pytest.raises(ActRefused, match="give it a larger delta"):
         await ledger.set_budget(lineage, poor, client="ann")
     await ledger.add_client(lineage, "bob", poor, key_digest("bob"), time=0.0)
@@ -422,6 +423,29 @@ async def test_another_drawing_under_the_same_id_is_paid_for_again(ledger: Ledge
     assert await spent(ledger, lineage) == {"": 2 * PRICES[0], "ann": 2 * PRICES[0]}
 
 
+async def test_a_lineage_pays_for_several_releases_at_once_or_for_none(ledger: Ledger, lineage: str) -> None:
+    both = JointHoldRequest(tuple(holding(lineage, "", 1, release=release) for release in ("one", "two")))
+    await open_accounts(ledger, lineage, budget(2 * PRICES[0] - 1), ann=budget(1))
+    assert isinstance((await ledger.quote(both)).refusal, BudgetExhausted)
+    with pytest.raises(BudgetExhausted):
+        await ledger.charge(both)
+    assert (await spent(ledger, lineage))[""] == 0
+    assert await ledger.receipts(lineage) == []
+
+    await ledger.set_budget(lineage, budget(2 * PRICES[0]))
+    assert (await ledger.charge(both)).charged == 2 * PRICES[0]
+    assert (await ledger.charge(both)).charged == 0
+    assert (await ledger.charge(holding(lineage, "", 1, release="two"))).receipt is None
+    assert [receipt.terms.model for receipt in await ledger.receipts(lineage)] == ["one", "two"]
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+@pytest.mark.parametrize("others", [("elsewhere", ""), ("lineage", "ann")])
+def test_only_an_owners_wishes_in_one_lineage_are_paid_for_at_once(others: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="owner's, in one lineage"):
+        JointHoldRequest((holding("lineage", "", 1), holding(*others, 1)))
+
+
 async def test_a_backup_restores_what_is_held(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "one") as ledger:
         await open_accounts(ledger, "lineage", WHOLE, ann=WHOLE, bob=WHOLE)
@@ -458,3 +482,26 @@ async def test_reconciling_puts_a_lost_holding_back_once(tmp_path: Path) -> None
 
             assert await spent(ledger, "lineage") == right | {"bob": sum(PRICES[:2])}
             assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+
+
+async def test_what_is_held_together_is_charged_together_or_not_at_all(ledger: Ledger, lineage: str) -> None:
+    both = JointHoldRequest((holding(lineage, "", 1), holding(lineage, "", 1, release="another")))
+    await open_accounts(ledger, lineage, budget(2 * PRICES[0] - 1))
+    with pytest.raises(BudgetExhausted) as refused:
+        await ledger.charge(both)
+    assert refused.value.cost == 2 * PRICES[0]
+    assert isinstance((await ledger.quote(both)).refusal, BudgetExhausted)
+    assert (await ledger.lineage(lineage)).spent == 0
+    await ledger.set_budget(lineage, budget(2 * PRICES[0]))
+    charge = await ledger.charge(both)
+    assert [receipt.model for receipt in charge.receipts] == [wish.model for wish in both.wishes]
+    assert charge.charged == (await ledger.lineage(lineage)).spent == 2 * PRICES[0]
+    assert (await ledger.charge(both)).charged == 0
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+def test_what_two_lineages_pay_for_or_a_client_is_not_held_together() -> None:
+    own = holding("one", "", 1)
+    for other in (holding("two", "", 1), holding("one", "ann", 1)):
+        with pytest.raises(ValueError, match="one lineage"):
+            JointHoldRequest((own, other))

@@ -44,7 +44,8 @@ class _Front:
 
     def cut(self) -> None:
         for writer in self._open:
-            writer.transport.abort()
+            if not writer.is_closing():  # closed twice, a transport of Python 3.11.2 cannot be aborted any more
+                writer.transport.abort()
         self._open.clear()
 
 

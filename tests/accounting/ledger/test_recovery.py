@@ -24,6 +24,7 @@ from accounting.ledger.recovery import (
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, GaussianLoss
+from accounting.report import account_report
 
 from .conftest import COST, asking, budget, new_lineage, open_accounts, releases
 
@@ -380,11 +381,11 @@ def test_a_line_whose_end_comes_while_it_is_read_is_left_to_the_next_reader(tmp_
     journal.close()
     path = tmp_path / "lineage" / "0.jsonl"
     with path.open("ab") as writer:
-        writer.write(b'{"writes":3,"link":"%s","newest":0,"receipts":[]}\n{"wri' % link)
+        writer.write(b'{"writes":3,"link":"%s","newest":0,"unit":null,"receipts":[]}\n{"wri' % link)
     assert [found.writes for found in read_acknowledged(tmp_path)] == [3]
     assert [found.writes for found in read_journals(tmp_path)] == [3]
     with path.open("ab") as writer:
-        writer.write(b'tes":4,"link":"%s","newest":0,"receipts":[]}\n' % link)
+        writer.write(b'tes":4,"link":"%s","newest":0,"unit":null,"receipts":[]}\n' % link)
     assert [found.writes for found in read_acknowledged(tmp_path)] == [4]
 
 
@@ -408,3 +409,34 @@ async def test_a_client_whose_account_alone_was_lost_keeps_its_number(tmp_path: 
         with pytest.raises(LedgerDamaged, match="ann is lost"):
             await reconcile(ledger, "lineage", [], DeclaredLoss(3, COST, "ann"))
         assert [receipt.client for receipt in await ledger.receipts("lineage")] == ["ann"]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a client that the copy has", "a client that was added since"])
+async def test_a_restored_account_that_spent_past_its_limit_counts_as_raised(tmp_path: Path, known: bool) -> None:
+    """Reports took the spending that was put back for a limit settled beforehand."""
+    journals = tmp_path / "journals"
+    async with Ledger.open(tmp_path / "first", journals=journals) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(100), **({"ann": releases(2)} if known else {}))
+        copy = [line async for line in backup(ledger)]
+        if not known:
+            await open_accounts(ledger, "lineage", releases(100), ann=releases(2))
+        await ledger.charge(asking("lineage", "ann", "1", "2"))
+        for count in (3, 4):
+            await ledger.set_budget("lineage", releases(count), client="ann")
+            await ledger.charge(asking("lineage", "ann", str(count)))
+    async with Ledger.open(tmp_path / "second") as ledger:
+        await restore(ledger, copy)
+        await reconcile(ledger, "lineage", read_journals(journals))
+        settled = releases(2).limit if known else 0
+        account = await ledger.client("lineage", "ann")
+        assert (account.spent, account.settled_limit) == (releases(4).limit, settled)
+        report = account_report(account.state, price=None)
+        assert report.raised is not None
+        assert report.raised.posterior_belief_bound > report.posterior_belief_bound.when_spent
+        await ledger.set_budget("lineage", releases(4), client="ann")
+        account = await ledger.client("lineage", "ann")
+        assert (account.raises, account.settled_limit) == (1, settled)
+        whole = await ledger.lineage("lineage")
+        assert account_report(whole.state, price=None).raised is None
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()

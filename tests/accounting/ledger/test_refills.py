@@ -91,7 +91,7 @@ async def _ask_at_each_jump(
     """
     lineage, refill = new_lineage(), budget.refill
     assert refill is not None
-    most, limit = refill.picorho // PRICE, budget.picorho // PRICE
+    most, limit = refill.amount // PRICE, budget.limit // PRICE
     budgets = dict.fromkeys(("client", "group", "lineage"), releases(99)) | {of: budget}
     clock.set(CLOCK, start)
     await ledger.open_lineage(lineage, budgets["lineage"], time=0.0)
@@ -262,7 +262,7 @@ async def test_a_period_that_a_restored_store_forgot_is_not_given_again(
 
 def test_a_refill_is_read_as_the_owner_writes_it() -> None:
     month = Refill.parse("epsilon:1@1e-6/month", "gaussian")
-    assert month == Refill(Budget.from_epsilon_delta(1, 1e-6, "gaussian").picorho, "month")
+    assert month == Refill(Budget.from_epsilon_delta(1, 1e-6, "gaussian").limit, "month")
     assert Refill.parse("rho:0.01/week", "any") == Refill(10**10, "week")
     for text in ("epsilon:1/month", "rho:0.01/year", "rho:0/day", "rho:-1/day", "mu:1/day", "1/day", "rho:x/day", ""):
         with pytest.raises(ValueError, match=r"a refill is written epsilon:1@1e-6/month or rho:0.01/week"):
@@ -272,9 +272,9 @@ def test_a_refill_is_read_as_the_owner_writes_it() -> None:
 def test_an_account_by_period_says_what_the_periods_are_together() -> None:
     budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian")
     each = Refill.parse("epsilon:1@1e-6/month", "gaussian")
-    paced = Budget(budget.picorho, "gaussian", 1e-6, each)
+    paced = Budget(budget.limit, "gaussian", 1e-6, each)
     words = explain_account(
-        AccountState.of({}, paced, left=each.picorho, refilled=date(2026, 6, 1), group="risk"), price=None
+        AccountState.of({}, paced, left=each.amount, refilled=date(2026, 6, 1), group="risk"), price=None
     )
     assert words.refill is not None
     assert (words.refill.period, words.refill.next) == ("month", date(2026, 6, 1))
@@ -289,5 +289,5 @@ def test_all_periods_together_are_bounded_by_the_highest_limit_that_was_in_force
     """A limit that was lowered bounds nothing that was released under the one before."""
     former, budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian"), Budget.from_epsilon_delta(1, 1e-6, "gaussian")
     paced = replace(budget, refill=Refill.parse("epsilon:0.5@1e-6/month", "gaussian"))
-    words = explain_account(AccountState.of({}, paced, left=1, highest_limit=former.picorho), price=None)
+    words = explain_account(AccountState.of({}, paced, left=1, highest_limit=former.limit), price=None)
     assert "together they are epsilon 4, as the whole account is" in words.explanation.in_plain_words

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from accounting.ledger import (
     WrongFormat,
     key_digest,
 )
-from accounting.ledger.store import FunctionLibrary, Store, our_library
+from accounting.ledger.errors import TooFewDisks
+from accounting.ledger.store import RIGHTS, FunctionLibrary, Store, our_library
 from accounting.ledger.verification import verify
 
 from .conftest import BINARY, DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
@@ -168,7 +170,7 @@ async def test_a_store_that_is_started_a_moment_later_is_waited_for(
 
 
 async def test_a_primary_with_replicas_needs_to_be_told_how_many_to_wait_for(
-    changeable_url: str, store: "redis.Redis[bytes]", tmp_path: Path
+    changeable_url: str, store: "redis.Redis[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lineage = new_lineage()
     with running_server(tmp_path, BINARY, **DURABLE) as replica_url:
@@ -183,6 +185,8 @@ async def test_a_primary_with_replicas_needs_to_be_told_how_many_to_wait_for(
         async with await Ledger.connect(changeable_url, replicas=1) as ledger:
             await open_accounts(ledger, lineage, releases(2), ann=releases(2))
             assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is not None
+        monkeypatch.setattr(Store, "_waits_for", lambda _: [50])
+        await _disks_of_a_charge(changeable_url, lineage, 2, there=1)
 
 
 async def test_another_run_of_the_server_is_looked_at_before_it_decides(tmp_path: Path) -> None:
@@ -241,15 +245,28 @@ async def test_what_the_library_says_is_understood_behind_a_wait_for_the_disk(
             await ledger.charge(asking(lineage, "ann", "1"))
 
 
+async def _disks_of_a_charge(url: str, lineage: str, replicas: int, there: int) -> None:
+    """See that a charge which too few replicas have is never taken, although the primary and `there` of them have it.
+
+    Each try waits for a moment only, so that none ends at the deadline; the disks may need several.
+    """
+    async with await Ledger.connect(url, replicas=replicas) as ledger:
+        for _ in range(100):
+            with pytest.raises(TooFewDisks) as caught:
+                await ledger.charge(asking(lineage, "ann", "1"))
+            if (caught.value.own, caught.value.replicas) == (1, there):
+                return
+    raise AssertionError("the disks did not get the write")
+
+
 async def test_replicas_that_are_not_there_are_an_uncertain_outcome(
-    changeable_url: str, store: "redis.Redis[bytes]"
+    changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lineage = new_lineage()
     async with await Ledger.connect(changeable_url) as ledger:
         await open_accounts(ledger, lineage, releases(2), ann=releases(2))
-    async with await Ledger.connect(changeable_url, replicas=1, deadline=0.5) as ledger:
-        with pytest.raises(LedgerUnavailable, match=r"on 0 of 1 replicas'|did not answer within"):
-            await ledger.charge(asking(lineage, "ann", "1"))
+    monkeypatch.setattr(Store, "_waits_for", lambda _: [50])
+    await _disks_of_a_charge(changeable_url, lineage, 1, there=0)
 
 
 async def test_a_server_that_cannot_wait_for_a_disk_is_refused(
@@ -290,7 +307,7 @@ async def test_a_user_who_may_not_write_is_found_out_before_the_first_charge(
     url = changeable_url.replace("redis://", "redis://clerk:any@")
     store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", keys, "+@all", *commands)
     for rehearsal in (False, True):
-        with pytest.raises(UnsafeStore, match=r"the ledger's user may not write to the store .* give it an ACL with"):
+        with pytest.raises(UnsafeStore, match=r"the ledger's user lacks the right to .*; give it an ACL with"):
             await Ledger.connect(url, rehearsal=rehearsal)
     store.execute_command("ACL", "SETUSER", "clerk", "reset", "on", "nopass", "~dpserve:*", "+@all")
     lineage = new_lineage()
@@ -313,7 +330,46 @@ async def test_a_user_who_may_not_write_is_found_out_before_the_first_charge(
     store.acl_deluser("clerk")
 
 
-@pytest.mark.parametrize("denied", ["hset", "xadd", "sadd", "unlink", "rename"])
+def test_the_rights_to_look_at_are_all_that_the_library_calls() -> None:
+    code = our_library().code
+    calls = re.findall(r"redis\.p?call\((?!'[A-Z]+')([^)]*)", code)
+    assert calls == ["command, key, unpack(arguments, first, math.min(first + SLICE * width - 1, #arguments"]
+    assert re.search(r"function in_slices\(command, key, arguments, width\)", code)
+    sliced = [each for each in re.findall(r"in_slices\(([^,\n]*),", code) if each != "command"]
+    assert all(re.findall(r"'[A-Z]+'", each) for each in sliced)
+    named = set(re.findall(r"redis\.p?call\('([A-Z]+)'", code))
+    assert named | {"HSET", "SADD"} == {each.split()[0] for each in our_library().commands}
+    assert {"TIME", "XINFO STREAM"} <= set(our_library().commands)
+
+
+async def test_each_right_that_the_ledger_needs_is_in_the_acl_and_missed_at_the_start(
+    changeable_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    await (await Ledger.connect(changeable_url)).close()
+    url = changeable_url.replace("redis://", "redis://clerk:any@")
+    granted = ("ACL", "SETUSER", "clerk", "reset", "on", "nopass", *RIGHTS.split())
+    for command in (*our_library().commands, "SADD", "SMEMBERS"):
+        store.execute_command(*granted)
+        store.execute_command("ACL", "SETUSER", "clerk", f"-{command.lower().replace(' ', '|')}")
+        with pytest.raises(UnsafeStore, match=f"lacks the right to {command};"):
+            await Ledger.connect(url)
+    store.execute_command(*granted)
+    store.execute_command("ACL", "SETUSER", "clerk", "-waitaof")
+    with pytest.raises(UnsafeStore, match="the right to WAITAOF"):
+        await Ledger.connect(url, replicas=1)
+    store.execute_command(*granted)
+    async with await Ledger.connect(url) as ledger:
+        lineage = new_lineage()
+        await open_accounts(ledger, lineage, releases(1), ann=releases(1))
+        assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt
+        assert (await verify(ledger, lineage)).findings == ()
+    store.acl_deluser("clerk")
+
+
+@pytest.mark.parametrize(
+    "denied",
+    ["hset", "xadd", "sadd", "unlink", "rename", "exists", "hget", "hlen", "hmget", "scard", "xlen"],
+)
 async def test_whichever_command_is_denied_nobody_pays_and_the_lineage_goes_on(
     changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, denied: str
 ) -> None:
@@ -334,7 +390,7 @@ async def test_whichever_command_is_denied_nobody_pays_and_the_lineage_goes_on(
             decisions = await ledger.charge_batch(batch)
             assert [type(decision) for decision in decisions] == [LedgerUnavailable] * 3
             assert {str(decision).partition(": ")[0] for decision in decisions} == {"the ledger's store reports"}
-            assert all("NOPERM" in str(decision) for decision in decisions)
+            assert all(re.search("NOPERM|ACL failure", str(decision)) for decision in decisions)
         assert dump(changeable_url, lineage) == before
         store.execute_command("ACL", "SETUSER", "clerk", f"+{denied}")
         paid += await ledger.charge_batch([*batch, asking(lineage, "bob", "6")])
@@ -433,10 +489,11 @@ async def test_a_library_that_was_removed_is_loaded_again(changeable_url: str, s
         assert (await ledger.charge(asking(lineage, "ann", "1"))).receipt is not None
 
 
-async def test_nobody_listening_is_one_line_without_the_password() -> None:
+@pytest.mark.parametrize(("scheme", "path"), [("redis", "/0"), ("redis+cluster", "")])
+async def test_nobody_listening_is_one_line_without_the_password(scheme: str, path: str) -> None:
     port = free_port()
     with pytest.raises(LedgerUnavailable) as caught:
-        await Ledger.connect(f"redis://owner:secret@127.0.0.1:{port}/0", deadline=0.3)
+        await Ledger.connect(f"{scheme}://owner:secret@127.0.0.1:{port}{path}", deadline=0.3)
     assert str(caught.value).startswith(f"the ledger's store at 127.0.0.1:{port} cannot be reached: ")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -52,7 +52,7 @@ def test_a_selection_is_bounded_by_zcdp_and_by_pure_epsilon():
 
 
 def test_accounts_are_added_up_and_nothing_spent_claims_that_nothing_is_told():
-    account = {"spent": {"rho": 0.5}, "accepts": "gaussian", "delta": 1e-6, "status": "proven"}
+    account = {"spent": {"rho": 0.5}, "currency": "rho", "accepts": "gaussian", "delta": 1e-6, "status": "proven"}
     assert claim_of_accounts([account, account]).advantage() == pytest.approx(
         identifiability.gaussian_advantage(np.sqrt(2)), rel=1e-6
     )
@@ -61,3 +61,7 @@ def test_accounts_are_added_up_and_nothing_spent_claims_that_nothing_is_told():
     nothing = claim_of_accounts([account | {"spent": {"rho": 0.0}}])
     assert nothing.epsilon(2) == nothing.advantage(2) == 0
     np.testing.assert_array_equal(nothing.power(RATES), RATES)
+    pure = {"spent": {"rho": None, "epsilon": 1.0}, "currency": "epsilon", "accepts": "pure"}
+    claimed = claim_of_accounts([account | pure, account | pure])
+    assert (claimed.pure, claimed.rho) == (2.0, pytest.approx(1.0))
+    assert claim_of_accounts([account, account | pure]).pure == np.inf

@@ -38,7 +38,7 @@ def test_repeated_rows_are_not_asked_about():
 
 def account(own, left):
     """A key whose own account pays for `own` rows at rho = 0.1, of which the lineage's lets `left` through."""
-    return {"queries_left": left, "price": {"rho": 0.1}, "remaining": {"rho": own * 0.1}}
+    return {"queries_left": left, "currency": "rho", "price": {"rho": 0.1}, "remaining": {"rho": own * 0.1}}
 
 
 def test_keys_share_what_the_lineage_has_left():

@@ -13,8 +13,10 @@ from audit.membership.shadow_models import (
     train_heads,
     train_shadow_models,
 )
+from training.log_mean_exp import RegularisedLogMeanExp
 from training.objective import RegularisedCrossEntropy
 from training.published.bounds import PublishedRecipe, Topology
+from training.sensitivity import Convexity
 from training.solver import minimise
 
 HEADS = HeadRecipe(3, 1.0)
@@ -51,6 +53,19 @@ def test_heads_are_the_minimisers_that_the_owners_solver_finds(pool):
         exact = minimise(RegularisedCrossEntropy.of(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9)
         # A gradient of tau leaves tau / Lambda: 40 * 1e-4 / 0.1.
         assert np.linalg.norm(W[model].numpy().T - exact) <= 0.04 + 1e-3
+
+
+@pytest.mark.parametrize("xp", [np.asarray, torch.tensor])
+def test_heads_of_a_convexified_target_are_minimisers_of_its_objective(pool, xp):
+    rows = np.stack([np.arange(40), np.arange(40, 80)])
+    target = {"classes": [0, 1, 2], "strong_convexity": 2.0, "convexified": {"alpha": 2.0, "least_records": 30}}
+    recipe = shadow_setup_of(target, 40).recipe
+    assert recipe == HeadRecipe(3, 2.0, Convexity(2.0, 30))
+    W = train_heads(xp(pool.X), xp(pool.y), xp(rows), recipe)
+    for model, own in enumerate(rows):
+        objective = RegularisedLogMeanExp.of(pool.X[own].astype(np.float64), pool.y[own], 3, 2.0, recipe.convexity)
+        # A gradient of tau leaves tau / Lambda: 30 * 1e-3 / 2.
+        assert np.linalg.norm(np.asarray(W[model]).T - minimise(objective, 1e-9)) <= 0.015 + 1e-3
 
 
 def test_shadow_models_remember_their_members(pool):

@@ -75,7 +75,8 @@ class OneNumberForEachUnit:
         spent = {"rho": MU**2 / 2, "epsilon": 2.0}
         bound = {"now": 0.2, "when_spent": 0.2}
         return {
-            "queries_left": None, "spent": spent, "accepts": "gaussian", "delta": 1e-6, "status": "proven",
+            "queries_left": None, "spent": spent, "currency": "rho", "accepts": "gaussian", "delta": 1e-6,
+            "status": "proven",
             "membership_advantage_bound": bound,
         }  # fmt: skip
 

@@ -115,7 +115,7 @@ def test_the_same_can_be_asked_from_a_program(service, tab, key):
     with contextlib.redirect_stdout(told):
         exec(python, {"key": key})
     assert len(answered["predictions"]) == 1
-    told_numbers = [float(number) for number in re.findall(r"[0-9.]+(?:e-[0-9]+)?", told.getvalue())]
+    told_numbers = [float(number) for number in re.findall(r"[0-9.]+(?:e[+-][0-9]+)?", told.getvalue())]
     assert told_numbers == pytest.approx(answered["predictions"][0], abs=1e-6)
     for link in page.locator("#program-body a").all():
         assert service.http().get("/" + link.get_attribute("href")).status_code == 200

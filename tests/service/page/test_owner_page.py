@@ -261,11 +261,11 @@ def test_a_budget_is_raised_after_a_look_at_what_it_means(open_tab, url, service
     assert violations(page) == []
     tab.shot(f"owner-budget-{look}")
     account = service.call(service.ledger.client(service.predictor.lineage, name))
-    assert account.budget.picorho == 25 * 10**10
+    assert account.budget.limit == 25 * 10**10
     dialog.get_by_role("button", name="Do it").click()
     expect(dialog).to_be_hidden()
     account = service.call(service.ledger.client(service.predictor.lineage, name))
-    assert (account.budget.picorho, account.budget.refill.picorho) == (50 * 10**10, 10**11)
+    assert (account.budget.limit, account.budget.refill.amount) == (50 * 10**10, 10**11)
     (act,) = service.call(service.ledger.acts(service.predictor.lineage))[-1:]
     assert (act.kind, act.by, act.why) == ("budget", "Ada", "the pilot")
 

@@ -25,6 +25,24 @@ def test_a_byte_order_mark_and_quotes_are_fine(tmp_path):
     assert len(read(tmp_path, b'\xef\xbb\xbf"age",income,id,ok\r\n"3","4",5," yes"\r\n')) == 1
 
 
+HOLES = "age,income,id,ok\n30,,1,no\nNA,2000,2,yes\n40,nan,3,yes\n"
+
+
+def test_missing_values_count_as_is_declared(tmp_path):
+    records = read(tmp_path, HOLES, missing=["age=50", "income=level"])
+    assert records.declaration.feature_names == ("age", "income", "income is missing")
+    assert records.X.tolist() == [[30, 0, 1], [50, 2000, 0], [40, 0, 1]]
+    assert read(tmp_path, HOLES, missing=["7"]).X.tolist() == [[30, 7], [7, 2000], [40, 7]]
+    assert read(tmp_path, GOOD).declaration.columns == ()
+
+
+def test_a_missing_value_that_is_not_declared_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"(?s)column 'income'.*required.*--missing COLUMN=VALUE"):
+        read(tmp_path, HOLES)
+    with pytest.raises(DataError, match=r"column 'income': a value is required"):
+        read(tmp_path, HOLES, missing=["age=50"])
+
+
 def test_numbers_name_classes_too(tmp_path):
     records = read(tmp_path, "a,y\n1,1.0\n2,0\n", label="y", classes=("0", "1"), bounds=("0:9",), ignore=())
     assert records.y.tolist() == [1, 0]

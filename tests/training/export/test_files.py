@@ -166,6 +166,17 @@ COLUMNS = (
     ),
     TimeColumn(name="seen", kind="datetime", minimum="1960-01-01", maximum="2030-01-01", parts=("hour", "month")),
     TimeColumn(name="born", kind="date", minimum="1960-01-01", maximum="2030-01-01", parts=("time",), required=True),
+    LevelsColumn(name="region", levels=("north", "south", "east"), missing=("", "none"), if_missing="south"),
+    NumberColumn(name="visits", kind="integer", minimum=0, maximum=50, if_missing=3),
+    BooleanColumn(name="insured", if_missing=True),
+    TimeColumn(
+        name="moved",
+        kind="datetime",
+        minimum="1960-01-01",
+        maximum="2030-01-01",
+        parts=("time", "hour", "weekday"),
+        if_missing="1999-12-31T23:30:00",
+    ),
 )
 
 
@@ -263,7 +274,7 @@ def test_scikit_learn_takes_a_data_frame_of_the_columns():
     values = {column.name: some_values(column, generator, 60) for column in COLUMNS}
     rows = [{each: values[each][index] for each in values} for index in range(60)]
     frame = pandas.DataFrame(values)
-    for name in ("since", "seen", "born"):
+    for name in ("since", "seen", "born", "moved"):
         frame[name] = pandas.to_datetime(frame[name], format="ISO8601")
     pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
     wanted = model.probabilities(encode_rows(COLUMNS, rows))

@@ -81,7 +81,7 @@ def test_no_option_for_a_number_of_queries_exceeds_the_budget(queries: int, samp
     for option in found.options:
         cost = Cost.parse(option.losses)
         budget = Budget.from_epsilon_delta(2.0, 1e-6, "gaussian" if cost.is_gaussian else "any")
-        assert cost.picorho * queries <= budget.picorho
+        assert cost.picorho * queries <= budget.limit
 
 
 def test_an_accuracy_is_reached_at_the_price_of_as_few_queries_as_the_budget_then_buys(sample: PublicSample) -> None:
@@ -92,7 +92,7 @@ def test_an_accuracy_is_reached_at_the_price_of_as_few_queries_as_the_budget_the
         assert option.accuracy == pytest.approx(0.8, abs=1e-2)
         assert option.accuracy >= 0.8
         budget = Budget.from_epsilon_delta(4.0, 1e-6, "gaussian" if cost.is_gaussian else "any")
-        assert option.queries == budget.picorho // cost.picorho
+        assert option.queries == budget.limit // cost.picorho
 
 
 def test_a_plan_before_training_needs_no_data() -> None:
@@ -145,3 +145,41 @@ def test_the_curve_of_accuracy_by_queries_falls(sample: PublicSample) -> None:
 def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(held(1.0), **arguments)
+
+
+def test_pure_accounts_are_considered_and_ranked_with_the_others(sample: PublicSample) -> None:
+    both = held(0.5) | {"pure": Budget.pure(0.5)}
+    found = plan(both, classes=4, queries=1, sample=sample)
+
+    ways = {(option.mechanism, option.accepts): option for option in found.options}
+    assert set(ways) == {("gaussian", "gaussian")} | {
+        (name, accepts) for name in ("laplace", "selected-neuron", "label") for accepts in ("any", "pure")
+    }
+    assert [option.accuracy for option in found.options] == sorted((o.accuracy for o in found.options), reverse=True)
+    for name in ("laplace", "selected-neuron", "label"):
+        assert ways[name, "pure"].accuracy > ways[name, "any"].accuracy
+        assert ways[name, "pure"].price == "epsilon:0.500000000000"
+        assert Cost.parse(ways[name, "pure"].losses).picoepsilon <= both["pure"].limit
+    alone = plan({"pure": Budget.pure(0.5)}, classes=4, queries=1, sample=sample)
+    assert {option.accepts for option in alone.options} == {"pure"}
+
+
+def test_an_accuracy_has_a_pure_price(sample: PublicSample) -> None:
+    found = plan({"pure": Budget.pure(4.0)}, classes=4, accuracy=0.8, sample=sample)
+
+    assert found.options
+    for option in found.options:
+        assert 0.8 <= option.accuracy < 0.81
+        assert option.queries == 4 * 10**12 // Cost.parse(option.losses).picoepsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.2, 1.0])
+def test_the_expected_accuracy_of_permute_and_flip_is_that_of_drawn_answers(
+    epsilon: float, sample: PublicSample
+) -> None:
+    """By exponential noise of NumPy's. 60 rows, 2000 draws each: Hoeffding puts a false alarm at 0.008 below 1e-6."""
+    expected = answers.expected_accuracy(at_price("label", f"epsilon:{epsilon}", 4), sample)
+    mean = math.sqrt(2) * sample.sensitivity[:, None] / epsilon
+    noise = np.random.default_rng(7).exponential(size=(2000, *sample.logits.shape)) * mean
+    drawn = np.mean(np.argmax(sample.logits + noise, axis=2) == sample.labels)
+    assert drawn == pytest.approx(expected, abs=0.009)

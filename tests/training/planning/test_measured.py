@@ -7,7 +7,7 @@ from training.planning.measured import nearest
 
 
 def whole(epsilon):
-    return Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").picorho
+    return Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").limit
 
 
 @pytest.mark.parametrize(

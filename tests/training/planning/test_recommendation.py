@@ -25,7 +25,7 @@ FEW = ("class-sums", "weights", "per-query")
 
 
 def whole(epsilon, delta=1e-5):
-    return Budget.from_epsilon_delta(epsilon, delta, "gaussian").picorho
+    return Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
 
 
 def blobs(n, classes, seed=0):

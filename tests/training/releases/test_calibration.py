@@ -154,7 +154,7 @@ def test_a_price_is_divided_without_a_rest(whole):
 def test_a_wrong_temperature_is_mended(factor, classes):
     """At what three hundredths of (1, 1e-5) buy, on 5,000 records."""
     logits, y = labelled(8000, classes, 2.0, seed=classes)
-    whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").picorho
+    whole = Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit
     records, asked = slice(0, 5000), slice(5000, 8000)
     found = calibrated(of_rows(factor * logits[records], y[records]), same, classes, mu_of(divided(whole)[0]), words(7))
     assert log_loss(found(factor * logits[asked]), y[asked]) <= log_loss(logits[asked], y[asked]) + 0.02
@@ -169,7 +169,7 @@ def test_on_noise_nobody_is_sure(n, more):
     logits = 4 * generator.standard_normal((n + 5000, 3))
     constant = float(-(shares * np.log(shares)).sum())
     uniform = math.log(3)
-    mu = mu_of(divided(Budget.from_epsilon_delta(1, 1e-5, "gaussian").picorho)[0])
+    mu = mu_of(divided(Budget.from_epsilon_delta(1, 1e-5, "gaussian").limit)[0])
     worst = max(
         log_loss(
             calibrated(of_rows(logits[:n], y[:n]), same, 3, mu, words(seed))(logits[n:]),

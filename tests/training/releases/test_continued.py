@@ -134,7 +134,7 @@ def test_the_rule_takes_steps_where_they_were_worth_their_price_and_at_every_lar
     records, classes, dimension, from_epsilon
 ):
     for epsilon in (0.5, 1.0, 3.0, 4.0, 8.0):
-        whole = Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").picorho
+        whole = Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").limit
         steps, sums = divided(whole, classes, dimension, records)
         assert (steps > 0) == (epsilon >= from_epsilon)
         assert steps + sums == whole

@@ -14,6 +14,7 @@ from training.releases.dpsgd.centre import centre_release
 from training.releases.dpsgd.descent import Descent, Optimiser
 from training.releases.dpsgd.network import Activation, Network
 from training.releases.dpsgd.step import StepRelease, grid_step
+from training.several import Several
 
 Sampling = Literal["poisson"]
 
@@ -39,11 +40,11 @@ class DpSgdCertificate(ReleaseCertificate):
     )
 
     release: Literal["dpsgd"] = "dpsgd"
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    assumptions: Several[str] = ASSUMPTIONS
     objective: Literal["sum of cross-entropies, gradients clipped record by record"] = (
         "sum of cross-entropies, gradients clipped record by record"
     )
-    hidden: tuple[int, ...] = Field(max_length=8)
+    hidden: Several[int] = Field(max_length=8)
     """The widths of the hidden layers; none for a linear head."""
     activation: Activation
     input_norm: float = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)

@@ -1,0 +1,37 @@
+"""The two currencies of accounts: zCDP rho, and pure epsilon. Both are counted in whole numbers of 1e-12.
+
+An account counts in one of them for good, by what it accepts (`accounting.budgets`). The same release has a price in
+rho always, and one in pure epsilon where it has such an epsilon at all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from accounting import picorho
+from accounting.losses import Cost
+
+
+@dataclass(frozen=True)
+class Currency:
+    """A currency. `name`: of its unit; `price`: of one release at a cost, in 1e-12, None where it has none."""
+
+    name: Literal["rho", "epsilon"]
+    price: Callable[[Cost], int | None]
+
+    def value(self, amount: int) -> float:
+        """Return an amount of 1e-12 as a number of units, for display."""
+        return picorho.to_rho(amount)
+
+    def answers(self, left: int, price: Cost) -> int:
+        """Return how many releases at this price, which is above 0, an amount pays for: none without a price."""
+        each = self.price(price)
+        return left // each if each is not None else 0
+
+    def words(self, amount: int) -> str:
+        """Return an amount in words, as `rho = 0.5`."""
+        return f"{self.name} = {self.value(amount):.6g}"
+
+
+RHO = Currency("rho", lambda cost: cost.picorho)
+EPSILON = Currency("epsilon", lambda cost: cost.picoepsilon)

@@ -1,0 +1,118 @@
+"""HTTP as uvicorn and httptools speak it, with bounds that they lack.
+
+Promises: a request's headers are those of its head. A field behind a chunked body (a trailer, RFC 9112, section 7.1.2)
+is never one of them, whether it comes in the same packet or later. Nothing that a client sends without end is gathered:
+httptools joins the parts of a field as they come, in time that grows with the square of its length. A connection has
+few requests that are not answered: uvicorn queues all that one read brings, and a queued one takes a hundred times its
+bytes.
+
+The class is derived from uvicorn's, for uvicorn has no option that bounds a head which httptools reads:
+`h11_max_incomplete_event_size` is for h11 alone. What it relies on in uvicorn (`cycle`, `pipeline`, `transport`,
+`send_400_response` and the callbacks) is no interface: tests/service/test_heads.py holds it, and pyproject.toml keeps
+uvicorn to versions that it was tried with.
+"""
+
+from collections import deque
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+LONGEST_HEAD = 64 * 1024
+"""Bytes of a request's line and header fields, trailers included."""
+MOST_UNANSWERED = 16
+"""Requests of one connection that are begun and not answered."""
+
+
+class _TooManyRequests(Exception):
+    """What ends the parsing of a connection that was closed for its requests."""
+
+
+class _HeadTooLong(Exception):
+    """What httptools passes on as an error of its own, which uvicorn answers."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """A connection. uvicorn makes it (`http=` of its settings) and calls it."""
+
+    _length = 0
+    """Bytes of the line and of the fields so far, of the request that is read."""
+    _is_head = True
+    """Whether the fields that come belong to the head."""
+    _ungathered = 0
+    """Bytes since the last of which something came of."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Make one as uvicorn makes it."""
+        super().__init__(*given, **named)
+        self._unanswered: deque[RequestResponseCycle] = deque()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on. Refuse what goes on for too long without becoming a head or a part of a body."""
+        self._ungathered += len(data)
+        super().data_received(data)
+        if self._ungathered > LONGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE.phrase)
+
+    def on_message_begin(self) -> None:
+        """Begin a request. Close a connection with too many: their answers are not waited for, nor kept."""
+        if len(self._unanswered) >= MOST_UNANSWERED:
+            self.pipeline.clear()
+            self.transport.abort()
+            raise _TooManyRequests
+        self._length, self._is_head = 0, True
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request's line."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head, and leave out a trailer."""
+        self._count(len(name) + len(value))
+        if self._is_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Answer what this head asks."""
+        self._ungathered, self._is_head = 0, False
+        before = self.cycle
+        super().on_headers_complete()
+        if self.cycle is not before:
+            self._unanswered.append(self.cycle)
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request that waits."""
+        if self._unanswered:  # none of a connection that is lost
+            self._unanswered.popleft()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every request. uvicorn tells the last, and the one being answered then fails at writing."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, if the connection is open."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._ungathered = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._ungathered = 0
+        super().on_message_complete()
+
+    def _count(self, length: int) -> None:
+        self._length += length + len(": \r\n")
+        if self._length > LONGEST_HEAD:
+            raise _HeadTooLong

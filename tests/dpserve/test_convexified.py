@@ -1,0 +1,139 @@
+"""A head on the convexified objective, wherever a head goes: trained, inspected, planned for, served, taken away."""
+
+import json
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpserve import PrivateClassifier
+from dpserve.commands.planning import PlanOptions
+from dpserve.train_options import TrainOptions
+from dpserve.trainer import train
+from training.errors import TrainingError, WrongOption
+from training.loading import load_model
+from training.sensitivity import Convexity
+
+CONVEXIFIED = ("--objective", "convexified", "--alpha", "0.05", "--least-records")
+NUMBERS = ("--lam", "1", "--classes", "2", "--n", "200")
+PLANNED = ("--alpha", "0.05", "--least-records", "150")
+BUDGET = ("--epsilon", "3", "--delta", "1e-6")
+
+
+@pytest.fixture
+def people(run):
+    """A table of 200 records."""
+    (run.folder / "people.csv").write_text(run.csv)
+    return run
+
+
+def training(people, out, least, *more):
+    return (*people.train, "--data", "people.csv", "--out", out, *CONVEXIFIED, least, *more)
+
+
+def test_it_is_trained_inspected_planned_for_and_served(people):
+    people(*training(people, "m", 150))
+    certificate = load_model(people.folder / "m").certificate
+    told = certificate.convexified
+    shown = people("inspect", "m").stdout
+    for figure in ("price of alpha", f"{told.largest_share:.6g}", f"{told.price_of_alpha:.4g}"):
+        assert figure in shown
+
+    of_bundle = json.loads(people("plan", "m", *BUDGET, "--json").stdout)
+    before, plain = (json.loads(people("plan", *NUMBERS, *more, *BUDGET, "--json").stdout) for more in (PLANNED, ()))
+    assert of_bundle["price_of_alpha"] == told.price_of_alpha
+    assert before["price_of_alpha"] == pytest.approx(told.price_of_alpha, rel=1e-6)
+    assert before["sensitivity"] == pytest.approx(told.price_of_alpha * plain["sensitivity"], rel=1e-6)
+    assert plain["price_of_alpha"] is None
+    assert "Price of alpha" in people("plan", *NUMBERS, *PLANNED, *BUDGET).stdout
+
+    price = ("--mechanism", "selected-neuron", "--price", "rho:0.001")
+    process, address = people.start("m", "--accepts", "any", *price, *BUDGET)
+    try:
+        key = people("clients", "add", "a", "--rho", 0.1, "--delta", 1e-6, "--accepts", "any").stdout.strip()
+        described = httpx.get(f"{address}/models/m").json()
+        assert described["convexified"]["price_of_alpha"] == told.price_of_alpha
+        assert described["weight_sensitivity"] == certificate.weight_sensitivity
+        rows, bearer = {"instances": [[40.0, 30000.0]]}, {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(f"{address}/predict", json=rows, headers=bearer, timeout=60)
+        assert answer.status_code == 200, answer.text
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_its_weights_are_released_and_leave_in_a_file(people):
+    people(*training(people, "w", 200, "--release", "weights", "--price", "rho:0.1"))
+    found = load_model(people.folder / "w").certificate
+    assert (found.convexified.alpha, found.convexified.least_records) == (0.05, 200)
+    assert found.weight_sensitivity == pytest.approx(
+        found.convexified.price_of_alpha * found.convexified.sum_weight_sensitivity, rel=1e-12
+    )
+    people("lineage", "set-budget", "w", *BUDGET)
+    people("export", "w", "--to", "safetensors", "--out", "w.safetensors")
+    assert (people.folder / "w.safetensors").stat().st_size > 0
+
+
+def test_fewer_records_than_declared_train_nothing_and_are_not_counted(people):
+    told = people.fails(*training(people, "m", 201))
+    assert "201" in told
+    assert "200" not in told
+    assert not (people.folder / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"alpha": 0.1}, "alpha"),
+        ({"least_records": 100}, "least_records"),
+        ({"objective": "sum", "alpha": 0.1}, "alpha"),
+        ({"objective": "convexified", "least_records": 100}, "alpha"),
+        ({"objective": "convexified", "alpha": 1}, "least_records"),
+        ({"objective": "mean"}, "objective"),
+        ({"objective": "convexified", "alpha": 1, "least_records": 100, "release": "dpsgd", "lam": None}, "alpha"),
+        ({"objective": "convexified", "alpha": 1, "least_records": 100, "unit": "age"}, "unit"),
+        ({"objective": "convexified", "alpha": 1, "least_records": 100, "choose": "lam=1,2"}, "choose"),
+        (
+            {"objective": "convexified", "alpha": 1, "least_records": 100, "budget": "rho:1", "records_declared": 100},
+            "budget",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, given, option):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    with pytest.raises(WrongOption) as refused:
+        train(TrainOptions(**{"data": "digits", "out": tmp_path / "m", "lam": 1.0} | given))
+    assert refused.value.option == option
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 1e9])
+def test_an_alpha_without_a_bound_is_refused(tmp_path, monkeypatch, alpha):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    with pytest.raises(TrainingError, match="alpha must lie between"):
+        train(
+            TrainOptions(
+                data="digits", out=tmp_path / "m", lam=1.0, objective="convexified", alpha=alpha, least_records=9
+            )
+        )
+
+
+@pytest.mark.parametrize("left_out", ["lam", "alpha", "least_records"])
+def test_a_plan_needs_lambda_alpha_and_the_least_number_together(left_out):
+    numbers = {"lam": 1.0, "alpha": 0.05, "least_records": 150, "classes": 2}
+    assert PlanOptions(**numbers).convexity() == Convexity(0.05, 150)
+    with pytest.raises(WrongOption):
+        PlanOptions(**{name: value for name, value in numbers.items() if name != left_out}).convexity()
+
+
+def test_the_estimator_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    a, b = np.random.default_rng(1).random((2, 120))
+    table, y = pd.DataFrame({"a": a, "b": b}), np.where(a > 0.5, "yes", "no")
+    chosen = {"objective": "convexified", "alpha": 0.1, "least_records": 100, "lam": 1, "release": None}
+    made = PrivateClassifier(lineage="l", classes=["no", "yes"], bounds=(0, 1), **chosen).fit(table, y)
+    assert made.certificate_.convexified.least_records == 100
+    few = PrivateClassifier(**{**made.get_params(), "least_records": 121})
+    with pytest.raises(ValueError, match="fewer"):
+        few.fit(table, y)

@@ -1,0 +1,111 @@
+"""Every command that opens the ledger, on a primary with a replica, on Sentinels and on a Cluster, under the ACL."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import typer
+
+import dpserve
+from accounting.ledger import UnsafeStore
+from accounting.ledger.store import RIGHTS
+from dpserve.commands.options import lineage_names, open_ledger
+from tests.owners_commands import BUDGET, COLUMNS, LEDGER_OPTIONS, Owner, ledger_commands, use_every_command
+from tests.topologies import cluster, primary_and_sentinels
+from training.errors import WrongOption
+
+USER = ("clerk", "secret", *RIGHTS.split())
+
+
+@pytest.fixture(scope="module")
+def primary_and_sentinel(tmp_path_factory):
+    with primary_and_sentinels(tmp_path_factory.mktemp("replicated"), USER) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("cluster"), USER) as found:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    for name in ("DPSERVE_LEDGER", "DPSERVE_LEDGER_REPLICAS", "DPSERVE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def refused(folder, *more):
+    assert isinstance(Owner(folder, more).error("lineage", "show"), UnsafeStore)
+
+
+def test_every_command_works_on_a_primary_with_a_replica_by_its_flags(home, primary_and_sentinel):
+    store, _ = primary_and_sentinel
+    refused(home, "--ledger", store.url)
+    store.empty()
+    use_every_command(Owner(home, ("--ledger", store.url, "--ledger-replicas", "1")), store.empty)
+
+
+def test_every_command_works_on_sentinels_by_the_environment(home, primary_and_sentinel, monkeypatch):
+    _, store = primary_and_sentinel
+    monkeypatch.setenv("DPSERVE_LEDGER", store.url)
+    refused(home)
+    store.empty()
+    monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
+    use_every_command(Owner(home), store.empty)
+
+
+def test_every_command_works_on_a_cluster_by_the_file(home, clustered):
+    (home / "dpserve.toml").write_text(f'ledger = "{clustered.url}"\n')
+    refused(home)
+    (home / "dpserve.toml").write_text(f'ledger = "{clustered.url}"\nledger-replicas = 1\n')
+    owner = Owner(home)
+    use_every_command(owner, clustered.empty)
+    assert ledger_commands().keys() - owner.ran == {("serve",)}
+
+
+def test_every_command_that_opens_the_ledger_takes_the_number_of_replicas():
+    found = ledger_commands()
+    assert {("serve",), ("train",), ("export",), ("ledger", "verify"), ("clients", "revoke")} <= found.keys()
+    for words, command in found.items():
+        options = {parameter.name: parameter for parameter in command.params}
+        (ledger,) = options.keys() & LEDGER_OPTIONS.keys()
+        replicas = options[LEDGER_OPTIONS[ledger]]
+        assert replicas.default is None, words
+        if words != ("serve",):  # which reads its variables itself
+            assert (options[ledger].envvar, replicas.envvar) == ("DPSERVE_LEDGER", "DPSERVE_LEDGER_REPLICAS")
+
+
+def test_nothing_but_the_one_declaration_opens_an_owners_ledger():
+    """Demonstrations have ledgers of their own, which they make and remove."""
+    package = Path(dpserve.__file__).parent
+    own = {"commands/options.py", "commands/demonstration.py", "local_services.py"}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Ledger":
+                assert node.attr not in ("open", "connect") or str(path.relative_to(package)) in own, path
+
+
+def test_the_embedded_ledger_has_no_replicas(home, monkeypatch):
+    with pytest.raises(WrongOption, match="embedded"):
+        open_ledger(None, 1)
+    monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
+    assert Owner(home, ("--ledger", str(home / "books"), "--ledger-replicas", "0"))("lineage", "show")
+
+
+def test_names_are_completed_from_a_replicated_store(home, primary_and_sentinel, monkeypatch):
+    store, _ = primary_and_sentinel
+    store.empty()
+    owner = Owner(home, ("--ledger", store.url, "--ledger-replicas", "1"))
+    train = ("train", "--data", str(owner.rows()), *COLUMNS, "--lam", "1", "--lineage", "people")
+    owner(*train, "--features", "identity", "--out", str(home / "model"), choose=True)
+    owner("lineage", "set-budget", str(home / "model"), *BUDGET)
+    context = typer.Context(ledger_commands()["lineage", "set-budget"])
+    context.params = {"ledger": store.url, "ledger_replicas": 1}
+    assert lineage_names(context, "pe") == ["people"]
+    context.params = {"ledger": store.url}
+    assert lineage_names(context, "pe") == []
+    monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
+    assert lineage_names(context, "pe") == ["people"]

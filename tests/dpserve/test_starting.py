@@ -1,0 +1,103 @@
+"""`dpserve serve` with pay-once models: every refusal comes before the first charge."""
+
+import json
+import socket
+from contextlib import suppress
+
+import pytest
+
+from tests.owners_commands import COLUMNS, ROWS
+
+PRICE = ("--release", "class-sums", "--price", "rho:0.1")
+BUDGET = ("--rho", "0.15", "--delta", "1e-5")
+
+
+@pytest.fixture
+def train(run):
+    (run.folder / "r.csv").write_text("age,income,ok\n" + "".join(ROWS))
+
+    def make(name, lineage="people", *more):
+        run("train", "--data", "r.csv", *COLUMNS, *PRICE, "--lineage", lineage, "--name", name, "--out", name, *more)
+
+    return make
+
+
+def spent(run):
+    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "show", "--json").stdout)}
+
+
+def test_models_that_a_lineage_cannot_pay_for_together_are_all_refused(run, train):
+    train("first")
+    train("second")
+    run("lineage", "set-budget", "first", *BUDGET)
+    said = run.fails("serve", "first", "second")
+    assert all(word in said for word in ("first and second", "people", "dpserve lineage set-budget people"))
+    assert spent(run) == {"people": 0}
+    run("lineage", "set-budget", "first", "--rho", "0.2", "--delta", "1e-5", "--yes")
+    process, _ = run.start("first", "second", "--default", "first")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert 2 * 10**11 - 10 < spent(run)["people"] <= 2 * 10**11
+
+
+def test_no_lineage_pays_when_another_cannot(run, train):
+    train("first")
+    train("other", "others", "--overlapping-lineage-is-accepted")
+    run("lineage", "set-budget", "first", *BUDGET)
+    assert "others has no budget" in run.fails("serve", "first", "other")
+    run("lineage", "set-budget", "other", *BUDGET)
+    train("more", "others", "--overlapping-lineage-is-accepted")
+    assert "others" in run.fails("serve", "first", "other", "more")
+    assert spent(run) == {"people": 0, "others": 0}
+
+
+def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train):
+    train("first")
+    run("lineage", "set-budget", "first", *BUDGET)
+    for more in (
+        ("--rate-limit", "often"),
+        ("--default", "second"),
+        ("--watch", "nowhere"),
+        ("--trusted-proxies", "everybody"),
+        ("--jwt-issuer", "https://i.example", "--jwt-audience", "a", "--jwt-keys", "nowhere.json"),
+        ("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"),
+        ("--self-audit-key", "dps-key"),
+        ("--admin-port", "1", "--admin-host", "192.0.2.1"),
+        ("first",),
+    ):
+        run("serve", "first", *more, status=1)
+        assert spent(run) == {"people": 0}, more
+
+
+@pytest.fixture
+def free_port():
+    """A port with a free one beside it, for the owner's port by default."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as found, suppress(OSError, OverflowError):
+            port = found.getsockname()[1]
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return port
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("--port", "--grpc-port"), ("--port", "--admin-port"), ("--grpc-port", "--admin-port")],
+)
+def test_two_ports_of_one_number_are_found_before_a_charge(run, train, free_port, one, other):
+    train("first")
+    run("lineage", "set-budget", "first", *BUDGET)
+    said = run.fails("serve", "first", one, free_port, other, free_port)
+    assert str(free_port) in said
+    assert spent(run) == {"people": 0}
+
+
+def test_the_owners_port_makes_way_for_grpc_where_nobody_asked_for_it(run, train, free_port):
+    train("first")
+    run("lineage", "set-budget", "first", *BUDGET)
+    process, _, before = run.start_and_read("first", "--port", free_port, "--grpc-port", free_port + 1)
+    (owners,) = [line for line in before if "owner's port" in line]
+    (grpc,) = [line for line in before if "gRPC" in line]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert str(free_port + 1) in grpc
+    assert str(free_port + 1) not in owners

@@ -1,0 +1,164 @@
+"""A request's head, byte by byte over a socket: what is a header, and how long a head may be."""
+
+import json
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from service.http.protocol import LONGEST_HEAD, MOST_UNANSWERED
+
+from .test_http import PRICE
+
+BODY = json.dumps({"instances": [[0.1, 0.2, 0.3, 0.4]]}).encode()
+
+
+@pytest.fixture(scope="module")
+def running(start_for_module, head):
+    return start_for_module(head)
+
+
+class Connection:
+    def __init__(self, url):
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+        self._socket.close()
+
+    def send(self, *parts):
+        self._socket.sendall(b"".join(parts))
+
+    def answer(self):
+        """Return the status and the body of the next answer."""
+        status, length = int(self._file.readline().split()[1]), 0
+        while (line := self._file.readline().strip()) != b"":
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return status, self._file.read(length)
+
+    def ended(self):
+        return self._file.read(1) == b""
+
+
+def post(key, *fields):
+    authorization = [b"Authorization: Bearer " + key.encode()] if key else []
+    return b"\r\n".join([b"POST /predict HTTP/1.1", b"Host: x", *authorization, *fields, b"", b""])
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def in_chunks(*trailers):
+    return b"\r\n".join([b"%x" % len(BODY), BODY, b"0", *trailers, b"", b""])
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one packet", "after the service began to answer"])
+@pytest.mark.parametrize(
+    ("shown", "trailer", "status"),
+    [
+        (False, b"Authorization: Bearer {}", 401),
+        (True, b"Authorization: Bearer nobody's", 200),
+        (True, b"Idempotency-Key: " + 300 * b"k", 200),
+        (True, b"Prefer: wait=0", 200),
+        (True, b"Upgrade: x", 200),
+        (True, b"Content-Type: text/csv", 200),
+    ],
+    ids=lambda value: value.split(b":")[0].decode() if isinstance(value, bytes) else "",
+)
+def test_a_trailer_is_no_header_whenever_it_comes(running, request, together, shown, trailer, status):
+    key = running.add_client(f"c{abs(hash(request.node.nodeid))}", rho=2 * PRICE / 1e12)
+    trailer = trailer.replace(b"{}", key.encode())
+    with Connection(running.url) as connection:
+        head = post(key if shown else None, CHUNKED)
+        if together:
+            connection.send(head, in_chunks(trailer))
+        else:
+            # "100 Continue" comes when the service reads the body, and so after it has read the headers; a request
+            # that is refused for its head alone is answered in its place.
+            connection.send(post(key if shown else None, CHUNKED, b"Expect: 100-continue"))
+            if (early := connection.answer())[0] != 100:
+                assert early[0] == status
+                return
+            connection.send(in_chunks(trailer))
+        assert connection.answer()[0] == status
+
+
+def test_the_request_after_a_trailer_has_headers_of_its_own(running):
+    key = running.add_client("pipelined", rho=2 * PRICE / 1e12)
+    with Connection(running.url) as connection:
+        other = post(key, b"Content-Length: %d" % len(BODY))
+        connection.send(post(key, CHUNKED), in_chunks(b"Authorization: Bearer x"), other, BODY)
+        assert [connection.answer()[0] for _ in range(2)] == [200, 200]
+
+
+ENDLESS = {
+    "a header": (b"POST /predict HTTP/1.1\r\nX: ", b"a" * 4096),
+    "many headers": (b"POST /predict HTTP/1.1\r\n", b"a:b\r\n" * 1000),
+    "a path": (b"POST /", b"a" * 4096),
+    "a name": (b"POST / HTTP/1.1\r\n", b"a" * 4096),
+    "a method": (b"", b"POST" * 1024),
+    "a trailer": (post(None, CHUNKED) + b"1\r\nx\r\n0\r\nX: ", b"a" * 4096),
+    "many trailers": (post(None, CHUNKED) + b"1\r\nx\r\n0\r\n", b"a:b\r\n" * 1000),
+    "a chunk's extension": (post(None, CHUNKED) + b"1;", b"a" * 4096),
+}
+
+
+@pytest.mark.parametrize("which", ENDLESS)
+def test_a_head_without_end_is_cut_off(running, which):
+    start, part = ENDLESS[which]
+    sent = 0
+    with Connection(running.url) as connection:
+        connection.send(start)
+        try:
+            while True:
+                connection.send(part)
+                sent += len(part)
+                assert sent < 2**26, "the service reads on"
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+def test_the_longest_head_is_answered_and_one_more_byte_is_refused(running):
+    key = running.add_client("long", rho=2 * PRICE / 1e12)
+    for length, status in ((LONGEST_HEAD - 1024, 200), (LONGEST_HEAD, 400)):
+        with Connection(running.url) as connection:
+            connection.send(post(key, b"X: " + length * b"a", b"Content-Length: %d" % len(BODY)), BODY)
+            assert connection.answer()[0] == status
+
+
+def asked(*paths):
+    return b"".join(b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in paths)
+
+
+def test_a_few_requests_at_once_are_answered_in_their_order(running):
+    with Connection(running.url) as connection:
+        connection.send(asked(*[b"livez", b"nothing"] * (MOST_UNANSWERED // 2)))
+        assert [connection.answer()[0] for _ in range(MOST_UNANSWERED)] == [200, 404] * (MOST_UNANSWERED // 2)
+        connection.send(asked(b"livez"))
+        assert connection.answer()[0] == 200
+
+
+@pytest.mark.parametrize("port", ["clients'", "owner's"])
+def test_a_connection_with_too_many_unanswered_requests_is_closed(port, request):
+    of = request.getfixturevalue("owner" if port == "owner's" else "running")
+    url = str(getattr(of, "base_url", None) or of.url)
+    answered = 0
+    with Connection(url) as connection:
+        connection.send(asked(*[b"openapi.json"] * (MOST_UNANSWERED + 1)))
+        # Answers that were written before the close may come, or a reset in their place; never one to each request.
+        try:
+            while not connection.ended():
+                connection.answer()
+                answered += 1
+        except (ConnectionResetError, IndexError):
+            pass
+    assert answered <= MOST_UNANSWERED
+    with Connection(url) as connection:
+        connection.send(asked(b"livez"))
+        assert connection.answer()[0] in (200, 401, 404)

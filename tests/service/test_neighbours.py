@@ -1,0 +1,123 @@
+"""Everything public is the same, bit for bit, whether a record was trained on or not; only paid answers may differ.
+
+Two models of neighbouring sets are served alike. All that a stranger sees, that a client sees without paying, or with a
+refusal, that logs say, and the sizes of files are compared. Ids, which are random, are made the same.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.http.app import HttpOptions
+from service.telemetry.logs import RequestLog
+from tests.seeded import Seeded
+from tests.service.conftest import Starter
+from training.bundle import save_bundle
+from training.data.records import Declaration, Records
+from training.export.files import exported
+from training.feature_maps import Identity
+from training.loading import load_model
+from training.recipe import Recipe
+from training.releases.class_sums import save_class_sums, train_class_sums
+from training.teachers.bundle import save_teachers
+from training.teachers.train import TeachersRecipe, train_teachers
+from training.train import train
+
+DECLARED = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
+MAP = Identity(lower=DECLARED.lower, upper=DECLARED.upper, clip_norm=1.0, bias=0.5)
+ROW = [0.25, 0.5, 0.75]
+KEY = b"k" * 32
+RANDOM = ("time", "request_id", "seconds")
+
+
+def neighbouring_sets():
+    """60 records, and all of them but the first, which no other is like."""
+    generator = np.random.default_rng(3)
+    X, y = generator.uniform(size=(60, 3)), generator.integers(2, size=60)
+    X[0], y[0] = (1.0, 0.0, 1.0), 1
+    return Records(X, y, DECLARED, ()), Records(X[1:], y[1:], DECLARED, ())
+
+
+def head(records):
+    return train(records, Recipe("public", MAP, 1.0), "own"), save_bundle
+
+
+def teachers(records):
+    return train_teachers(records, TeachersRecipe("public", MAP, teachers=4), "own", KEY), save_teachers
+
+
+def with_ids_of(model, other):
+    """The model with the other's random id and noise key, and the time that it was made at."""
+    ids = {"model_id": other.certificate.model_id, "created": other.certificate.created}
+    return replace(model, certificate=model.certificate.model_copy(update=ids), noise_key=other.noise_key)
+
+
+def public_paths(http):
+    """Every path that is described, and what describes them, by the model's name."""
+    described = http.get("/openapi.json").json()["paths"]
+    asked = [
+        path.replace("{name}", "public").replace("{version}", "1") for path in described if "get" in described[path]
+    ]
+    return ["/openapi.json", "/models/public/openapi.json", "/", "/docs", *asked]
+
+
+def seen(service):
+    """All that is said to a stranger, and to a client of a small budget, until it is refused: answers are left out."""
+    stranger, client = service.http(), service.http(service.add_client(rho=1.5 * float(service.predictor.cost.rho)))
+
+    def said(response):
+        headers = {name: value for name, value in response.headers.items() if name not in ("date", "x-request-id")}
+        if response.request.url.path.endswith("/receipts"):  # times, and chains of hashes over them
+            return response.status_code, sorted(response.json())
+        return response.status_code, headers, response.content
+
+    found = {path: said(stranger.get(path)) for path in public_paths(stranger)}
+    for rows in ([ROW], [[9, 9, 9]], [ROW] * 51, [ROW, [0] * 3]):
+        found[f"dry {rows}"] = said(client.post("/predict?dry_run=true", json={"instances": rows}))
+    paid = client.post("/predict", json={"instances": [ROW]}).json()
+    found["law"] = [paid["noise"][name] for name in ("law", "on", "scale", "coverage", "holds", "no_interval")]
+    found["cost"] = paid["receipt"], paid["budget"]
+    found["refused"] = said(client.post("/predict", json={"instances": [[0] * 3]}))
+    return found | {"budget": said(client.get("/budget"))}
+
+
+def logged(capfd):
+    """What was logged since it was last asked, without times and ids of requests."""
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    return [{name: part for name, part in line.items() if name not in RANDOM} for line in said]
+
+
+@pytest.mark.parametrize("kind", [head, teachers])
+def test_what_is_public_of_a_metered_model_is_the_same_for_neighbouring_sets(tmp_path, capfd, kind):
+    first, compared, contents = None, [], []
+    for place, records in enumerate(neighbouring_sets()):
+        model, save = kind(records)
+        first = first or model
+        folder, starter = tmp_path / str(place), Starter(tmp_path / f"ledger-{place}")
+        certificate = save(folder, with_ids_of(model, first))
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        service = starter(load_model(folder), options=HttpOptions(log=RequestLog()))
+        try:
+            found = seen(service)
+        finally:
+            starter.stop()
+        compared.append(found | {"sizes": sizes, "certificate": certificate.public(), "log": logged(capfd)})
+        contents.append((folder / "model.safetensors").read_bytes())
+    assert len(compared[0]) > 20
+    assert len(compared[0]["log"]) > 20
+    assert compared[0].keys() == compared[1].keys()
+    assert [name for name in compared[0] if compared[0][name] != compared[1][name]] == []
+    assert contents[0] != contents[1], "it would be a comparison of a model with itself"
+
+
+def test_sizes_of_a_pay_once_model_and_of_its_exports_are_the_same_for_neighbouring_sets(tmp_path):
+    """Numbers in text have as many digits as they have: it is the released ones that these are of."""
+    sizes = []
+    for place, records in enumerate(neighbouring_sets()):
+        model = train_class_sums(records, "public", MAP, 10**12, "own", Seeded(place), records_declared=60)
+        save_class_sums(tmp_path / str(place), model)
+        files = {form: len(exported(model, form).content) for form in ("onnx", "safetensors")}
+        sizes.append(files | {"model": (tmp_path / str(place) / "model.safetensors").stat().st_size})
+    assert sizes[0] == sizes[1]

@@ -1,0 +1,112 @@
+"""Replicated stores of real servers on loopback: a primary with a replica, Sentinels that watch both, a Cluster."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.faults.servers import DURABLE, StoreServer, free_port
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A store of several servers, whose primaries have one replica each. `url` has the credentials of `user`."""
+
+    url: str
+    primaries: Sequence[StoreServer]
+
+    def empty(self) -> None:
+        """Remove all keys."""
+        for each in self.primaries:
+            said(each, "FLUSHALL")
+
+
+def said(server: StoreServer, *words: str | int) -> Any:
+    """Send a server one command as its administrator, and return the reply."""
+    with redis.Redis(port=server.port, protocol=2, decode_responses=True) as client:
+        return client.execute_command(*words)
+
+
+@contextmanager
+def primary_and_sentinels(folder: Path, user: Sequence[str]) -> Iterator[tuple[Replicated, Replicated]]:
+    """Give a primary with a replica by its own address, and the same by that of three Sentinels.
+
+    user: the name of the user that the ledger is to be, its password and its rights.
+    """
+    with ExitStack() as started:
+        first = started.enter_context(StoreServer(folder / "first"))
+        following: Mapping[str, str] = DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}
+        second = started.enter_context(StoreServer(folder / "second", following))
+        wait_until(lambda: _has_copy(second))
+        watching = [
+            started.enter_context(StoreServer(folder / f"sentinel {n}", sentinel_for=first.port)) for n in range(3)
+        ]
+        _add_user(first, user)
+        hosts = ",".join(f"127.0.0.1:{one.port}" for one in watching)
+        yield (
+            Replicated(f"redis://{user[0]}:{user[1]}@127.0.0.1:{first.port}/0", [first]),
+            Replicated(f"redis+sentinel://{user[0]}:{user[1]}@{hosts}/ledger", [first]),
+        )
+
+
+@contextmanager
+def cluster(folder: Path, user: Sequence[str]) -> Iterator[Replicated]:
+    """Give a Cluster of three primaries with a replica each. user: as for `primary_and_sentinels`."""
+    with ExitStack() as started:
+        nodes = []
+        for number in range(6):
+            settings = DURABLE | {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+            settings |= {"cluster-announce-ip": "127.0.0.1", "repl-diskless-sync-delay": "0"}
+            nodes.append(started.enter_context(StoreServer(folder / f"node {number}", settings)))
+        primaries, replicas = nodes[:3], nodes[3:]
+        for number, node in enumerate(primaries):
+            last = 16383 if number == 2 else number * 5461 + 5460
+            said(node, "CLUSTER", "ADDSLOTSRANGE", number * 5461, last)
+        for node in nodes[1:]:
+            said(nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
+        wait_until(lambda: all(_knows(node, 6) for node in nodes))
+        for primary, replica in zip(primaries, replicas, strict=True):
+            said(replica, "CLUSTER", "REPLICATE", said(primary, "CLUSTER", "MYID"))
+        wait_until(lambda: all(map(_has_copy, replicas)) and all(_is_ok(node) for node in nodes))
+        for node in primaries:
+            _add_user(node, user)
+        hosts = ",".join(f"127.0.0.1:{one.port}" for one in primaries)
+        yield Replicated(f"redis+cluster://{user[0]}:{user[1]}@{hosts}", primaries)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return as soon as it holds. Raises TimeoutError after a minute."""
+    last = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > last:
+            raise TimeoutError("the servers do not find each other")
+        time.sleep(0.02)
+
+
+def _add_user(server: StoreServer, user: Sequence[str]) -> None:
+    name, password, *rights = user
+    said(server, "ACL", "SETUSER", name, "reset", "on", f">{password}", *rights)
+
+
+def _has_copy(replica: StoreServer) -> bool:
+    found: Mapping[str, Any] = said(replica, "INFO", "replication")
+    return found.get("role") == "slave" and found.get("master_link_status") == "up"
+
+
+def _knows(node: StoreServer, nodes: int) -> bool:
+    return f"known_nodes:{nodes}" in _cluster_info(node)
+
+
+def _is_ok(node: StoreServer) -> bool:
+    return "state:ok" in _cluster_info(node)
+
+
+def _cluster_info(node: StoreServer) -> str:
+    found = said(node, "CLUSTER", "INFO")
+    return "\n".join(f"{name}:{value}" for name, value in found.items()) if isinstance(found, dict) else str(found)
