@@ -8,9 +8,11 @@ import typer
 
 import research
 from audit.pieces import ResultStore
+from audit.reports import Report
 from dpserve.cli import one_line_errors
 from dpserve.commands import reporting
 from dpserve.commands.command import Group, option
+from research import printing
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
@@ -21,6 +23,17 @@ class Repeatable(reporting.Resumable):
     """An experiment that follows from a seed."""
 
     seed: int = option(0, "Everything follows from it.", ge=0)
+
+
+class ReportOptions(reporting.ReportOptions):
+    """How a report of research is shown: tables that fit the terminal, and CSV where piped."""
+
+    def print_report(self, report: Report) -> None:
+        """Print the report as text, as CSV or as JSON."""
+        if self.as_json:
+            super().print_report(report)
+        else:
+            printing.print_report(report)
 
 
 def program() -> Group:

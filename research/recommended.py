@@ -113,7 +113,7 @@ def _measured(name: str, option: str, case: Case, epsilon: float) -> tuple[str, 
     declared = declaration(name, case)
     records = Records(case.X, case.y, declared, (b"",))
     chosen = rules.feature_map("identity", declared, SHAPES.get(name))
-    whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho
+    whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
     started = time.process_time()
     model = OPTIONS[option](records, chosen, whole, SeededRandomness(case.seed, (name, option, f"{epsilon:g}")))
     seconds = time.process_time() - started

@@ -14,9 +14,9 @@ import typer
 from audit.distinguishing.neighbours import KINDS, neighbours, random_rows, strongest_row, without
 from audit.reports import Picture, Report, ReportTable, number
 from dpserve.commands.console import counting
-from dpserve.commands.reporting import ReportOptions, refuse
+from dpserve.commands.reporting import refuse
 from dpserve.local_services import trained
-from research.commands import program, run
+from research.commands import ReportOptions, program, run
 from training.bundle import CertifiedHead
 from training.data.digits import load_digits
 from training.data.records import Records

@@ -7,7 +7,8 @@ import typer
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research.bernau2021 import experiments, presentation
-from research.commands import DataDir, Repeatable, program, run, stored
+from research.bernau2021.printed import BELIEF
+from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
 
 app = program()
 
@@ -18,19 +19,32 @@ def play(
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(experiments.SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
     games: Annotated[int, typer.Option("--games", min=10, help="Of each of four kinds.")] = 250,
+    belief: Annotated[
+        list[float] | None,
+        typer.Option("--belief", help="The bound asked for, above 0.5; several by naming it again. [default: 0.9]"),
+    ] = None,
     sure: reporting.ConvictionOption,
     again: Repeatable,
-    shown: reporting.ReportOptions,
+    shown: ReportOptions,
 ) -> None:
     """Let who knows all records but one follow a training run, beside Table 2 of Bernau et al. 2021."""
     data = experiments.read(dataset, data_dir)
     setting = experiments.SETTINGS[dataset]
-    found = {}
+    bounds = belief or [BELIEF]
+    found: dict[float, dict[presentation.Kind, experiments.Found]] = {}
     with stored(again.resume) as store:
-        for kind in experiments.KINDS:
-            with shares(" ".join(kind)) as progress:
-                found[kind] = experiments.run(setting, kind, data, games, store, again.seed, progress)
-    report = presentation.report(setting, found, data.source, sure.conviction_confidence)
+        for bound in bounds:
+            found[bound], epsilon = {}, presentation.belief_epsilon(bound)
+            for kind in experiments.KINDS:
+                with shares(f"belief {bound:g}, {' '.join(kind)}") as progress:
+                    found[bound][kind] = experiments.run(
+                        setting, kind, data, games, store, again.seed, progress, epsilon
+                    )
+    confidence = sure.conviction_confidence
+    if bounds == [BELIEF]:
+        report = presentation.report(setting, found[BELIEF], data.source, confidence)
+    else:
+        report = presentation.sweep(setting, found, data.source, confidence)
     shown.show(report)
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
+from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.bernau2021.beliefs import Games, published_mu
 from research.bernau2021.dissimilarity import Measure
@@ -20,7 +22,6 @@ from research.bernau2021.games import (
     Sensitivity,
     farthest_pair,
     play,
-    together,
 )
 from research.bernau2021.printed import EPSILON, TABLE_2
 from research.data import adult, benchmarks, mnist
@@ -29,6 +30,8 @@ from training.errors import extra
 from training.releases.dpsgd.network import Network
 
 Progress = Callable[[str, float], None]
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 KINDS: tuple[tuple[Sensitivity, Neighbours], ...] = (
     ("local", "bounded"),
@@ -55,17 +58,27 @@ SETTINGS: dict[str, Setting] = {
     "digits": Setting("digits", "ssim", 100, 0.01, None, holdout=1000),
     "mnist": Setting("mnist", "ssim", 100, 0.01, "mnist"),
     "adult": Setting("adult", "manhattan", 1000, 0.001, "adult"),
+    "purchase-100": Setting("purchase-100", "hamming", 1000, 0.001, "purchase-100"),
     "retail-100": Setting("retail-100", "hamming", 1000, 0.001, "purchase-100"),
 }
-"""The paper's sizes and measures, by data set. retail-100 is not Purchase-100, which it stands beside."""
+"""The paper's sizes and measures, by data set. purchase-100 needs its publisher's file, `dataset_purchase`.
+
+retail-100 is not Purchase-100, which it stands beside.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The games of one kind, and the local sensitivities (games, steps) in clipping norms."""
+    """The games of one kind, and the local sensitivities (games, steps) in clipping norms.
+
+    membership: the advantage (games,) of who sees the final model alone (`membership_advantage`). accuracies: of the
+    final model (games,), on the holdout.
+    """
 
     games: Games
-    sensitivities: np.ndarray[Any, Any]
+    sensitivities: Floats
+    membership: Floats
+    accuracies: Floats
 
 
 def read(name: str, directory: Path | None) -> LabelledSet:
@@ -86,16 +99,35 @@ def network_for(name: str) -> Gradients:
         with extra("torch", "the convolutional network"):
             from research.bernau2021.convolutional import ConvolutionalNetwork
         return ConvolutionalNetwork(mnist.SIDE, mnist.CLASSES, filters=(4, 8))
-    widths = {"adult": (104, 6, 6, 2), "retail-100": (600, 128, 100), "digits": (64, 16, 10)}
+    widths = {
+        "adult": (104, 6, 6, 2),
+        "purchase-100": (600, 128, 100),
+        "retail-100": (600, 128, 100),
+        "digits": (64, 16, 10),
+    }
     return Network(widths[name], "relu")
 
 
 def pair_of(setting: Setting, data: LabelledSet, neighbours: Neighbours, seed: int) -> Pair:
     """Return the training set that `seed` draws, and the neighbour of greatest dataset sensitivity."""
+    training, holdout = _drawn(setting, data, seed)
+    return farthest_pair(setting.measure, neighbours, training, holdout)
+
+
+def _drawn(setting: Setting, data: LabelledSet, seed: int) -> tuple[tuple[Floats, Labels], tuple[Floats, Labels]]:
     order = np.random.default_rng(seed).permutation(len(data.y))[: setting.records + setting.holdout]
     inputs, labels = data.X[order].astype(np.float64), data.y[order]
     n = setting.records
-    return farthest_pair(setting.measure, neighbours, (inputs[:n], labels[:n]), (inputs[n:], labels[n:]))
+    return (inputs[:n], labels[:n]), (inputs[n:], labels[n:])
+
+
+def membership_advantage(members: Floats, others: Floats) -> float:
+    """Return TPR - FPR of the attack that calls records with less than the members' mean loss members (n,), (m,).
+
+    Yeom et al. 2018, whose attack the paper's membership adversary is. It sees the final model alone.
+    """
+    threshold = members.mean()
+    return float(np.mean(members < threshold) - np.mean(others < threshold))
 
 
 def choices_of(setting: Setting, sensitivity: Sensitivity, epsilon: float = EPSILON) -> Play:
@@ -111,27 +143,49 @@ def run(
     store: ResultStore,
     seed: int,
     progress: Progress,
+    epsilon: float = EPSILON,
 ) -> Found:
-    """Play `games` games of one kind."""
+    """Play `games` games of one kind, with the noise that epsilon asks for."""
     sensitivity, neighbours = kind
     pair = pair_of(setting, data, neighbours, seed)
-    network, choices = network_for(setting.dataset), choices_of(setting, sensitivity)
+    _, holdout = _drawn(setting, data, seed)
+    network, choices = network_for(setting.dataset), choices_of(setting, sensitivity, epsilon)
     what = f"{setting.dataset}, {sensitivity} sensitivity, {neighbours}"
-    outcomes: list[Outcome] = []
+    outcomes: list[dict[str, Any]] = []
     for start in range(0, games, _GAMES_A_PIECE):
         numbers = range(start, min(start + _GAMES_A_PIECE, games))
 
         def compute(numbers: range = numbers) -> dict[str, Any]:
             done = []
             for number in numbers:
-                done.append(_plain(play(network, pair, choices, derived_seed(seed, what, f"game {number}"))))
+                outcome = play(network, pair, choices, derived_seed(seed, what, f"game {number}"))
+                done.append(_plain(outcome) | _of_final_model(network, outcome, pair, holdout))
                 progress(what, (number + 1) / games)
             return {"outcomes": done}
 
         piece = _piece(setting, choices, neighbours, seed, numbers)
-        outcomes += [_outcome(plain) for plain in store.result(piece, compute)["outcomes"]]
+        outcomes += store.result(piece, compute)["outcomes"]
         progress(what, len(outcomes) / games)
-    return Found(together(outcomes), np.stack([one.sensitivities for one in outcomes]) / choices.clip_norm)
+    return Found(
+        Games(*(np.array([one[key] for one in outcomes]) for key in ("log_odds", "first", "mu"))),
+        np.array([one["sensitivities"] for one in outcomes]) / choices.clip_norm,
+        *(np.array([one[key] for one in outcomes]) for key in ("membership", "accuracy")),
+    )
+
+
+def _of_final_model(
+    network: Gradients, outcome: Outcome, pair: Pair, holdout: tuple[Floats, Labels]
+) -> dict[str, float]:
+    own = pair.own if outcome.first else pair.other
+    members = np.concatenate([pair.inputs, own[0]]), np.concatenate([pair.labels, own[1]])
+    losses = [_losses(network, outcome.parameters, *part) for part in (members, holdout)]
+    right = network.logits(outcome.parameters, holdout[0]).argmax(axis=1) == holdout[1]
+    return {"membership": membership_advantage(*losses), "accuracy": float(right.mean())}
+
+
+def _losses(network: Gradients, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
+    true: Floats = softmax(network.logits(parameters, inputs))[np.arange(len(labels)), labels]
+    return -np.log(np.maximum(true, 1e-300))
 
 
 def _piece(setting: Setting, choices: Play, neighbours: Neighbours, seed: int, numbers: range) -> dict[str, Any]:
@@ -159,10 +213,6 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "mu": outcome.mu,
         "sensitivities": outcome.sensitivities.tolist(),
     }
-
-
-def _outcome(plain: dict[str, Any]) -> Outcome:
-    return Outcome(plain["log_odds"], plain["first"], plain["mu"], np.array(plain["sensitivities"]))
 
 
 def printed(setting: Setting, kind: tuple[Sensitivity, Neighbours]) -> tuple[float, float] | None:

@@ -44,6 +44,10 @@ class Gradients(Protocol):
         """Return the sum (size,) of the records' gradients, each clipped."""
         ...
 
+    def logits(self, parameters: Floats, inputs: Floats) -> Floats:
+        """Return the logits (n, classes)."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Pair:
@@ -100,12 +104,16 @@ def farthest_pair(
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One run. log_odds: of the first data set, at the end. sensitivities: the local one of each step (steps,)."""
+    """One run. log_odds: of the first data set, at the end. sensitivities: the local one of each step (steps,).
+
+    parameters: the final ones.
+    """
 
     log_odds: float
     first: bool
     mu: float
     sensitivities: Floats
+    parameters: Floats
 
 
 def play(network: Gradients, pair: Pair, choices: Play, seed: int) -> Outcome:
@@ -127,7 +135,7 @@ def play(network: Gradients, pair: Pair, choices: Play, seed: int) -> Outcome:
         log_odds += gaussian_log_ratio(released, sums[0], sums[1], deviation)
         square += (local[i] / deviation) ** 2
         parameters = parameters - choices.learning_rate * released
-    return Outcome(log_odds, first, math.sqrt(square), local)
+    return Outcome(log_odds, first, math.sqrt(square), local, parameters)
 
 
 def played(

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from audit.pieces import ResultStore
 from dpserve.commands.console import shares
@@ -74,7 +73,7 @@ def compare(
         described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")
     for name in comparison.datasets:
         figures.draw(cells, name, out / "images" / f"mechanisms-{name}.png")
-    Console().print(f"{len(cells)} cells measured. Written: {written} and plots in {out / 'images'}")
+    typer.echo(f"{len(cells)} cells measured. Written: {written} and plots in {out / 'images'}")
 
 
 if __name__ == "__main__":

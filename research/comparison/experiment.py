@@ -109,7 +109,7 @@ def _pieces(
             for option, epsilon in product(comparison.options, comparison.epsilons):
                 progress(f"{name}, seed {seed}: {option} at epsilon {epsilon:g}", done / total)
                 done += 1
-                whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho
+                whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
                 trial = Trial(heads, whole, repr(epsilon))
                 piece = _piece(trial, option, epsilon)
                 result = (

@@ -114,7 +114,7 @@ def measure(
 
 def accuracies(case: Case, records: Floats, asked: Floats, epsilon: float) -> dict[Form, float]:
     """Return each form's accuracy. records, asked: unit rows u, (n, D) and (m, D)."""
-    whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").picorho
+    whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
     found: dict[Form, float] = {}
     for share, lengthened in dict.fromkeys((form.share, form.lengthened) for form in FORMS):
         noisy, sigma, rows = _released(case, records, asked, (share, lengthened), whole, epsilon)

@@ -28,13 +28,22 @@ def digits() -> LabelledSet:
     return LabelledSet("digits", X.astype(np.float32), y, 10, "scikit-learn's digits")
 
 
+def random() -> LabelledSet:
+    """Return random pixels and labels in CIFAR-10's shape (Nasr et al. 2023, Table 1), 8,700 records of its 60,000."""
+    rng = np.random.default_rng(10)
+    X = rng.random((8_700, 3_072), dtype=np.float32)
+    return LabelledSet("random", X, rng.integers(10, size=len(X)), 10, "random pixels and labels, of seed 10")
+
+
 def read(name: str, directory: Path | None) -> LabelledSet:
-    """Read a data set from a directory; the digits need none.
+    """Read a data set from a directory; the digits and random data need none.
 
     Raises ValueError for an unknown name, or where no directory is named, and DataError for its files.
     """
     if name == "digits":
         return digits()
+    if name == "random":
+        return random()
     if name not in READERS:
         raise ValueError(f"there is no data set {name!r}; there are {', '.join(READERS)}")
     if directory is None:

@@ -10,9 +10,10 @@ from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
 from mechanisms.mechanism import names
 from mechanisms.seeded import SeededRandomness
-from research.commands import DataDir, Repeatable, program, run, stored
-from research.erlingsson2019 import answers, region
+from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
+from research.erlingsson2019 import answers, by_epsilon, region
 from research.erlingsson2019.presentation import of_region
+from research.printing import print_tables
 from research.white_box import experiments
 
 _MULTIPLIERS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -31,7 +32,7 @@ def training(
     noise_multiplier: NoiseMultipliers = None,
     sure: reporting.Confidences,
     again: Repeatable,
-    shown: reporting.ReportOptions,
+    shown: ReportOptions,
 ) -> None:
     """Train a logistic regression with DP-SGD at each noise multiplier, and attack it, as Erlingsson et al. 2019."""
     if dataset not in region.SETTINGS:
@@ -47,6 +48,12 @@ def training(
     shown.show(of_region(title, points, setting.delta, chosen, material.source))
 
 
+@app.command("by-epsilon")
+def by_epsilon_tables() -> None:
+    """Print Sections 3 and 4: by epsilon and analysis, and rotated to be read by noise. It trains nothing."""
+    print_tables(by_epsilon.printed_tables())
+
+
 @app.command("mechanism")
 def mechanism(
     *,
@@ -58,7 +65,7 @@ def mechanism(
     delta: Annotated[float, typer.Option("--delta", help="The delta of the epsilon.")] = 1e-5,
     sure: reporting.Confidences,
     again: Repeatable,
-    shown: reporting.ReportOptions,
+    shown: ReportOptions,
 ) -> None:
     """Ask a mechanism at each noise multiplier, and set what attacks find beside every analysis."""
     if name not in names():

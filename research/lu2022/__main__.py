@@ -1,4 +1,4 @@
-"""`python -m research.lu2022`: rerun the paper on a data set. It holds no logic of its own."""
+"""`python -m research.lu2022`: rerun the paper on a data set, and its tables that need none. No logic of its own."""
 
 import json
 from collections.abc import Sequence
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Column, Table
 
-from dpserve.commands.console import shares
+from audit.reports import ReportTable
+from dpserve.commands.console import shares, steps_with_progress
 from research.commands import program, run
 from research.lu2022 import printed
+from research.printing import print_tables
 from training.errors import extra
 
 if TYPE_CHECKING:
@@ -21,16 +20,25 @@ if TYPE_CHECKING:
     from research.lu2022.results import Accuracies, Plan
 
 app = program()
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ALL = "all"
 
 _UNPROVEN = (
     "Algorithm 1 is unproven: with three or more classes no finite epsilon holds for it, and its sensitivities are no "
     "worst-case bounds. The epsilons are the claimed ones."
 )
+_DIGITS = (
+    "Ours are by the published formulas; research/lu2022/README.md names the choices that give the printed digits."
+)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def rerun(
-    dataset: Annotated[str, typer.Option(help=f"One of {', '.join(printed.ROWS)}.")],
+    context: typer.Context,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(printed.ROWS)}; or all, for the closed forms of all: Table VI."),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data set's files are.")
     ] = None,
@@ -58,13 +66,20 @@ def rerun(
         bool, typer.Option("--attack/--no-attack", help="Also Priv_Leak, by shadow models on the records left over.")
     ] = True,
     out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
-    machine: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    machine: AsJson = False,
 ) -> None:
     """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its two figures."""
+    if context.invoked_subcommand is not None:
+        return
+    if dataset is None:
+        raise ValueError(f"name a data set with --dataset: one of {', '.join(printed.ROWS)}, or {ALL}")
+    from research.lu2022 import closed_forms, presentation
+
+    if dataset == ALL:
+        _print((closed_forms.table_vi(),), machine, f"{_UNPROVEN} {_DIGITS}")
+        return
     row = printed.row(dataset)
     if bounds:
-        from research.lu2022 import presentation
-
         _show_bounds(row.dataset, presentation.closed_form(row), machine)
         return
     if data_dir is None:
@@ -73,6 +88,48 @@ def rerun(
 
     plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
     _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd, attack=attack)
+
+
+@app.command("table-1")
+def table_1(*, machine: AsJson = False) -> None:
+    """Table I: the bounds of the weights' sensitivity that the paper compares, with their values on every data set."""
+    from research.lu2022 import closed_forms
+
+    _print(closed_forms.table_i(), machine)
+
+
+@app.command("figure-2")
+def figure_2(*, machine: AsJson = False) -> None:
+    """Figure 2 and Finding 1: the correlations of Table V's columns, from its printed rows, beside the printed ones."""
+    from research.lu2022 import correlations
+
+    _print(correlations.tables(), machine)
+
+
+@app.command("finding-5")
+def finding_5(*, machine: AsJson = False) -> None:
+    """Finding 5: what the claimed sensitivities depend on, one number of a network's shape changed at a time."""
+    from research.lu2022 import closed_forms
+
+    _print(closed_forms.finding_5(), machine, _UNPROVEN, closed_forms.FINDING_5)
+
+
+@app.command("convexity")
+def convexity(
+    *,
+    epochs: Annotated[int, typer.Option(min=1, help="Of training, on the digits; the paper has 100.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Everything follows from it.")] = 0,
+    machine: AsJson = False,
+) -> None:
+    """Show that the convexified loss is not convex: its value at a network's weights, their negatives and between."""
+    with extra("torch", "training networks"):
+        from research.lu2022 import convexity as argument
+    from training.data.digits import load_digits
+
+    records = load_digits().train
+    with steps_with_progress(epochs) as progress:
+        found = argument.midpoints(records, epochs=epochs, seed=seed, on_epoch=progress)
+    _print((argument.table(found, len(records.declaration.classes)),), machine)
 
 
 def _rerun(
@@ -119,18 +176,29 @@ def _rerun(
             content["alpha_search"] = presentation.search_as_dict(*search)
         typer.echo(json.dumps(content, indent=1))
         return
-    console = Console()
-    console.print(f"{plan.dataset}: {results.source}; {plan.repeats} repeats of n = {plan.records}, seed {plan.seed}")
-    console.print(_comparison_table("Table V", (*presentation.measured(results), *presentation.leakage(results))))
-    console.print(_comparison_table("Table VI", presentation.closed_form(plan.printed_row)))
+    shown = [
+        _comparison_table("Table V", (*presentation.measured(results), *presentation.leakage(results))),
+        _comparison_table("Table VI", presentation.closed_form(plan.printed_row)),
+    ]
     points = presentation.points(results.curves)
-    console.print(_points_table(points, "accuracy_loss", "spread", "Acc_Loss"))
+    shown += _points_tables(points, "accuracy_loss", "spread", "Acc_Loss")
     if results.leakage:
-        console.print(_points_table(points, "privacy_leakage", "leakage_spread", "Priv_Leak"))
+        shown += _points_tables(points, "privacy_leakage", "leakage_spread", "Priv_Leak")
     if search is not None:
-        console.print(_search_table(*search))
-    console.print(_UNPROVEN, style="yellow")
-    console.print(f"Written: {tables}, {figure}, {plot}")
+        shown.append(_search_table(*search))
+    heading = f"{plan.dataset}: {results.source}; {plan.repeats} repeats of n = {plan.records}, seed {plan.seed}"
+    print_tables(shown, before=(heading,), after=(_UNPROVEN, f"Written: {tables}, {figure}, {plot}"))
+
+
+def _print(tables: Sequence[ReportTable], machine: bool, *after: str) -> None:
+    if not machine:
+        print_tables(tables, after=after)
+        return
+    content = [
+        {"title": one.title, "note": one.note, "rows": [dict(zip(one.columns, row, strict=True)) for row in one.rows]}
+        for one in tables
+    ]
+    typer.echo(json.dumps({"tables": content, "notes": after}, indent=1))
 
 
 def _show_bounds(dataset: str, rows: "Sequence[Comparison]", machine: bool) -> None:
@@ -139,54 +207,54 @@ def _show_bounds(dataset: str, rows: "Sequence[Comparison]", machine: bool) -> N
             json.dumps({"dataset": dataset, "status": "unproven", "table_vi": [r.as_dict() for r in rows]}, indent=1)
         )
         return
-    console = Console()
-    console.print(_comparison_table(f"{dataset}: the published bounds (unproven)", rows))
+    print_tables((_comparison_table(f"{dataset}: the published bounds (unproven)", rows),))
 
 
-def _comparison_table(title: str, rows: "Sequence[Comparison]") -> Table:
+def _comparison_table(title: str, rows: "Sequence[Comparison]") -> ReportTable:
     from research.lu2022.presentation import number
 
-    table = Table(
-        "", "ours", "spread", "printed", "off by", "same digits", "in spreads", title=title, title_justify="left"
-    )
+    columns = ("quantity", "ours", "spread", "printed", "off by", "same digits", "in spreads")
+    cells = []
     for row in rows:
         error, spreads = row.relative_error, row.spreads_off
-        table.add_row(
-            row.quantity,
-            number(row.ours),
-            number(row.spread),
-            number(row.printed),
-            "" if error is None else f"{error:+.2%}",
-            {True: "yes", False: "no", None: ""}[row.same_digits],
-            "" if spreads is None else f"{spreads:+.1f}",
+        cells.append(
+            (
+                row.quantity,
+                number(row.ours),
+                number(row.spread),
+                number(row.printed),
+                "" if error is None else f"{error:+.2%}",
+                {True: "yes", False: "no", None: ""}[row.same_digits],
+                "" if spreads is None else f"{spreads:+.1f}",
+            )
         )
-    return table
+    return ReportTable(title, columns, tuple(cells))
 
 
-def _points_table(rows: "Sequence[dict[str, Any]]", figure: str, spread: str, title: str) -> Table:
-    """One line of means for each mechanism, above one of spreads; a column for each epsilon."""
+def _points_tables(rows: "Sequence[dict[str, Any]]", figure: str, spread: str, title: str) -> list[ReportTable]:
+    """Return the means, and the spreads where there are any: a line for each mechanism, a column for each epsilon."""
     rows = [row for row in rows if figure in row]
     epsilons = sorted({row["epsilon"] for row in rows})
-    columns = [Column(f"{epsilon:g}", justify="right", no_wrap=True) for epsilon in epsilons]
-    table = Table(
-        "", *columns, title=f"{title}, mean and spread", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
-    )
-    cells = {
-        (row["mechanism"], row["epsilon"]): f"{row[figure]:.3f}" + (f"\n{row[spread]:.3f}" if row[spread] else "")
-        for row in rows
-    }
-    for mechanism, status in dict.fromkeys((row["mechanism"], row["status"]) for row in rows):
-        table.add_row(f"{mechanism}\n({status})", *(cells.get((mechanism, epsilon), "") for epsilon in epsilons))
-    return table
+    columns = ("mechanism", "status", *(f"{epsilon:g}" for epsilon in epsilons))
+    mechanisms = dict.fromkeys((row["mechanism"], row["status"]) for row in rows)
+
+    def table(named: str, what: str) -> ReportTable:
+        cells = {(row["mechanism"], row["epsilon"]): f"{row[what]:.3f}" for row in rows if row[what] is not None}
+        lines = ((name, status, *(cells.get((name, one), "") for one in epsilons)) for name, status in mechanisms)
+        return ReportTable(f"{title} by epsilon, {named}", columns, tuple(lines))
+
+    spreads = [table("standard deviation over repeats", spread)] if any(row[spread] is not None for row in rows) else []
+    return [table("mean", figure), *spreads]
 
 
-def _search_table(best: float, found: "Sequence[Accuracies]") -> Table:
+def _search_table(best: float, found: "Sequence[Accuracies]") -> ReportTable:
     from research.lu2022.presentation import search_as_dict
 
-    table = Table("alpha", "train", "test", title=f"alpha closest to cross-entropy: {best:g}", title_justify="left")
-    for row in search_as_dict(best, found)["searched"]:
-        table.add_row(f"{row['alpha']:g}", f"{row['train']:.4f}", f"{row['test']:.4f}")
-    return table
+    rows = [
+        (f"{row['alpha']:g}", f"{row['train']:.4f}", f"{row['test']:.4f}")
+        for row in search_as_dict(best, found)["searched"]
+    ]
+    return ReportTable(f"alpha closest to cross-entropy: {best:g}", ("alpha", "train", "test"), tuple(rows))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

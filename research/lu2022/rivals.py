@@ -24,24 +24,29 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness
 from mechanisms.selected_neuron import SelectedNeuron
 from research.lu2022 import measures
-from research.lu2022.convexified import RegularisedLogMeanExp, convexified_sensitivity
-from research.lu2022.convexified import minimise as minimise_convexified
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Curve, Head, Plan
 from research.lu2022.samples import Samples
 from training.feature_maps import NORM_BOUND, Identity, default_clip_norm
+from training.log_mean_exp import RegularisedLogMeanExp
 from training.objective import RegularisedCrossEntropy
 from training.quantised import norms, products, quantised, summands
-from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
+from training.sensitivity import (
+    Convexity,
+    convexified_sensitivity,
+    logit_sensitivity_per_norm,
+    quantised_weight_sensitivity,
+    weight_sensitivity,
+)
 from training.solver import minimise
 
 Floats = NDArray[np.float64]
 
 STRONG_CONVEXITIES = (0.1, 1.0, 10.0, 100.0)
-"""Lambda of the sum of losses; the convexified objective has lambda = Lambda / n."""
+"""Lambda; over n the convexified objective has lambda = Lambda / n."""
 
 TOLERANCE = 1e-5
-"""tau of the sum of losses; the convexified objective has tau / n."""
+"""tau; over n the convexified objective has tau / n."""
 
 BIAS = 0.3
 
@@ -176,8 +181,8 @@ def _trained(
         W = quantised(minimise(objective, TOLERANCE))
         exact = weight_sensitivity(strength, TOLERANCE, NORM_BOUND)
         return W, quantised_weight_sensitivity(exact, *W.shape)
-    n, lam, tolerance = len(y), strength / len(y), TOLERANCE / len(y)
-    convexified = RegularisedLogMeanExp(phi, y, classes, plan.risk_factor, lam)
-    W = quantised(minimise_convexified(convexified, tolerance, n))
-    exact = convexified_sensitivity(plan.risk_factor, lam, tolerance, NORM_BOUND, classes, n).weights
+    convexity = Convexity(plan.risk_factor, len(y))
+    convexified = RegularisedLogMeanExp.of(phi, y, classes, strength, convexity)
+    W = quantised(minimise(convexified, TOLERANCE))
+    exact = convexified_sensitivity(convexity, strength, TOLERANCE, NORM_BOUND, classes).weights
     return W, quantised_weight_sensitivity(exact, *W.shape)

@@ -9,13 +9,16 @@ import typer
 from audit.reports import Report
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
-from research.commands import DataDir, Repeatable, program, run, stored
+from mechanisms.seeded import derived_seed
+from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
+from research.nasr2023 import clipping
 from research.nasr2023.faults import audit_of_fault
 from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
 from research.nasr2023.runs import measure_runs, of_runs
-from research.nasr2023.table import judge_together, table_1
+from research.nasr2023.table import as_published, judge_together, over_repeats, table_1
 from research.white_box import experiments
+from research.white_box.bounds import Measured
 from research.white_box.experiments import Material, Setting
 from research.white_box.observations import Canary
 from research.white_box.presentation import of_steps
@@ -26,6 +29,7 @@ SETTINGS: dict[str, Setting] = {
     "retail-100": Setting("retail-100", (32,), learning_rate=2.0),
     "mnist": Setting("mnist", (64,)),
     "cifar-10": Setting("cifar-10", (32,), runs=3),
+    "random": Setting("random", (32,), runs=3),
 }
 """By data set."""
 
@@ -42,6 +46,9 @@ def watch(
     dataset: Annotated[str, typer.Option(help=f"One of {', '.join(SETTINGS)}.")] = "digits",
     data_dir: DataDir = None,
     table: Annotated[bool, typer.Option("--table", help="Table 1: at epsilon 1, 4, 8 and 16.")] = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Of --table, as Figure 6 has ten: also means and deviations.")
+    ] = 1,
     epsilon: Annotated[float, typer.Option(help="What a run claims at delta = 1e-5.")] = 8.0,
     fault: Annotated[
         str | None,
@@ -51,32 +58,35 @@ def watch(
         ),
     ] = None,
     noise_ratio: Annotated[float, typer.Option(help="Of noise too small, to the claimed one.")] = 0.6,
+    clipping_alone: Annotated[
+        bool, typer.Option("--clipping-alone", help="Figure 11: whole runs without noise, 40 each way if not more.")
+    ] = False,
     canary: Annotated[str, typer.Option(help="dirac, crafted, blank or mislabelled.")] = "dirac",
     whole_runs: Annotated[int | None, typer.Option(min=10, help="Audit so many whole runs, each way.")] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Runs whose steps are observed.")] = None,
     steps: Annotated[int | None, typer.Option(min=10, help="Of a run.")] = None,
     sure: reporting.Confidences,
     again: Repeatable,
-    shown: reporting.ReportOptions,
+    shown: ReportOptions,
 ) -> None:
     """Train with DP-SGD, watch every step for a canary, and hold what is seen against what is claimed."""
     if dataset not in SETTINGS:
         raise ValueError(f"training is watched on {', '.join(SETTINGS)}, not on {dataset!r}")
-    if fault is not None:
-        reporting.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
-    if fault != "noise-too-small":
-        reporting.refuse(context, "without --fault noise-too-small", "noise_ratio")
-    if whole_runs is not None:
-        reporting.refuse(context, "with --whole-runs", "runs")
+    _refuse_ignored(context, fault, whole_runs, table=table)
+    if clipping_alone:
+        reporting.refuse(context, "with --clipping-alone", "epsilon", "fault", "table", "runs")
+        whole_runs, canary = whole_runs or 40, "mislabelled" if canary == "dirac" else canary
     setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
     confidences = (sure.confidence, sure.conviction_confidence)
     material = experiments.prepared(setting, data_dir, again.seed)
     present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, again.seed)
-    if table:
+    if clipping_alone:
+        report = _clipping(setting, material, again, sure.confidence)
+    elif table:
         reporting.refuse(context, "with --table", "epsilon", "fault", "whole_runs")
         if runs is None:
             setting = replace(setting, runs=math.ceil(OBSERVATIONS / setting.steps))
-        report = _table(setting, material, again, confidences)
+        report = _table(setting, material, again, confidences, repeats)
     elif fault is not None:
         report = audit_of_fault(
             setting, material, fault, noise_ratio, confidences, again.seed, again.resume, present, enough=runs is None
@@ -84,6 +94,17 @@ def watch(
     else:
         report = _watched(setting, material, epsilon, confidences, again, present, whole_runs=whole_runs is not None)
     shown.show(report)
+
+
+def _refuse_ignored(context: typer.Context, fault: str | None, whole_runs: int | None, *, table: bool) -> None:
+    if fault is not None:
+        reporting.refuse(context, "with --fault, which claims a step's epsilon", "epsilon", "whole_runs")
+    if fault != "noise-too-small":
+        reporting.refuse(context, "without --fault noise-too-small", "noise_ratio")
+    if whole_runs is not None:
+        reporting.refuse(context, "with --whole-runs", "runs")
+    if not table:
+        reporting.refuse(context, "without --table", "repeats")
 
 
 def _crafted(material: Material) -> Canary:
@@ -113,14 +134,27 @@ def _watched(
     return of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
 
 
-def _table(setting: Setting, material: Material, again: Repeatable, sure: tuple[float, float]) -> Report:
+def _clipping(setting: Setting, material: Material, again: Repeatable, confidence: float) -> Report:
     measured = {}
+    with stored(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
+        for norm in clipping.CLIP_NORMS:
+            measured[norm] = clipping.log_odds(setting, norm, material, store, again.seed, progress)
+    return clipping.of_clipping(measured, confidence, setting, material.source)
+
+
+def _table(setting: Setting, material: Material, again: Repeatable, sure: tuple[float, float], repeats: int) -> Report:
+    executions: list[dict[int, Measured]] = [{} for _ in range(repeats)]
     with stored(again.resume) as store:
-        for epsilon in EPSILONS:
-            with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
-                measured[epsilon] = experiments.measure(setting, epsilon, material, store, again.seed, progress)
-    findings = judge_together(measured, *sure)
-    return table_1(findings, setting.dataset, {**asdict(setting), "seed": again.seed}, material.source)
+        for number, measured in enumerate(executions):
+            seed = derived_seed(again.seed, f"repeat {number}") if number else again.seed
+            for epsilon in EPSILONS:
+                with shares(f"training on {setting.dataset} at epsilon {epsilon}") as progress:
+                    measured[epsilon] = experiments.measure(setting, epsilon, material, store, seed, progress)
+    findings = [judge_together(measured, *sure) for measured in executions]
+    described = {**asdict(setting), "seed": again.seed, "repeats": repeats}
+    chosen_afterwards = as_published(executions[0], sure[0])
+    report = table_1(findings[0], setting.dataset, described, material.source, chosen_afterwards=chosen_afterwards)
+    return report if repeats == 1 else replace(report, tables=(*report.tables, over_repeats(findings)))
 
 
 if __name__ == "__main__":

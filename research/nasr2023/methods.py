@@ -67,6 +67,40 @@ def step_bound(inside: Floats, outside: Floats, method: Method, confidence: floa
     return bound[method](inside, outside, confidence, threshold=threshold)
 
 
+def bound_as_published(
+    inside: Floats, outside: Floats, method: Method, confidence: float, claim: ClaimedRun
+) -> LowerBound:
+    """Return the largest bound of any threshold of the very observations that it is judged by: no bound at all.
+
+    The literature's rule. Its confidence is that of one threshold fixed in advance, and the best of many exceeds it.
+    Credible bounds take the threshold at which their exact counterpart is largest. 400 quantiles of the observations,
+    the fifty least and largest of them, and the threshold fixed in advance stand for all.
+    """
+    of_errors: Mapping[str, Callable[[Errors], float]] = {
+        "f-DP": lambda errors: gdp_of_errors(errors, confidence),
+        "(eps": lambda errors: epsilon_delta_of_errors(errors, confidence, claim.delta),
+        "eps-": lambda errors: katz_of_errors(errors, confidence),
+    }
+    worth = of_errors[method[:4]]
+    ordered = np.sort(np.concatenate([inside, outside]))
+    designed = [designed_threshold(method, confidence, claim, len(inside))]
+    quantiles = np.quantile(ordered, np.linspace(0, 1, 400))
+    thresholds = np.unique(np.concatenate([quantiles, ordered[:50], ordered[-50:], designed]))
+    best = max(
+        (
+            Errors(float((outside > cut).sum()), len(outside), float((inside <= cut).sum()), len(inside))
+            for cut in map(float, thresholds)
+        ),
+        key=worth,
+    )
+    value = worth(best)
+    if method.endswith("(ZB)"):
+        family = GAUSSIAN if method.startswith("f-DP") else epsilon_delta_family(claim.delta)
+        value = credible_of_errors(best, confidence, family)
+    parameter = "mu" if method.startswith("f-DP") else "epsilon"
+    return LowerBound(parameter, value, confidence, "none", errors=best)
+
+
 @lru_cache(maxsize=256)
 def designed_threshold(method: Method, confidence: float, claim: ClaimedRun, count: int) -> float:
     """Return the threshold at which `count` observations each, as the claim has them, are expected to say most.

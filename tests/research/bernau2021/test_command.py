@@ -1,12 +1,24 @@
 """`python -m research.bernau2021` on the digits, as a reader of the paper runs it."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from audit.reports import ACQUITTED
 from research.bernau2021.__main__ import app
+from research.bernau2021.experiments import (
+    SETTINGS,
+    choices_of,
+    membership_advantage,
+    network_for,
+    pair_of,
+    read,
+)
+from research.bernau2021.games import play
+from training.errors import DataError
 
 
 def test_games_on_digits(tmp_path):
@@ -20,6 +32,38 @@ def test_games_on_digits(tmp_path):
     assert content["games"]["local unbounded"]["games"] == 10
     assert content["games"]["global unbounded"]["epsilon_of_sensitivity"] <= 2.2 * (1 + 1e-9)
     assert (tmp_path / "beliefs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_belief_is_swept_beside_the_membership_adversary():
+    arguments = ["--games", "10", "--belief", "0.75", "--belief", "0.9", "--json"]
+    found = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert found.exit_code == ACQUITTED
+    rows = json.loads(found.stdout)["rows"]
+    assert [row["belief"] for row in rows] == ["0.75"] * 4 + ["0.9"] * 4
+    assert {(row["belief"], row["epsilon"]) for row in rows} == {("0.75", "1.1"), ("0.9", "2.2")}
+    assert all(float(row["of sensitivity"]) <= float(row["epsilon"]) for row in rows)
+
+
+def test_a_belief_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="the belief"):
+        CliRunner().invoke(app, ["--belief", "0.4"], catch_exceptions=False)
+
+
+def test_the_membership_adversary_accuses_losses_below_the_members_mean():
+    assert membership_advantage(np.array([0.0, 0.0, 3.0]), np.array([0.5, 2.0])) == pytest.approx(2 / 3 - 1 / 2)
+    assert membership_advantage(np.ones(4), np.ones(4)) == 0
+
+
+def test_purchase_100_is_played_on_where_its_file_is_given(tmp_path):
+    with pytest.raises(DataError, match="dataset_purchase"):
+        CliRunner().invoke(app, ["--dataset", "purchase-100", "--data-dir", str(tmp_path)], catch_exceptions=False)
+    rng = np.random.default_rng(0)
+    rows = [",".join(map(str, [label % 100 + 1, *rng.integers(2, size=600)])) for label in range(60)]
+    (tmp_path / "dataset_purchase").write_text("\n".join(rows))
+    small = replace(SETTINGS["purchase-100"], records=30, holdout=30)
+    pair = pair_of(small, read("purchase-100", tmp_path), "bounded", 0)
+    outcome = play(network_for("purchase-100"), pair, replace(choices_of(small, "global"), steps=2), 1)
+    assert outcome.sensitivities.shape == (2,)
 
 
 def test_an_unknown_data_set_is_refused():

@@ -17,7 +17,7 @@ TOLERANCE = 0.005
 
 
 def whole(epsilon):
-    return Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").picorho
+    return Budget.from_epsilon_delta(epsilon, 1e-5, "gaussian").limit
 
 
 def test_the_summary_is_that_of_the_figures(tmp_path):

@@ -27,7 +27,7 @@ def test_the_closed_forms_need_no_data(dataset: str) -> None:
     content = json.loads(invoke("--dataset", dataset, "--bounds", "--json"))
     assert content["status"] == "unproven"
     compared = [row for row in content["table_vi"] if row["printed"] is not None]
-    assert len(compared) == 5
+    assert len(compared) == 6
     assert all(abs(row["relative_error"]) <= 0.003 or row["same_digits"] for row in compared)
     assert "Delta z" in invoke("--dataset", dataset, "--bounds")
 

@@ -44,7 +44,7 @@ def test_privacy_leakage_stands_beside_accuracy_loss_and_converges_to_that_witho
         assert all(row["privacy_leakage"] for row in csv.DictReader(file))
     assert (tmp_path / "out" / "location-accuracy-loss.png").read_bytes().startswith(b"\x89PNG")
     text = invoke(*where, "--rivals")
-    assert "Priv_Leak, mean and spread" in text
+    assert "Priv_Leak by epsilon, mean" in text
 
 
 def answers(n, seed, boost, classes=4):

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from audit import reports
 from research.nasr2023 import table
 from research.nasr2023.__main__ import app
-from research.nasr2023.methods import judge
+from research.nasr2023.clipping import most_of
+from research.nasr2023.methods import bound_as_published, judge
 from research.white_box.bounds import ClaimedRun, Measured
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
@@ -36,13 +37,44 @@ def test_claims_judged_together_share_the_doubt_of_a_conviction(monkeypatch):
 
 def test_the_table_stands_beside_the_printed_one():
     finding = judge(measured(0.8), 0.95, 1 - 1e-9)
-    shown = table.table_1({4: finding}, "digits", {"seed": 0}, "a note")
+    afterwards = table.as_published({4: measured(0.8)}, 0.95)
+    shown = table.table_1({4: finding}, "digits", {"seed": 0}, "a note", chosen_afterwards=afterwards)
     row = next(row for row in shown.tables[0].rows if row[0] == "f-DP (CP)")
     assert row[1] == "4"
-    assert row[3:] == ("3.4", "3.34", "3.54", "3.14")
+    assert row[4:] == ("3.4", "3.34", "3.54", "3.14")
     content = json.loads(reports.as_json(shown))
     assert content["epsilons"]["4"]["bounds"]["f-DP (CP)"]["guarantee"] == "exact"
     assert shown.pictures[0].png.startswith(b"\x89PNG")
+
+
+def test_a_threshold_chosen_afterwards_says_more_than_one_fixed_before():
+    seen, finding = measured(0.8), judge(measured(0.8), 0.95, 1 - 1e-9)
+    afterwards = table.as_published({4: seen}, 0.95)
+    for method in ("f-DP (CP)", "(eps, delta)-DP (CP)", "eps-DP (Katz)"):
+        assert afterwards[method, 4] >= finding[method].run_epsilon * (1 - 1e-9)
+        assert bound_as_published(seen.with_canary, seen.without, method, 0.95, CLAIM).guarantee == "none"
+
+
+def test_repeats_are_summed_up():
+    finding = judge(measured(0.8), 0.95, 1 - 1e-9)
+    summed = table.over_repeats([{4: finding}, {4: finding}])
+    row = next(row for row in summed.rows if row[0] == "f-DP (CP)")
+    assert row[1:] == ("4", f"{finding['f-DP (CP)'].run_epsilon:.4g}", "0")
+
+
+def test_clipping_alone_stands_beside_the_printed_figure():
+    found = invoke("--clipping-alone", "--whole-runs", 10, "--steps", 10, "--json")
+    assert found.exit_code == reports.ACQUITTED
+    content = json.loads(found.stdout)
+    assert set(content["epsilon"]) == {"0.1", "1", "10"}
+    assert all(0 <= epsilon <= content["most"] for epsilon in content["epsilon"].values())
+    assert most_of(10, 0.95, 1e-5) < most_of(1000, 0.95, 1e-5)
+
+
+def test_random_data_need_no_files():
+    found = invoke("--dataset", "random", "--steps", 10, "--runs", 1, "--json")
+    assert found.exit_code == reports.ACQUITTED
+    assert "random" in json.loads(found.stdout)["setting"]["dataset"]
 
 
 @pytest.mark.slow
@@ -123,7 +155,7 @@ def test_an_audit_that_refutes_nothing_says_what_it_could_have_seen():
     few = "--fault", "noise-too-small", "--noise-ratio", 0.9, "--runs", 1, "--steps", 60
     found = invoke(*few)
     assert found.exit_code == reports.ACQUITTED
-    assert "against noise 0.9 times the claimed" in " ".join(found.stdout.split())
+    assert "against noise 0.9 times the claimed" in " ".join(found.output.split())
 
 
 @pytest.mark.parametrize(
@@ -131,6 +163,7 @@ def test_an_audit_that_refutes_nothing_says_what_it_could_have_seen():
     [
         (("--fault", "none", "--whole-runs", 20), "--whole-runs"),
         (("--noise-ratio", 0.5), "--noise-ratio"),
+        (("--repeats", 2), "--repeats"),
         (("--whole-runs", 20, "--runs", 3, "--canary", "blank"), "--runs"),
     ],
 )
