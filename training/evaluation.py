@@ -13,7 +13,7 @@ other records' terms are the same, bit for bit. The vectors before noise therefo
 Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
 the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero. The
 squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
-(`training.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
+(`training.inputs.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
 
 Privacy units. Where neighbours differ by all n records of one unit, each of its terms is divided by n and rounded
 towards zero, in integers: no part becomes longer than an n-th of a term that is at most 1 long, and n of these are at
@@ -48,10 +48,10 @@ from scipy.special import ndtri
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import FLOATING_POINT, UNIFORM_BITS
-from training.data.records import Units
-from training.releases.model import ReleasedModel
-from training.sums import check_count
+from training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
+from training.inputs.records import Units
+from training.inputs.sums import check_count
+from training.pay_once.model import ReleasedModel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

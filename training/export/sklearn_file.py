@@ -25,12 +25,12 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, Normalizer
 
-from training import feature_maps
 from training.errors import NotExportable
 from training.export.classifier import Classifier
 from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
-from training.feature_maps import (
+from training.features import maps as feature_maps
+from training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
@@ -42,7 +42,7 @@ from training.feature_maps import (
     Identity,
     Relu,
 )
-from training.releases.model import CLOSEST
+from training.pay_once.model import CLOSEST
 
 Floats = NDArray[np.float64]
 

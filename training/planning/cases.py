@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.answer_noise import AnyNoise, Uncertainty
-from training.data.records import Declaration, Records
-from training.feature_maps import NORM_BOUND, FeatureMap
-from training.hog import Shape
-from training.objective import RegularisedCrossEntropy
+from training.exact.quantised import norms, quantised
+from training.features.hog import Shape
+from training.features.maps import NORM_BOUND, FeatureMap
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
+from training.fitting.solver import minimise
+from training.inputs.records import Declaration, Records
+from training.kinds.dpsgd.train import directions_of
 from training.planning import rules
 from training.planning.rules import Features
-from training.quantised import norms, quantised
-from training.releases.dpsgd.train import directions_of
-from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
-from training.solver import minimise
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -8,10 +8,10 @@ import math
 from typing import Any, Literal
 
 from accounting import domains
-from training.columns import TextColumn, numbers_among
-from training.data.records import Declaration
-from training.feature_maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
-from training.hog import Shape
+from training.features.hog import Shape
+from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
+from training.inputs.columns import TextColumn, numbers_among
+from training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier"]
 Kind = Literal["images", "table", "text"]
