@@ -67,14 +67,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
 HASHED_WEIGHT = 1 / 3
-"""What hashed n-grams are multiplied by beside word vectors: within the training part of 20 newsgroups the best of 1,
+"""The factor of hashed n-grams beside word vectors: within the training part of 20 newsgroups the best of 1,
 1/2, 1/3 and 1/4 at epsilon 1, and 0.003 below the best at epsilon 4."""
 _LONGEST_KEPT_GRAM = 64
 """Characters of an n-gram whose coordinate is kept."""
 _SHOWN = 60
 _NAMED = 12
 DELIMITERS = ",;\t|\x01^"
-"""Of CSV: the one that a header has most of."""
+"""CSV delimiters: a file's is the one that its header has most of."""
 
 
 MISSING_VALUES = "; null stands for a missing value"
@@ -96,7 +96,7 @@ class RowRefused(DataError):
 
 
 class Column(BaseModel):
-    """What every column has in common; also its part of the certificate."""
+    """The common fields of all columns; also a column's part of the certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -323,7 +323,7 @@ class LevelsColumn(Column):
     kind: Literal["levels"] = "levels"
     levels: Several[str] = Field(min_length=1, max_length=2**16)
     unknown: Literal["refuse", "coordinate"] = "refuse"
-    """What becomes of other levels: they share a coordinate, or are refused."""
+    """The treatment of other levels: they share a coordinate, or are refused."""
 
     @model_validator(mode="after")
     def _levels_differ(self) -> Self:
@@ -506,7 +506,7 @@ class TextColumn(Column):
 
     kind: Literal["text"] = "text"
     buckets: int = Field(default=1024, ge=2, le=2**18)
-    """How many coordinates the n-grams share."""
+    """Number of coordinates that the n-grams share."""
     of: Literal["words", "characters"] = "words"
     lengths: tuple[int, int] = (1, 2)
     """The shortest and the longest n-gram, in words or characters."""
@@ -642,7 +642,7 @@ def _some_of(names: Sequence[str]) -> str:
 AnyColumn = Annotated[
     NumberColumn | BooleanColumn | LevelsColumn | TimeColumn | TextColumn, Field(discriminator="kind")
 ]
-"""What a feature map keeps of a schema."""
+"""The part of a schema that a feature map keeps."""
 
 Columns = Several[AnyColumn]
 

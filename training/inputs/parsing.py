@@ -1,4 +1,4 @@
-"""From Arrow arrays to the values that columns encode, and to the digests that tell records apart.
+"""Parsing of Arrow arrays: the values that columns encode, and the digests that tell records apart.
 
 A text is parsed by its column, as the service parses it (`training.inputs.columns`), once for each text that occurs in
 a batch. Numbers go through Arrow's own parser first: of a text that it accepts both make the same double, for both

@@ -146,7 +146,7 @@ def _some(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a table is read.
+    """The options by which a table is read.
 
     encoded: whether a schema was given, for what to advise. nameless, idless: texts that are no unit's name, or no key.
     """
@@ -277,7 +277,7 @@ class _Growing:
         self._file: IO[bytes] | None = None
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._used
 
     @property

@@ -68,7 +68,7 @@ class _Part:
 
     @property
     def share(self) -> float:
-        """How much of it has been read, from 0 to 1, as far as is known."""
+        """Share of it that has been read, from 0 to 1, as far as is known."""
         return 0.0
 
 
@@ -181,7 +181,7 @@ class _CsvFile(_Part):
 
     @property
     def share(self) -> float:
-        """How much of the file's bytes has been read."""
+        """Share of the file's bytes that has been read."""
         return self._share
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -402,7 +402,7 @@ class _Fragment(_Part):
 
     @property
     def share(self) -> float:
-        """How many of its rows have been read."""
+        """Share of its rows that has been read."""
         return self._done / max(self._rows, 1)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

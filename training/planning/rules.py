@@ -25,7 +25,7 @@ RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 alike on the training part of MNIST."""
 
 STEPS_ON_IMAGES = 200
-"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
+"""Steps of DP-SGD on histograms of gradients: 100 do worse, and 400 gain accuracy and lose log loss."""
 
 _LOGIT_NOISE = 0.25
 
