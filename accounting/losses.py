@@ -204,7 +204,7 @@ class ApproximateGaussianLoss(PrivacyLoss):
 
 @dataclass(frozen=True)
 class ClaimedLoss(PrivacyLoss):
-    """What somebody claims and nobody proved. It is charged as claimed, and only to accounts opened for it."""
+    """A loss that is claimed and not proved. It is charged as claimed, and only to accounts opened for it."""
 
     @property
     @abstractmethod
@@ -284,7 +284,7 @@ def _parse_loss(text: str) -> PrivacyLoss:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release costs: the adaptive composition of `losses`. Without losses it costs nothing."""
+    """The cost of one release: the adaptive composition of `losses`. Without losses it costs nothing."""
 
     losses: tuple[PrivacyLoss, ...] = ()
 
@@ -303,7 +303,7 @@ class Cost:
 
     @cached_property
     def picorho(self) -> int:
-        """What the ledger charges for one release."""
+        """The ledger's charge for one release, in picorho."""
         return picorho.charge(self.rho)
 
     @property
@@ -313,7 +313,7 @@ class Cost:
 
     @cached_property
     def picoepsilon(self) -> int | None:
-        """What the ledger charges an account of pure epsilon for one release, in 1e-12, rounded up.
+        """The ledger's charge to an account of pure epsilon for one release, in 1e-12, rounded up.
 
         None where it has no pure epsilon, or a proven one above `LARGEST_PURE_EPSILON`. The epsilons of the losses
         add up exactly, as fractions: basic composition (Dwork, McSherry, Nissim and Smith 2006).
@@ -330,7 +330,7 @@ class Cost:
 
     @property
     def coins(self) -> int:
-        """How many coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
+        """Number of coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
 
     @property
@@ -340,7 +340,7 @@ class Cost:
 
     @property
     def kind(self) -> Literal["gaussian", "proven", "unproven"]:
-        """What an account must accept to pay for it."""
+        """The kind of charge that an account must accept to pay for it."""
         if not self.is_proven:
             return "unproven"
         return "gaussian" if self.is_gaussian else "proven"
@@ -362,7 +362,7 @@ class Cost:
 MOST_RELEASES = 10**12
 
 Composition = Counter[PrivacyLoss]
-"""How often each privacy loss occurs."""
+"""The number of times that each privacy loss occurs."""
 
 
 def composition_of(releases: Mapping[Cost, int]) -> Composition:

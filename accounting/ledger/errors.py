@@ -1,4 +1,4 @@
-"""What the ledger says when it does not charge.
+"""The ledger's errors: it raises one when it does not charge.
 
 Two families, told apart because they mean different things to whoever asked: a `LedgerRefusal` is a decision,
 taken inside the store, which changed nothing there; `LedgerUnavailable` means that no decision is known, and
@@ -130,7 +130,7 @@ class ScopeMissing(LedgerRefusal):
 
 
 class ActRefused(LedgerRefusal):
-    """What the owner wants to change cannot be. The one line says why."""
+    """The change that the owner asks for is impossible. The one line says why."""
 
 
 class WouldBeDone(Exception):
@@ -185,7 +185,7 @@ class LedgerBusy(LedgerUnavailable):
 
 
 class LedgerDamaged(LedgerUnavailable):
-    """What the store holds of a lineage cannot be read, or contradicts itself. Nothing was charged."""
+    """The store's entries of a lineage cannot be read, or contradict each other. Nothing was charged."""
 
     def __init__(self, lineage: str, what: str) -> None:
         """`what` is damaged, in one line."""

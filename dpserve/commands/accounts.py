@@ -501,7 +501,7 @@ def _table_of_keys(keys: Sequence[ApiKey]) -> Table:
     table = Table("key", "scopes", "expires")
     now = time.time()
     for key in keys:
-        ends = "never" if key.expires is None else _when(key.expires) + (" (over)" if key.ended(now) else "")
+        ends = "never" if key.expires is None else _when(key.expires) + (" (over)" if key.has_ended(now) else "")
         table.add_row(key.id, ", ".join(key.scopes), ends)
     return table
 

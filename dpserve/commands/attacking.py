@@ -170,7 +170,7 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    report.show(presentation.of_attack(outcome), "attack")
+    report.show(presentation.attack_report(outcome), "attack")
 
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:

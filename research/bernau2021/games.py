@@ -33,7 +33,7 @@ class Gradients(Protocol):
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
         ...
 
     def initial(self, seed: int) -> Floats:
@@ -138,7 +138,7 @@ def play(network: Gradients, pair: Pair, choices: Play, seed: int) -> Outcome:
     return Outcome(log_odds, first, math.sqrt(square), local, parameters)
 
 
-def played(
+def play_games(
     network: Gradients,
     pair: Pair,
     choices: Play,

@@ -155,7 +155,7 @@ class _Budgeted(OwnerAct):
             delta = like.delta if currency_of(kind) is currency_of(like.accepts) else 0.0
         if len(given) > 1 or (not given and before is None):
             raise ValueError(f"state a budget by one of {', '.join(MEASURES)}")
-        stated = [Budget.stated(name, value, delta, kind) for name, value in given.items()]
+        stated = [Budget.from_measure(name, value, delta, kind) for name, value in given.items()]
         limit = stated[0].limit if stated else before.limit if before is not None else 0
         delta = stated[0].delta if stated else delta
         refill = None if before is None else before.refill
@@ -255,7 +255,7 @@ class SetBudget(_Budgeted):
             f"{budget.currency.words(budget.limit)}{_paced(budget)}. {meaning}"
         )
         change = partial(ledger.set_budget, self.lineage, budget, client=self.client, group=self.group)
-        return _Plan(words, change, raises, account.state, account.changed(budget).state)
+        return _Plan(words, change, raises, account.state, account.with_budget(budget).state)
 
 
 class _OfClient(OwnerAct):

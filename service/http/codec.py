@@ -120,7 +120,7 @@ class AnswerFields:
 def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
     noise, scale = uncertainty.noise, uncertainty.scale
-    ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
+    ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
     lower, upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return AnswerNoiseOut(
         law=noise.law,

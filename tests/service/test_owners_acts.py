@@ -1,4 +1,4 @@
-"""What the owner does at the owner's port: over real HTTP, on a real ledger, and in its audit trail."""
+"""The owner's acts at the owner's port: over real HTTP, on a real ledger, and in its audit trail."""
 
 import collections
 import csv

@@ -69,7 +69,7 @@ async def test_the_coins_of_all_steps_of_a_wish_count(ledger: Ledger, lineage: s
         await ledger.charge(wish(lineage, "ann", "m", both, COIN))
     assert (await ledger.client(lineage, "ann")).spent == 0
     await ledger.charge(wish(lineage, "ann", "m", both))
-    assert (await ledger.lineage(lineage)).coined == 2
+    assert (await ledger.lineage(lineage)).coins_spent == 2
 
 
 async def test_a_budget_whose_delta_holds_fewer_coins_than_were_paid_for_is_refused(

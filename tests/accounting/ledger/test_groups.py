@@ -42,7 +42,7 @@ async def _open(ledger: Ledger, lineage: str, whole: int = 99, team: int = 99, e
 
 
 async def _spent(ledger: Ledger, lineage: str) -> tuple[int, int, int]:
-    """How many releases the team, the others and the lineage have paid for."""
+    """Return the numbers of releases that the team, the others and the lineage paid for."""
     others, team = await ledger.groups(lineage)
     return team.releases, others.releases, (await ledger.lineage(lineage)).releases
 

@@ -209,7 +209,7 @@ async def test_an_account_knows_that_its_limit_rose_after_an_answer(ledger: Ledg
         account = await ledger.client(lineage, "ann")
         await ledger.set_budget(lineage, releases(limit), client="ann")
         assert await raised() == expected
-        foreseen = account.changed(releases(limit))
+        foreseen = account.with_budget(releases(limit))
         assert (foreseen.raises, foreseen.settled_limit // PRICE) == expected
     assert (await ledger.lineage(lineage)).raises == 0
     assert (await verify(ledger, lineage)).findings == ()

@@ -1,4 +1,4 @@
-"""What `verify` finds: whatever was altered in the store behind the ledger's back, and nothing else."""
+"""`verify` finds whatever was altered in the store behind the ledger's back, and nothing else."""
 
 import asyncio
 import random
