@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.serving.contenders import PEERS
 from benchmarks.serving.environments import make_environment
-from benchmarks.serving.processes import start_server
+from benchmarks.serving.processes import free_port, start_server
 from training.export.files import exported
 
 from .test_files import LOWER, UPPER, model_of
