@@ -1,4 +1,4 @@
-"""What a request can be refused for. None of it depends on logits or on private records."""
+"""The reasons for refusing a request. None depends on logits or on private records."""
 
 from dataclasses import dataclass
 

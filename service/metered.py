@@ -53,7 +53,7 @@ class _Arrival(Struct, frozen=True, eq=False):
 Refusal = LedgerError | RequestRefused
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
-"""What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
+"""Models that can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
 
 
 class MeteredPredictor(Predictor):

@@ -81,16 +81,16 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
     probabilities: Floats
     noise: Uncertainty
-    """How far noise may have moved them."""
+    """Bounds on how far noise may have moved them."""
     balance: Balance
     """The client's account once this request was charged; half a second before, where nothing had to be."""
     receipt: Receipt | None = None
     """None if nothing was charged."""
     replayed: int = 0
-    """How many of the rows were paid for before and cost nothing now."""
+    """Number of rows that were paid for before and cost nothing now."""
     charged_rows: int = 0
     charged: int = 0
-    """What the client paid for this request, in 1e-12 of what its account counts."""
+    """The client's charge for this request, in 1e-12 of what its account counts."""
     earlier: int | None = None
     """The number of the receipt that the same request got when it came before, by its idempotency key."""
     tier: str | None = None
@@ -99,7 +99,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 @dataclass(frozen=True)
 class RowsQuote:
-    """What being answered would cost now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
+    """The cost of an answer now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
 
     refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
     """

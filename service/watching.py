@@ -89,7 +89,7 @@ class Watch:
         self._others = frozenset(models.names)
         self._seen: Mapping[Path, Stamp] = {}
         self._names: dict[Path, tuple[Stamp, str]] = {}
-        """What each bundle that was verified is called: of one name the first in the order of the folders is served."""
+        """The name of each verified bundle: of one name the first in the order of the folders is served."""
         self._served: dict[str, tuple[Path, Stamp]] = {}
         self._refused: dict[Path, tuple[Stamp, str]] = {}
         """Why a bundle is not served. It is tried again where the stamp is another."""

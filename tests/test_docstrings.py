@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("accounting", "audit", "benchmarks", "mechanisms", "research", "tests")
+FOLDERS = (
+    "accounting",
+    "audit",
+    "benchmarks",
+    "deploy",
+    "dpserve/commands",
+    "mechanisms",
+    "research",
+    "service",
+    "tests",
+)
 OPENINGS = re.compile(r"\W*(What|How|Of|From|Whose|By)\b")
 NAMED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

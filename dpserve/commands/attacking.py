@@ -59,7 +59,7 @@ class CandidateOptions(RowOptions):
 
 
 class ShadowOptions(Options):
-    """How shadow models are trained."""
+    """Options for training shadow models."""
 
     shadow_models: int = option(20, "How many shadow models are trained.", panel=SHADOWS, ge=2)
     shadow_records: int | None = option(
@@ -71,7 +71,7 @@ class ShadowOptions(Options):
 
 
 class BundleOptions(Options):
-    """How a bundle is attacked in this process."""
+    """Options for attacking a bundle in this process."""
 
     mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
     price: str | None = option(

@@ -26,7 +26,7 @@ from training.planning import rules
 EPSILON = 3.0
 DELTA = 1e-6
 TOO_LITTLE = 1.0
-"""What the second client may spend: less than the model costs."""
+"""The second client's budget: less than the model costs."""
 CLIENT, SECOND_CLIENT = "visitor", "second visitor"
 DIGITS_TO_TRY = 12
 

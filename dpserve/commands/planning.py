@@ -56,7 +56,7 @@ _OVERHEAD = 1.02
 
 
 class PlanOptions(FileOptions):
-    """What is planned, and what an accuracy comes from."""
+    """Options for the plan, and for the source of its accuracies."""
 
     queries: int | None = option(None, "How many rows the budget has to pay for.", default_text="1000")
     accuracy: float | None = option(None, "Or the accuracy that answers must have: how many rows then?")

@@ -70,14 +70,14 @@ def image_shape(text: str, columns: int | None) -> Shape:
 
 
 class RowOptions(Options):
-    """How a table of labelled rows is read."""
+    """Options for reading a table of labelled rows."""
 
     label: str = option("label", "Of a table: the column of class names.", panel=READING)
     ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
 
 
 class FileOptions(RowOptions):
-    """How labelled rows are read: a table, or NPZ."""
+    """Options for reading labelled rows: a table, or NPZ."""
 
     where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
     id: str | None = option(

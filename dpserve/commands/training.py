@@ -51,7 +51,7 @@ def _opening(price: str, total: int) -> str:
 
 
 class PublishedOptions(Options):
-    """How a network is trained as Lu et al. 2022 do."""
+    """Options for training a network as Lu et al. 2022 do."""
 
     hidden: list[int] | None = option(None, "A hidden layer's width; repeatable.", default_text="128")
     alpha: float = option(1.0, "The strength of the convexified loss.")

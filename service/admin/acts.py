@@ -1,4 +1,4 @@
-"""What the owner does at the owner's port: budgets, clients, groups and API keys, each act with who did it and why.
+"""The owner's acts at the owner's port: budgets, clients, groups and API keys, each act with who did it and why.
 
 `POST /api/acts` takes one act as JSON. With `?dry_run=true` it changes nothing and says what the act would mean: in
 words, and as the explanation of the account before and after it. The number of the newest act that this reply names
@@ -67,7 +67,7 @@ Text = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 
 @dataclass(frozen=True)
 class _Plan:
-    """What an act means, and how it is done. before, after: its account."""
+    """The meaning of an act, and the function that does it. before, after: its account."""
 
     words: str
     do: Callable[[], Awaitable[object]]
@@ -96,7 +96,7 @@ class _Said(BaseModel):
 
 
 class OwnerAct(_Said, ABC):
-    """What the owner does."""
+    """An act of the owner."""
 
     @abstractmethod
     async def _plan(self, ledger: Ledger) -> _Plan:
@@ -386,11 +386,11 @@ _TRAIL = TypeAdapter(TrailRequest)
 
 
 class ActOut(BaseModel):
-    """What an act did, or of a dry run what it would do."""
+    """The effect of an act; for a dry run, the effect that it would have."""
 
     done: bool
     words: str
-    """What it means, in one or two sentences."""
+    """Its meaning, in one or two sentences."""
     raises: bool
     """Whether more may be learnt about the records than before, or sooner."""
     newest_act: int

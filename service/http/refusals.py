@@ -1,4 +1,4 @@
-"""What the service refuses, as problems: one table for every route."""
+"""The service's refusals as problems: one table for every route."""
 
 import logging
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from service.telemetry.logs import kinds
 _log = logging.getLogger("dpserve")
 
 REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, NoModel, Overloaded, DeadlinePassed, LedgerError)
-"""What `as_problem` knows."""
+"""The errors that `as_problem` knows."""
 
 FAILED = "the service failed; the owner's log says where"
 

@@ -1,4 +1,4 @@
-"""What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
+"""The text of `GET /metrics` at the owner's port: the counts of all processes, and the lineages' accounts."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ def _read(counts: Callable[[], Sequence[CollectorRegistry]]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class _Now(Collector):
-    """What was just found."""
+    """A collector of metrics that were just read."""
 
     found: Sequence[Metric]
 
