@@ -145,7 +145,7 @@ def set_lineage_budget(
             await opened.open_lineage(name, given.paced("gaussian"), time=time.time())
             return f"opened the lineage {name}"
         change = partial(opened.set_budget, name)
-        return await _changed(f"the lineage {name}", account, given, [], change, yes=yes)
+        return await _print_change(f"the lineage {name}", account, given, [], change, yes=yes)
 
     typer.echo(ledger.run(apply))
 
@@ -236,7 +236,7 @@ def set_group_budget(*, name: str = GROUP_NAME, given: PacedBudget, lineage: Act
     async def apply(opened: Ledger, chosen: str) -> str:
         account, above = await opened.group(chosen, name), await opened.above(chosen)
         change = partial(opened.set_budget, chosen, group=name)
-        return await _changed(f"the group {name}", account, given, above, change, yes=yes)
+        return await _print_change(f"the group {name}", account, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
@@ -259,7 +259,7 @@ def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
         return
     table = whole("group", *_FIGURES, "refill", "members")
     for account in accounts:
-        row = (_called(account.group, account.display), *_figures(account), _refill(account))
+        row = (_shown_name(account.group, account.display), *_figures(account), _refill(account))
         table.add_row(*row, str(len(of[account.group])))
     stdout_console().print(table, highlight=False)
 
@@ -283,7 +283,7 @@ def list_(lineage: LineageOption, as_json: bool = JSON) -> None:
     for account in accounts:
         cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
         status = "revoked" if account.revoked else "active"
-        table.add_row(_called(account.client, account.display), *_figures(account), *cells, status)
+        table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, status)
     stdout_console().print(table, highlight=False)
 
 
@@ -305,7 +305,7 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
     else:
         spent = f"pure epsilon spent: {epsilons}"
     out.print(
-        f"{_called(account.client, account.display)} of lineage {account.lineage} is "
+        f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is "
         f"{'revoked' if account.revoked else 'active'}\n{spent}; accepts: {budget.accepts}",
         highlight=False,
     )
@@ -333,7 +333,7 @@ def set_budget(*, name: str = NAME, given: PacedBudget, lineage: ActOnLineage, y
         account = await opened.client(chosen, name)
         above = await opened.above(chosen, account.group)
         change = partial(opened.set_budget, chosen, client=name)
-        return await _changed(name, account, given, above, change, yes=yes)
+        return await _print_change(name, account, given, above, change, yes=yes)
 
     typer.echo(lineage.run_on(apply))
 
@@ -394,7 +394,7 @@ def remove_key(*, name: str = NAME, key_id: str = KEY_ID, lineage: ActOnLineage)
     typer.echo(f"the key {key_id} of {name} is removed")
 
 
-async def _changed(
+async def _print_change(
     whose: str,
     account: Account,
     given: PacedBudget,
@@ -448,7 +448,7 @@ def _exact(account: Account) -> dict[str, object]:
     }
 
 
-def _called(name: str, display: str) -> str:
+def _shown_name(name: str, display: str) -> str:
     return f"{name} ({display})" if display else name
 
 

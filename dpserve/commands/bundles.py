@@ -89,11 +89,11 @@ def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
 def print_certificate(console: Console, certificate: Certified) -> None:
     """Print a certificate for its owner: its own figures, what every certificate has, and what holding it costs."""
     own = (
-        _of_teachers(certificate)
+        _teachers_rows(certificate)
         if isinstance(certificate, TeachersCertificate)
-        else _of_release(certificate)
+        else _release_rows(certificate)
         if isinstance(certificate, ReleaseCertificate)
-        else _of_head(certificate)
+        else _head_rows(certificate)
     )
     table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
     for what, value in (
@@ -124,7 +124,7 @@ def print_claims(console: Console, certificate: UnprovenCertificate) -> None:
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
         ("network", f"{' - '.join(map(str, topology.widths))}, {certificate.activation}, {topology.weights:,} weights"),
-        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
+        ("classes", f"{len(certificate.classes)}: " + _shorten(", ".join(certificate.classes))),
         ("objective", f"{certificate.objective}, alpha = {certificate.alpha:g}"),
         ("L2 regulariser", f"{certificate.l2_regulariser:g}"),
         ("records (private)", f"{certificate.records:,}"),
@@ -156,22 +156,22 @@ def _unit(unit: str | None) -> list[tuple[str, str]]:
     return [("privacy unit", f"all records with one value of {unit!r}: a person with many rows is one")]
 
 
-def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
+def _head_rows(certificate: Certificate) -> list[tuple[str, str]]:
     return [
         ("objective", certificate.objective),
         *_features(certificate),
-        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
+        ("classes", f"{len(certificate.classes)}: " + _shorten(", ".join(certificate.classes))),
         ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
         ("Lambda", f"{certificate.strong_convexity:g}"),
         *_choice(certificate),
         ("tolerance tau", f"{certificate.tolerance:g}"),
         ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
         ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
-        *_convexified(certificate.convexified),
+        *_convexified_rows(certificate.convexified),
     ]
 
 
-def _convexified(told: Convexified | None) -> list[tuple[str, str]]:
+def _convexified_rows(told: Convexified | None) -> list[tuple[str, str]]:
     if told is None:
         return []
     return [
@@ -185,14 +185,14 @@ def _convexified(told: Convexified | None) -> list[tuple[str, str]]:
     ]
 
 
-def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
+def _release_rows(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
     common = set(ReleaseCertificate.model_fields)
     own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
     return [
         ("pay-once model", certificate.release),
         *_features(certificate),
         *_choice(certificate),
-        *_convexified(getattr(certificate, "convexified", None)),
+        *_convexified_rows(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes))),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -219,7 +219,7 @@ def _choice(certificate: ProvenCertificate) -> list[tuple[str, str]]:
     return [("chosen on the records", f"from {candidates}, for rho = {to_rho(choice.cost.picorho):g} besides")]
 
 
-def _of_teachers(certificate: TeachersCertificate) -> list[tuple[str, str]]:
+def _teachers_rows(certificate: TeachersCertificate) -> list[tuple[str, str]]:
     layers = " -> ".join(map(str, certificate.widths))
     return [
         ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
@@ -237,15 +237,15 @@ def _features(certificate: Certificate | ReleaseCertificate) -> list[tuple[str, 
     if isinstance(feature_map, Encoder):
         figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
     if each := [f"{column.name} ({column.kind})" for column in feature_map.columns]:
-        figures.append(("columns, declared public", f"{len(each)}: " + _shortened(", ".join(each))))
+        figures.append(("columns, declared public", f"{len(each)}: " + _shorten(", ".join(each))))
     if isinstance(feature_map, Bins) and feature_map.crosses:
         names = [column.name for column in feature_map.columns] or certificate.feature_names
         crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)
-        figures.append(("crosses, declared public", _shortened(crosses)))
+        figures.append(("crosses, declared public", _shorten(crosses)))
     return figures
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 

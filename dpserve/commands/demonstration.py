@@ -57,7 +57,7 @@ def demo(
                     service.process.wait()
             else:
                 _ask(console, service, key, digits)
-                _be_refused(console, service, second_key, digits)
+                _show_refusal(console, service, second_key, digits)
 
 
 def _train(console: Console, digits: Digits, folder: Path) -> Path:
@@ -90,7 +90,7 @@ def _ask(console: Console, service: StartedService, key: str, digits: Digits) ->
     _print_analyses(console, asyncio.run(_account(service)))
 
 
-def _be_refused(console: Console, service: StartedService, key: str, digits: Digits) -> None:
+def _show_refusal(console: Console, service: StartedService, key: str, digits: Digits) -> None:
     """Ask for a client whose budget does not pay for the model."""
     from dpserve.client import BudgetExhausted, Client
 
