@@ -219,16 +219,14 @@ class _Curve:
 
 def _check(noise_multiplier: float, sampling_rate: float, steps: int) -> None:
     domains.require_between("the noise multiplier", noise_multiplier, 0.25, 1e6)
-    if not 1e-6 <= sampling_rate <= 1:
-        raise ValueError(f"the sampling rate must lie between 1e-6 and 1, not be {sampling_rate}")
+    domains.require_within("the sampling rate", sampling_rate, 1e-6, 1)
     if _LARGEST_RATE < sampling_rate < 1:
         # Losses of a record's absence end at ln(1 - q), near which an edge would be computed too roughly.
         raise ValueError(
             f"the sampling rate must be at most {_LARGEST_RATE:g}, or 1, at which every record joins every step, not "
             f"{sampling_rate}: take 1"
         )
-    if not 1 <= steps <= MOST_STEPS:
-        raise ValueError(f"the number of steps must lie between 1 and {MOST_STEPS}, not be {steps}")
+    domains.require_within("the number of steps", steps, 1, MOST_STEPS)
 
 
 def _too_little_noise(noise_multiplier: float, sampling_rate: float, steps: int) -> ValueError:

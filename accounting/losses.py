@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from accounting import picorho
+from accounting import domains, picorho
 
 
 @dataclass(frozen=True)
@@ -372,8 +372,7 @@ def composition_of(releases: Mapping[Cost, int]) -> Composition:
     """
     losses: Composition = Counter()
     for cost, count in releases.items():
-        if not 0 <= count <= MOST_RELEASES:
-            raise ValueError(f"a number of releases must lie between 0 and {MOST_RELEASES:g}, not be {count}")
+        domains.require_up_to("a number of releases", count, MOST_RELEASES)
         for loss in cost.losses:
             losses[loss.claim if isinstance(loss, ClaimedLoss) else loss] += count
     return +losses

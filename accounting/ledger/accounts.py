@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from accounting.budgets import Budget
 from accounting.ledger import wire
 from accounting.ledger.api_keys import ApiKey, KeyScope
 from accounting.ledger.errors import (
+    ActRefusal,
     ActRefused,
     ClientRevoked,
     KeyExpired,
@@ -229,7 +230,8 @@ class Accounts:
             with reading(lineage):
                 number, time = int(known) + 1, now.decode()
             if self._after is not None and int(known) != self._after:
-                raise ActRefused("something else was done since this was prepared: look at the accounts again")
+                text = "something else was done since this was prepared: look at the accounts again"
+                raise ActRefused("act-between", text)
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
             act = words | {"known": "none" if self._dry else known.decode(), "hash": binary(hash_)}
@@ -720,16 +722,16 @@ class Accounts:
             return [read_receipt(lineage, entry, numbers) for entry in entries]
 
 
-_REFUSED = {
-    b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
+_REFUSALS: Mapping[ActRefusal, str] = {
+    "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
-    b"has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
+    "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
     "group know together is what the group has paid for; add the client under another name",
-    b"key-in-use": "this API key is another client's",
-    b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
-    b"too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
+    "key-in-use": "this API key is another client's",
+    "too-many-keys": "the client has the most API keys that are allowed: remove one first",
+    "too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
     "count in another currency: what it accepts, and so what its figures mean, is chosen before the first release",
-    b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
+    "coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
 
@@ -746,7 +748,8 @@ def _check_delta(account: Account, budget: Budget) -> None:
     try:
         replace(budget, limit=max(budget.limit, charged))
     except ValueError as error:
-        raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
+        text = f"the account was charged within a larger budget, and keeps its bound: {error}"
+        raise ActRefused("delta", text) from error
 
 
 def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
@@ -760,8 +763,9 @@ def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> N
             raise UnknownKey
         case b"revoked":
             raise ClientRevoked(keys.name)
-    if status in _REFUSED:
-        raise ActRefused(_REFUSED[status])
+    if status.decode() in _REFUSALS:
+        reason = cast(ActRefusal, status.decode())
+        raise ActRefused(reason, _REFUSALS[reason])
 
 
 def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:

@@ -6,6 +6,7 @@ whoever gets it must give no answer. Every message is one line that can be shown
 """
 
 from datetime import date
+from typing import Literal
 
 from accounting.budgets import Scope as Scope
 from accounting.currency import RHO, Currency
@@ -129,8 +130,18 @@ class ScopeMissing(LedgerRefusal):
         super().__init__(f"this {what} lacks the scope {needed!r}")
 
 
+ActRefusal = Literal[
+    "exists", "has-asked", "key-in-use", "too-many-keys", "too-late", "coins", "delta", "more-than-above", "act-between"
+]
+
+
 class ActRefused(LedgerRefusal):
-    """The change that the owner asks for is impossible. The one line says why."""
+    """The change that the owner asks for is impossible. `reason` says why in a word, `text` in a line."""
+
+    def __init__(self, reason: ActRefusal, text: str) -> None:
+        """Keep the word, and show the line."""
+        self.reason = reason
+        super().__init__(text)
 
 
 class WouldBeDone(Exception):

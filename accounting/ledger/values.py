@@ -448,6 +448,7 @@ def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
         currency = account.budget.currency
         if currency is budget.currency and budget.limit > account.budget.limit:
             raise ActRefused(
+                "more-than-above",
                 f"{name} would get {currency.words(budget.limit)}, and {of}, which pays for every answer too, has "
-                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first"
+                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
             )

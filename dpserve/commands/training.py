@@ -90,7 +90,7 @@ def next_step(
     try:
         has_budget, others = asyncio.run(_budgets(certificate))
     except CannotServe as refusal:
-        return f"Its records' lineage has a budget already, which does not pay for this one. {_capital(str(refusal))}"
+        return f"The lineage's budget does not pay for this model. {_capital(str(refusal))}"
     except (LedgerError, OSError, ValueError, WrongOption) as error:
         return (
             f"Next: {serve} {opening}\nThe ledger could not be asked whether the lineage has a budget already; if it "

@@ -170,7 +170,9 @@ class _Budgeted(OwnerAct):
         check_within(name, budget, above)
         _, clients, groups = await ledger.snapshot(self.lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
-            raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
+            raise ActRefused(
+                "exists", f"the lineage has a client or group {name!r} already, and a name is not given again"
+            )
         return budget
 
 
@@ -286,7 +288,9 @@ class SetGroup(_OfClient):
         if self.group:
             check_within(self.client, account.budget, [await ledger.group(self.lineage, self.group)])
         if account.releases:
-            raise ActRefused(f"{self.client} has asked already, and stays where it is: add it under another name")
+            raise ActRefused(
+                "has-asked", f"{self.client} has asked already, and stays where it is: add it under another name"
+            )
         words = (
             f"{self.client} belongs to {self.group or 'no group'}. What the members of a group know together, the "
             "group has paid for: so only a client that has asked nothing moves."

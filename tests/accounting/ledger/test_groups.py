@@ -123,7 +123,7 @@ async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Led
     await ledger.charge(asking(lineage, "eve", "1"))  # whose group this service knew otherwise
     assert await _spent(ledger, lineage) == (1, 0, 1)
     for group in ("others", ""):
-        with pytest.raises(ActRefused, match="stays there"):
+        with pytest.raises(ActRefused, check=lambda error: error.reason == "has-asked"):
             await ledger.set_group(lineage, "eve", group)
     with pytest.raises(UnknownGroup):
         await ledger.set_group(lineage, "ann", "nobody's")
@@ -132,7 +132,7 @@ async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Led
     await ledger.set_group(lineage, "ann", "others")
     await ledger.charge(asking(lineage, "ann", "2"))
     assert await _spent(ledger, lineage) == (1, 1, 2)
-    with pytest.raises(ActRefused, match="already has a client or group of this name"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "exists"):
         await ledger.add_group(lineage, "team", releases(1), time=0.0)
     assert (await verify(ledger, lineage)).findings == ()
 
