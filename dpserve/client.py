@@ -254,8 +254,6 @@ class Client(_Questions):
     nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
     """
 
-    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for, in place of __sklearn_tags__
-
     _transport = httpx.Client
 
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
