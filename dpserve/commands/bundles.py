@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
 from accounting.losses import Cost
 from accounting.picorho import to_rho
@@ -463,7 +464,7 @@ async def _charge_both(
             except BudgetExhausted as refused:  # somebody else was charged meanwhile
                 raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
             for receipt in charge.receipts:
-                spent[receipt.model] += receipt.total
+                spent[receipt.model] += receipt.total_in(RHO, receipt.releases)
     return [
         f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
         for wish, what in ((model, "the model"), (evaluated, "the evaluation"))

@@ -176,21 +176,6 @@ class FileOptions(RowOptions):
             unit=unit,
         )
 
-    def read_for(
-        self,
-        certificate: ModelCertificate,
-        source: str,
-        flag: str,
-        class_names: str | None,
-        unit: str | None = None,
-    ) -> Records:
-        """Read rows by the declaration of a model, as `read_like`."""
-        feature_map = certificate.feature_map
-        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
-        return self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
-        )
-
     def read_held_out(
         self,
         certificate: ModelCertificate,
@@ -212,7 +197,11 @@ class FileOptions(RowOptions):
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
                 raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
             return digits.held_out_rows, digits.held_out_labels, None
-        records = self.read_for(certificate, source, flag, class_names, unit)
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        records = self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
+        )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
 
@@ -234,8 +223,8 @@ def check_public(rows: Records, source: str) -> None:
             )
             keys = f", {each.units:,} of its keys or units" * bool(each.units)
             raise TrainingError(
-                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them is not covered "
-                f"by any budget. Put rows that are public into a file of their own{by_names}"
+                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them is not "
+                f"covered by any budget. Put rows that are public into a file of their own{by_names}"
             )
         typer.echo(
             f"Warning: perhaps {said}{columns}. Chance can explain that many, which are then other people's. "

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.conversions import gaussian_delta
 from accounting.gaussian_envelope import DELTA, least_mu
+from tests.accounting.curves import gaussian_delta
 from tests.seeded import Seeded
 from training.releases.dpsgd.descent import Descent, descend
 from training.releases.dpsgd.network import Floats, Network
