@@ -27,6 +27,7 @@ from accounting.ledger.errors import (
     UnknownClient,
     UnknownGroup,
     UnknownKey,
+    UnknownKeyId,
     UnknownLineage,
     UnsafeStore,
     WouldBeDone,
