@@ -47,9 +47,9 @@ from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLim
 from service.errors import Refusal, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
-from training.feature_maps import Encoder
-from training.releases.certificate import ReleaseCertificate, Tier
-from training.releases.model import ReleasedModel, TieredModel
+from training.features.maps import Encoder
+from training.pay_once.certificate import ReleaseCertificate, Tier
+from training.pay_once.model import ReleasedModel, TieredModel
 
 SECONDS_HELD = 0.5
 """How long what the ledger said of a client is good for."""
