@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from accounting.arrays import Floats
 from accounting.ledger import Charge, ChargeRequest, Ledger
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import row_price
@@ -26,7 +27,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import InvalidRows, Refusal, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
 from training.exact.questions import noise_of
 from training.features.maps import FeatureMap

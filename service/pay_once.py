@@ -28,6 +28,7 @@ import numpy as np
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
+from accounting.arrays import Floats
 from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     Charge,
@@ -45,7 +46,7 @@ from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
 from service.errors import Refusal, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier

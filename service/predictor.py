@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.currency import RHO, Currency
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
@@ -49,7 +50,6 @@ OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
-Floats = NDArray[np.float64]
 Value = str | float | bool | None
 Clock = Callable[[], float]
 

@@ -36,7 +36,7 @@ GENESIS = bytes(32)
 _LONGEST_TEXT = 255
 _MICROSECONDS = 1_000_000
 
-Words = list[str | bytes | int]
+EntryFields = list[str | bytes | int]
 
 
 def digest(purpose: str, *parts: Any) -> bytes:
@@ -344,8 +344,8 @@ def _read(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numb
     return fields
 
 
-def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Words:
-    words: Words = []
+def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> EntryFields:
+    words: EntryFields = []
     for name in names:
         value = getattr(entry, name)
         if name in numbers:
@@ -360,7 +360,7 @@ def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receip
     return Receipt(lineage=lineage, sequence=sequence, number=number, **_read(Receipt, entry[1], numbers))
 
 
-def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, Words]:
+def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFields]:
     """Return a receipt's id in the stream, and its fields and values as `write_receipts` (charge.lua) writes them."""
     names = [name for name in _FIELDS[Receipt] if name not in ("lineage", "sequence", "number")]
     return f"{receipt.sequence}-{receipt.number}", _write(receipt, names, numbers)
@@ -371,7 +371,7 @@ def read_act(entry: Sequence[Any]) -> Act:
     return Act(sequence=int(entry[0].split(b"-")[0]), **_read(Act, entry[1], {}))
 
 
-def entry_of_act(act: Act) -> tuple[str, Words]:
+def entry_of_act(act: Act) -> tuple[str, EntryFields]:
     """Return an act's id in the stream, and its fields and values as `write_act` (owner.lua) writes them."""
     return f"{act.sequence}-0", _write(act, [name for name in _FIELDS[Act] if name != "sequence"], {})
 

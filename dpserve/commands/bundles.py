@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
 from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
@@ -23,7 +24,7 @@ from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.options import ChargedLedger
-from dpserve.commands.tables import FileOptions, Integers
+from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
@@ -35,7 +36,7 @@ from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, P
 from training.export.files import FORMS, exported
 from training.features.maps import Bins, Encoder
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
-from training.inputs.records import Floats, Units
+from training.inputs.records import Units
 from training.kinds.loading import load_model
 from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
 from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate

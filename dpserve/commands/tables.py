@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
@@ -22,11 +22,9 @@ from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
 from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.npz_file import read_npz
-from training.inputs.records import Floats, Records
+from training.inputs.records import Records
 from training.inputs.schema import Schema, read_schema, schema_of
 from training.inputs.schema import draft as drafted
-
-Integers = NDArray[np.int64]
 
 READING = "Reading rows"
 LOCAL = "local"

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import is_unproven
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
@@ -29,7 +30,7 @@ from service.http.schemas import (
     ReceiptOut,
 )
 from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
-from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
+from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""

@@ -40,12 +40,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from accounting.arrays import Floats, Mask
 from training.errors import DataError
 from training.fields import Several
 from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
