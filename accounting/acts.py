@@ -145,9 +145,12 @@ class OwnerAct(BaseModel, ABC):
     name: ClassVar[str]
     about: ClassVar[tuple[Scope, ...]] = ("client",)
 
-    @abstractmethod
     async def plan(self, ledger: Ledger, lineage: str) -> Plan:
         """Return what the act means and how it is done. Raises ValueError and what the ledger raises."""
+        return await self._plan(ledger, lineage)
+
+    @abstractmethod
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan: ...
 
 
 class _OfClient(OwnerAct):
@@ -199,8 +202,7 @@ class AddClient(_OfClient, _Opening, _Keyed):
         Field(description="A lineage where the client has keys: they work here, too, and no new one is made."),
     ] = None
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         budget = await self.opened(ledger, lineage, self.client, self.group)
         after = _unused(budget, "client", self.group)
         if self.keys_of is None:
@@ -233,8 +235,7 @@ class AddGroup(_Opening):
     group: Annotated[Name, Names("group"), Field(description="The group's name.")]
     display: Display = ""
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         budget = await self.opened(ledger, lineage, self.group)
         add = partial(ledger.add_group, lineage, self.group, budget, display=self.display)
         words = f"The group {self.group} is opened: what all its members together may learn."
@@ -251,8 +252,7 @@ class SetBudget(BudgetTerms, OwnerAct):
         str, Names("group"), Field(description="The group's name, if it is a group's; with neither, the lineage's.")
     ] = ""
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         if self.client and self.group:
             raise ValueError("name a client, or a group, or neither for the lineage")
         account: Account
@@ -302,8 +302,7 @@ class Rename(_OfClient):
     name = "rename"
     display: Annotated[str, Field(description="What lists call the client from now on; empty for nothing.")]
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         await ledger.client(lineage, self.client)
         done = f"{self.client} " + (f"is called {self.display}" if self.display else "has no other name")
         return Plan(f"{done}; its id stays.", done, partial(ledger.rename, lineage, self.client, self.display))
@@ -315,8 +314,7 @@ class SetGroup(_OfClient):
     name = "set-group"
     group: Annotated[str, Names("group"), Field(description="The group; empty for none.")]
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         account = await ledger.client(lineage, self.client)
         if self.group:
             check_within(self.client, account.budget, [await ledger.group(lineage, self.group)])
@@ -335,8 +333,7 @@ class Revoke(_OfClient):
 
     name = "revoke"
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         # The account is not read: the right ends also where it is damaged.
         words = (
             f"{self.client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
@@ -350,8 +347,7 @@ class AddKey(_OfClient, _Keyed):
 
     name = "add-key"
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         await ledger.client(lineage, self.client)
         secret, key = self.new_key()
         words = f"{self.client} gets a further API key, shown once; those that it has stay valid."
@@ -372,8 +368,7 @@ class RotateKey(_OfClient, _Keyed):
         Field(ge=0, le=365 * _DAY, description="How long what is replaced stays valid; not at all by default."),
     ] = 0
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         account = await ledger.client(lineage, self.client)
         former = None if self.key is None else _named(account, self.key)
         secret, new = self.new_key(SCOPES if former is None else former.scopes)
@@ -394,8 +389,7 @@ class RemoveKey(_OfClient):
     name = "remove-key"
     key: Annotated[str, Field(description="The key's id, as it stands in the client's list of keys.")]
 
-    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
-        """Return what the act means and how it is done."""
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         key = _named(await ledger.client(lineage, self.client), self.key)
         words = f"The API key {key.id} of {self.client} is refused at once; its others stay valid."
         remove = partial(ledger.remove_key, lineage, self.client, key.digest)
