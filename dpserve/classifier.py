@@ -53,6 +53,7 @@ from dpserve.trainer import train
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
+from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError
 from training.inputs import preprocessing
@@ -61,7 +62,6 @@ from training.inputs.records import Records
 from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
 from training.kinds.loading import load_model
 from training.kinds.published.bundle import UnprovenCertificate
-from training.kinds.registry import Certified
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
@@ -522,7 +522,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
-    async def _charged(self, written: Certified) -> int:
+    async def _charged(self, written: ProvenCertificate) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
         if not isinstance(written, ReleaseCertificate):
             return 0
@@ -540,7 +540,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = None if self.ledger is None else str(self.ledger)
         return open_ledger(given, self.ledger_replicas, journals=journals_folder())
 
-    def _take(self, folder: Path, certificate: Certified, charged: int) -> None:
+    def _take(self, folder: Path, certificate: ProvenCertificate, charged: int) -> None:
         """Take a bundle as what was fitted."""
         model = load_model(folder)
         self.certificate_ = certificate

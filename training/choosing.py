@@ -12,7 +12,6 @@ Right answers and not clipped log losses, which chose no better in seven compari
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,8 +30,8 @@ from training.inputs.records import Records, Units
 from training.inputs.sums import check_count
 from training.kinds import registry as kinds
 from training.kinds.head.choice import ONE_IN, keyed
+from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import KINDS, PAY_ONCE, Job
 from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
@@ -57,7 +56,7 @@ def choose_release(
     share = check(kind, job.options, option, values)
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
-    options = {**job.options, "price": f"rho:{Decimal(share).scaleb(-12):f}"}
+    options = {**job.options, "price": share}
     if "records_declared" in options:
         options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
     with TemporaryDirectory(prefix="dpserve-") as folder:
@@ -89,7 +88,8 @@ def choose_release(
 
 def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
     """Return what each candidate may cost, in picorho. Raises WrongOption."""
-    choosable = KINDS[kind].choosable if kind in PAY_ONCE else ()
+    chosen = kinds.kind_named(kind)
+    choosable = chosen.choosable if chosen.answers == "once" else ()
     if option not in choosable:
         names = ", ".join(name.replace("_", "-") for name in choosable)
         raise WrongOption("choose", f"chooses for {kind} among values of {names or 'no option'}, not of {option}")
@@ -98,7 +98,8 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
     if "step_noise" in options or "tier" in options:
         name = "tier" if "tier" in options else "step_noise"
         raise WrongOption(name, "does not go with --choose: candidates share --price equally")
-    kinds.check(kind, {**options, option: None})
+    for value in values.values():
+        kinds.check(kind, {**options, option: value})
     if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in options:

@@ -11,11 +11,16 @@ class TrainingError(Exception):
 class WrongOption(TrainingError):
     """An option does not go with the others, or does not take its value."""
 
-    def __init__(self, option: str, why: str) -> None:
-        """option: its name in Python, `records_declared`; the command line writes `--records-declared`."""
+    def __init__(self, option: str, why: str, *, value: object = None, remedy: str | None = None) -> None:
+        """option: its name in Python, `records_declared`; the command line writes `--records-declared`.
+
+        value: what was given. remedy: what would do.
+        """
         super().__init__(f"--{option.replace('_', '-')} {why}")
         self.option = option
         self.why = why
+        self.value = value
+        self.remedy = remedy
 
 
 class DataError(TrainingError):

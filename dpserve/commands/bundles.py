@@ -38,7 +38,6 @@ from training.inputs.records import Floats, Units
 from training.kinds.loading import load_model
 from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
 from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
-from training.kinds.registry import Certified
 from training.kinds.teachers.certificate import TeachersCertificate
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, TieredModel
@@ -68,7 +67,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
-def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
+def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | None:
     """Return the evaluation that lies with a bundle, if one does. Raises BundleError for what is none of the model."""
     path = bundle / EVALUATION_FILE
     content = read_evaluation(bundle, certificate)
@@ -86,14 +85,14 @@ def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
     return found
 
 
-def print_certificate(console: Console, certificate: Certified) -> None:
+def print_certificate(console: Console, certificate: ProvenCertificate) -> None:
     """Print a certificate for its owner: its own figures, what every certificate has, and what holding it costs."""
     own = (
         _of_teachers(certificate)
         if isinstance(certificate, TeachersCertificate)
         else _of_release(certificate)
         if isinstance(certificate, ReleaseCertificate)
-        else _of_head(certificate)
+        else _of_head(cast(Certificate, certificate))
     )
     table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
     for what, value in (

@@ -20,7 +20,8 @@ from service.errors import CannotServe
 from service.listener import bind
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
-from training.kinds.registry import Job, train
+from training.kinds.kind import Job
+from training.kinds.registry import train
 from training.planning import rules
 
 EPSILON = 3.0

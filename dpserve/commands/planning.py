@@ -33,7 +33,8 @@ from training.inputs.declared import parse_classes
 from training.inputs.records import Records
 from training.inputs.schema import Schema, declaration_of
 from training.kinds.head.bundle import load_bundle
-from training.kinds.registry import PAY_ONCE, tier_prices
+from training.kinds.registry import release_names
+from training.kinds.shared_options import tier_prices
 from training.planning import rules
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
@@ -399,7 +400,7 @@ def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[s
     option = found.chosen
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
     words += [f"--image-shape {image}"] if image else []
-    words += [f"--release {option.release}"] if option.release in PAY_ONCE else []
+    words += [f"--release {option.release}"] if option.release in release_names() else []
     for name, value in made.items():
         words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
     if option.features == "fourier":

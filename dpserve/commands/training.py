@@ -17,9 +17,9 @@ from dpserve.trainer import train as train_model
 from dpserve.trainer import trained_once
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
+from training.bundles.certificate import ProvenCertificate
 from training.errors import WrongOption, extra
 from training.kinds.published.bundle import save_published
-from training.kinds.registry import Certified
 from training.pay_once.certificate import ReleaseCertificate
 
 
@@ -78,7 +78,7 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
 
 
 def next_step(
-    out: Path, certificate: Certified, opening: str, price: str | None = None, warning: str | None = None
+    out: Path, certificate: ProvenCertificate, opening: str, price: str | None = None, warning: str | None = None
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
@@ -109,7 +109,7 @@ def next_step(
     return f"Next: {serve} {opening}"
 
 
-async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
+async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
     """Return whether the lineage has an account, and which others have one.
 
     Raises CannotServe where the lineage's cannot pay for a release.

@@ -22,8 +22,8 @@ from training.errors import BundleError, TrainingError
 from training.inputs.digits import load_digits
 from training.inputs.records import Records, Units
 from training.inputs.sums import of_rows
+from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import Job
 from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 
 KEY = bytes(32)

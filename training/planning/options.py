@@ -144,13 +144,13 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         from training.fitting.network import Network
-        from training.kinds.dpsgd.choices import by_rule
+        from training.kinds.dpsgd.choices import by_rule, steps_for
         from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         case, whole = trial.case, trial.whole
         chosen = trial.heads.feature_map(features)
         network = Network((chosen.dimension, *hidden, case.classes))
-        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **rules.steps(chosen))
+        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **steps_for(chosen))
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(chosen)

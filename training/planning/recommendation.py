@@ -26,6 +26,7 @@ from training.fitting.network import Network
 from training.inputs.records import Declaration, Records
 from training.inputs.sums import check_count
 from training.kinds.class_sums import model as class_sums
+from training.kinds.dpsgd.choices import STEPS_ON_IMAGES
 from training.planning import rules
 from training.planning.answers import NO_BETTER
 from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
@@ -115,7 +116,7 @@ class Recommendation:
         if self.chosen.release in ("class-sums", "dpsgd"):
             made["records_declared"] = n
             if kind == "images" and self.chosen.release == "dpsgd":
-                made["steps"] = rules.STEPS_ON_IMAGES
+                made["steps"] = STEPS_ON_IMAGES
         return made
 
 

@@ -24,9 +24,6 @@ RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
 alike on the training part of MNIST."""
 
-STEPS_ON_IMAGES = 200
-"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
-
 _LOGIT_NOISE = 0.25
 
 
@@ -48,11 +45,6 @@ def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind 
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
     return "table" if isinstance(feature_map("identity", declaration), Bins) else None
-
-
-def steps(chosen: FeatureMap) -> dict[str, int]:
-    """Return how many steps DP-SGD takes on these features, where that is not as many as it takes by itself."""
-    return {"steps": STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
 
 
 def feature_map(

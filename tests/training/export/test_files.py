@@ -41,7 +41,7 @@ from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train
 from training.kinds.loading import load_model
 from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
-from training.kinds.registry import PAY_ONCE
+from training.kinds.registry import release_names
 from training.kinds.teachers.bundle import Teachers
 from training.kinds.teachers.networks import Schedule
 from training.kinds.teachers.train import TeachersRecipe, train_teachers
@@ -531,6 +531,6 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
 
 def test_every_kind_of_release_has_a_form():
     """A kind that `classifier_of` does not know would be refused, and here it fails."""
-    assert set(PAY_ONCE) == {model_of(kind, "identity", 3).certificate.release for kind in KINDS}
+    assert set(release_names()) == {model_of(kind, "identity", 3).certificate.release for kind in KINDS}
     for kind in KINDS:
         classifier.classifier_of(model_of(kind, "identity", 3), tiers_of(model_of(kind, "identity", 3))[0])

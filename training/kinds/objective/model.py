@@ -34,6 +34,7 @@ from training.fitting.solver import Progress, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows, check_count
 from training.kinds.objective.bound import perturbation_bound
+from training.kinds.objective.kind import NO_UNITS
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
@@ -41,17 +42,8 @@ from training.pay_once.model import rounded
 
 Floats = NDArray[np.float64]
 
-DEFAULT_TOLERANCE = 1e-4
-"""Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
-
 CURVATURE_PER_NOISE = 5.0
 """Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""
-
-NO_UNITS = (
-    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
-    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. Train "
-    "weights, class-sums, dpsgd or teachers with --unit, or a head"
-)
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
