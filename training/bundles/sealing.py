@@ -196,12 +196,19 @@ def _sealed_in(model: bytes) -> str | None:
     return sealed
 
 
+DEFAULT_KIND = "head"
+"""The kind of a certificate that names none."""
+
+UNPROVEN_KIND = "published"
+"""The kind of a certificate whose status is unproven."""
+
+
 class _Kind(msgspec.Struct):
     """What a certificate says of its kind. The rest is passed over, and nothing is made of it."""
 
     format_version: int | float | str | None = None
     status: _Word = ""
-    release: _Word = "head"
+    release: _Word = DEFAULT_KIND
 
 
 def _check_counts(path: Path, text: bytes, objects: int = MOST_OBJECTS, values: int = MOST_VALUES) -> None:
@@ -324,5 +331,5 @@ def kind_of(folder: Path) -> str:
         _check_counts(path, text)
         found = msgspec.json.decode(text, type=_Kind)
     except (OSError, BundleError, msgspec.DecodeError, RecursionError):
-        return "head"
-    return "published" if found.status == "unproven" else found.release
+        return DEFAULT_KIND
+    return UNPROVEN_KIND if found.status == "unproven" else found.release
