@@ -17,6 +17,7 @@ from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption
+from training.features import rules
 from training.features.encoder import OnnxEncoder, Singles
 from training.features.hog import Shape
 from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
@@ -29,7 +30,6 @@ from training.inputs.schema import Schema
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.head.recipe import DEFAULT_TOLERANCE
 from training.kinds.registry import option_fields, release_names
-from training.planning import rules
 
 _Part = TypeVar("_Part")
 

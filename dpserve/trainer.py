@@ -24,6 +24,7 @@ from mechanisms.mechanism import Price
 from mechanisms.randomness import SystemRandomness
 from training.bundles.certificate import CONVEXIFIED_NO_UNITS, ProvenCertificate
 from training.errors import TrainingError, WrongOption
+from training.features import rules
 from training.features.maps import Fourier, Hog
 from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
 from training.inputs.records import Records
@@ -33,7 +34,6 @@ from training.kinds.kind import Job
 from training.kinds.options import fields_of
 from training.kinds.shared_options import RECORDS, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
-from training.planning import rules
 
 _ROWS_IN_A_PART = 256
 

@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from mechanisms.mechanism import Mechanism
 from training.bundles.certificate import LambdaChoice
 from training.errors import NotExportable
 from training.features.maps import FeatureMap
-from training.inputs.records import Records
 from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.options import OptionField, Options, fields_of
+from training.kinds.planned import Plan, PlannedOption
 from training.pay_once.classifier import Classifier
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration, Records
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
 """What a kind may be unable to do.
@@ -51,7 +54,7 @@ class Job:
     choice: how Lambda was chosen, where it was by results on the records.
     """
 
-    records: Records
+    records: "Records"
     name: str
     lineage: str
     feature_map: FeatureMap
@@ -82,7 +85,8 @@ class Kind(ABC):
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
     what the budget pays for. asked_by: the option whose value asks for this kind, "release" for one that is asked for
     by its name, None for the one that is trained where nothing is asked for. beside_budget: options that an owner may
-    set while the planner sets the others. lacks: what it cannot do, each with why, and what to do instead.
+    set while the planner sets the others. centred_images: whether its images are centred, as suits noise on each
+    answer. lacks: what it cannot do, each with why, and what to do instead.
     """
 
     name: ClassVar[str]
@@ -92,6 +96,7 @@ class Kind(ABC):
     asked_by: ClassVar[str | None] = "release"
     titled: ClassVar[str] = "certificate of"
     beside_budget: ClassVar[tuple[str, ...]] = ()
+    centred_images: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Ability, str]] = {}
 
     @property
@@ -121,6 +126,22 @@ class Kind(ABC):
 
         Raises BundleError saying what is missing, damaged or different.
         """
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """The options that the planner may recommend, the simplest first; none for a kind that is not planned."""
+        return ()
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the options that train what is planned, by name: what the planner sets in the owner's place."""
+        planned = ({"price": plan.share} if self.answers == "once" else {}) | {"records_declared": plan.n}
+        return dict(option.settings) | {name: value for name, value in planned.items() if name in self.fields}
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise ValueError or TrainingError where an option cannot be had for n records at a price in picorho."""
+        del option, n, whole, declaration, feature_map  # a kind without limits of its own can always be had
 
     def figures(self, certificate: Any) -> Figures:
         """Return what its certificate says, in words: what each figure is, and its value."""

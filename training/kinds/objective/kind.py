@@ -1,5 +1,6 @@
 """Objective perturbation: a head that minimises its objective plus noise, released once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from mechanisms.randomness import SystemRandomness
 from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
+from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
 from training.pay_once.classifier import Classifier, calibrated_layer
 from training.pay_once.model import rounded
@@ -52,6 +54,13 @@ class ObjectiveKind(PayOnceKind):
                 job.records, job.name, job.feature_map, choices, tolerance, job.lineage, words, report
             )
         return objective.save_perturbed(job.out, model)
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.objective.planned import PLANNED
+
+        return PLANNED
 
     def load(self, folder: Path, device: str | None) -> "PerturbedHead":
         """Read and verify a perturbed head."""
