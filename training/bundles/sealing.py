@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from accounting.messages import OptionName
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
 from training.regular_files import read_regular, sha256_of
@@ -81,7 +82,9 @@ class SealedCertificate(BaseModel):
         """Open these files. device, and what is raised: as for `load_sealed`."""
         del folder
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
 
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
@@ -108,7 +111,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises BundleError if it exists already.
     """
     if folder.exists():
-        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
+        raise BundleError(
+            f"{folder} exists already; a bundle is never overwritten, so name a new one with " + OptionName("out")
+        )
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
+from accounting.messages import OptionName
 from training.errors import NotExportable
 from training.features.maps import HeadFeatureMap
 from training.inputs.columns import Columns, TextColumn
@@ -95,11 +96,15 @@ def classifier_of(model: AnyModel, tier: str | None = None) -> Classifier:
         raise NotExportable(
             f"{model.certificate.name} is not private: whoever had its weights would learn more of the records than "
             "was ever paid for. Serve it with 'dpserve serve', or train a pay-once model, which may be taken away: "
-            "'dpserve train --release class-sums', objective, dpsgd or weights"
+            "class-sums, objective, dpsgd or weights"
         )
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
-        raise NotExportable(f"{model.certificate.name} has several tiers; say which, with --tier: {', '.join(names)}")
+        raise NotExportable(
+            f"{model.certificate.name} has several tiers; say which, with "
+            + OptionName("tier")
+            + f": {', '.join(names)}"
+        )
     if tier is not None and tier not in names:
         raise NotExportable(f"there is no tier {tier!r}; this model has {', '.join(map(repr, names))}")
     chosen = tier or names[0]

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from accounting.messages import OptionName
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
@@ -200,7 +201,9 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave "
+            + OptionName("lam")
+            + " "
             "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from accounting.messages import OptionName
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import ModelCertificate
@@ -115,12 +116,12 @@ class UnprovenCertificate(ModelCertificate):
                 f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
                 "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
                 "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
-                "does with --mechanism published --accept-unproven"
+                "does with " + OptionName("mechanism") + " published " + OptionName("accept_unproven")
             )
         if not accept_unproven:
             raise NoCertificate(
                 f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
-                "Say --accept-unproven to serve it all the same"
+                "Say " + OptionName("accept_unproven") + " to serve it all the same"
             )
 
 
