@@ -50,7 +50,7 @@ Tensors = dict[str, NDArray[np.generic]]
 
 
 class SealedCertificate(BaseModel):
-    """What a certificate needs to be sealed into the weights that it speaks of."""
+    """The fields that seal a certificate into the weights that it describes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -202,7 +202,7 @@ def _sealed_in(model: bytes) -> str | None:
 
 
 class _Kind(msgspec.Struct):
-    """What a certificate says of its kind. The rest is passed over, and nothing is made of it."""
+    """The kind that a certificate names. All other fields are ignored."""
 
     format_version: int | float | str | None = None
     status: _Word = ""

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 LARGEST_BATCH = 64
-"""How many rows the model computes at a time when it answers."""
+"""Number of rows that the model computes at a time when it answers."""
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _CUDA_OPTIONS = {"cudnn_conv_algo_search": "DEFAULT", "use_tf32": "0"}
@@ -37,7 +37,7 @@ _PIXEL_RANGES = {
     "Normalized_0_1": (0.0, 1.0),
     "Normalized_1_1": (-1.0, 1.0),
 }
-"""What ONNX's standard metadata `Image.NominalPixelRange` can say."""
+"""Values that ONNX's standard metadata `Image.NominalPixelRange` can have."""
 
 
 @dataclass(frozen=True)

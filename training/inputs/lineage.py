@@ -67,9 +67,9 @@ _DIGEST = np.dtype(f"S{_DIGEST_BYTES}")
 _OF_UNIT = b"dpserve: a unit of records\0"
 _SUFFIX = ".digests"
 _NOTE = ".note"
-"""Of the digests of a training that goes on."""
+"""Suffix of the digests of a training that goes on."""
 _UNIT = ".unit"
-"""Of the name of the column of units that a training has, hidden beside its note."""
+"""Suffix of a hidden file beside a training's note: the name of its column of units."""
 _SETTLED = f".lineage{_UNIT}"
 """The name of the column of units that the lineage's models have; not there where they protect records."""
 
@@ -103,12 +103,12 @@ class Known(NamedTuple):
 
     @property
     def repeated(self) -> int:
-        """How many records have the encoded columns of another one among them."""
+        """Number of records that have the encoded columns of another one among them."""
         return max(_repeated(self.features[kind]) for kind in UNLABELLED)
 
 
 class Shared(NamedTuple):
-    """How many are in another lineage: records as they are, units or keys, and records by their encoded columns.
+    """Counts of what is in another lineage: records as they are, units or keys, and records by their encoded columns.
 
     labelled: of the latter those whose class is the same, too. by_chance: how many can be equal by chance, at most.
     Where both sides have names of one kind, features counts none: see `KnownRecords.equal_rows_with_other_names`.

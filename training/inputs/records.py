@@ -30,7 +30,7 @@ class NoRecords(DataError):
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is public about the records: feature names, bounds of each feature, and the class names.
+    """The public facts about records: feature names, bounds of each feature, and class names.
 
     lower, upper: d numbers each, in the features' own units, lower < upper. classes: at least two names.
     """
@@ -40,7 +40,7 @@ class Declaration:
     upper: tuple[float, ...]
     classes: tuple[str, ...]
     columns: Columns = ()
-    """What the features encode, where they are no columns themselves: see `training.inputs.columns`."""
+    """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""
@@ -54,13 +54,13 @@ class Declaration:
 
     @property
     def features(self) -> int:
-        """How many features a record has."""
+        """Number of features of a record."""
         return len(self.feature_names)
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
+    """The privacy unit of each record, where neighbouring data sets differ by all records of one unit.
 
     column: its name, public. of: (n,), for each record the index of its unit. names: 16 bytes of each unit (u, 16), the
     same wherever it is named.
@@ -93,7 +93,7 @@ class Digests(Sequence[bytes]):
         self._octets = octets
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of digests."""
         return len(self._octets)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -128,12 +128,12 @@ class Records:
     source: Sequence[bytes]
     units: Units | None = None
     files: tuple[int, ...] | None = None
-    """How many records each file has that they were read from; None for one."""
+    """Number of records in each file that they were read from; None for one file."""
     ids: NDArray[np.uint8] | None = None
     """16 bytes of each record's key (n, 16), if it has one: its own, or its person's."""
 
     def __len__(self) -> int:
-        """How many records there are: private."""
+        """Number of records: private."""
         return len(self.y)
 
     @property
@@ -143,7 +143,7 @@ class Records:
 
     @property
     def weights(self) -> Floats | None:
-        """What each record counts (n,), or None for 1 each."""
+        """The weight of each record (n,), or None for 1 each."""
         return None if self.units is None else self.units.weights()
 
     def feature_digests(self) -> NDArray[np.uint64]:
@@ -153,7 +153,7 @@ class Records:
 
     @cached_property
     def sums(self) -> Sums:
-        """What training sees of them."""
+        """The sums over the records, which are all that training sees."""
         return of_rows(self.X, self.y, self.weights, None if self.units is None else self.units.of, self.files)
 
 

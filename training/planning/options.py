@@ -28,7 +28,7 @@ QUERIES = (10, 100, 1_000, 10_000)
 
 Pays = Literal["each answer", "once"]
 Qualities = dict[str, Quality | None]
-"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+"""Qualities by number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
 
 
 def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
-    """What answers are worth where the budget pays for `count` answers, by noise of its own on each row asked."""
+    """Return the quality of answers where the budget pays for `count`, with noise of its own on each row asked."""
     try:
         mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
         mechanism.prepare(trial.case.classes)

@@ -39,7 +39,7 @@ MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
 
 SEEDS = 3
-"""Of a simulation."""
+"""Number of seeds of a simulation."""
 
 _LEAST_ROWS = 50
 _HELD_OUT = 5
@@ -92,7 +92,7 @@ class Recommendation:
 
     @property
     def chosen(self) -> Option:
-        """How it is made."""
+        """The chosen option."""
         return OPTIONS[self.option]
 
     def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:

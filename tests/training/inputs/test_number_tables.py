@@ -126,7 +126,7 @@ def test_values_are_given_the_names_of_classes(tmp_path):
 
 
 def test_a_number_among_named_classes_is_told_how_to_get_a_name(tmp_path):
-    with pytest.raises(DataError, match=r"'1' is not one of no, yes\. --classes VALUE=NAME"):
+    with pytest.raises(DataError, match=r"'1' is not one of no, yes\. `classes`"):
         read(tmp_path, GOOD.replace("yes", "1"))
 
 

@@ -1,4 +1,4 @@
-"""From private records to a model trained by DP-SGD."""
+"""Training by DP-SGD on private records."""
 
 import math
 from collections.abc import Callable

@@ -71,11 +71,11 @@ class ObjectiveCertificate(ReleaseCertificate):
     noise: float = Field(gt=0, allow_inf_nan=False)
     """sigma: the standard deviation of every value of B."""
     output_mu: float = Field(gt=0, allow_inf_nan=False)
-    """What the noise on the weights costs, given the exact minimum."""
+    """The cost of the noise on the weights, given the exact minimum."""
     output_sensitivity: float
-    """How far apart, given the exact minimum, the weights that the solver returns can be."""
+    """Largest distance, given the exact minimum, of two weights that the solver returns."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration costs, given the weights: mu-GDP; 0 where there is none."""
+    """The cost of the calibration, given the weights: mu-GDP; 0 where there is none."""
 
     def derived_cost(self) -> Cost:
         """Return the cost of the exact minimum and, given that, of where the solver stopped.
@@ -147,7 +147,7 @@ class PerturbedHead:
 
     @functools.cached_property
     def _movement(self) -> float:
-        """How far the weights move for each unit of noise: see `answers`."""
+        """Distance by which the weights move for each unit of noise: see `answers`."""
         certificate = self.certificate
         output = certificate.output()
         stopped = (certificate.tolerance + certificate.perturbing().rounding) / certificate.strong_convexity

@@ -43,11 +43,11 @@ OBJECTIONS = (
 
 
 class NoCertificate(TrainingError):
-    """What was asked for needs a proof that this network does not have."""
+    """The objection to a request that needs a proof: this network has none."""
 
 
 class ScaledInputs(BaseModel):
-    """How a row becomes the network's input: clipped to the declared bounds and scaled to [0, 1]."""
+    """The map from a row to the network's input: clipped to the declared bounds and scaled to [0, 1]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +66,7 @@ class ScaledInputs(BaseModel):
 
 
 class UnprovenCertificate(ModelCertificate):
-    """What the published method claims for one trained network."""
+    """The published method's claims for one trained network."""
 
     CLAIMED: ClassVar[frozenset[str]] = frozenset(
         {"claimed_lipschitz", "claimed_weight_sensitivity", "claimed_neuron_sensitivity"}
