@@ -61,13 +61,11 @@ def choose_release(
     if "records_declared" in options:
         options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
     with TemporaryDirectory(prefix="dpserve-") as folder:
-        models = []
+        models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
             out = Path(folder) / str(place)
             kinds.train(kind, replace(job, records=training, options=options | {option: value}, out=out))
-            model = load_model(out)
-            assert isinstance(model, ReleasedModel)
-            models.append(model)
+            models.append(load_model(out))
         costs = [Cost.parse(model.certificate.cost) for model in models]
         scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
         among = ChosenAmong(
@@ -101,12 +99,12 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption(
             name, "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
         )
-    for value in values.values():
-        kinds.check(kind, {**options, option: value})
     if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in options:
         raise WrongOption("price", "is needed: what all candidates cost together")
+    for value in values.values():
+        kinds.check(kind, {**options, option: value})
     share = whole_picorho(options["price"]) // len(values)
     if share < LEAST_PRICE:
         raise WrongOption(

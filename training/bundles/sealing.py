@@ -201,12 +201,19 @@ def _sealed_in(model: bytes) -> str | None:
     return sealed
 
 
+DEFAULT_KIND = "head"
+"""The kind of a certificate that names none."""
+
+UNPROVEN_KIND = "published"
+"""The kind of a certificate whose status is unproven."""
+
+
 class _Kind(msgspec.Struct):
     """The kind that a certificate names. All other fields are ignored."""
 
     format_version: int | float | str | None = None
     status: _Word = ""
-    release: _Word = "head"
+    release: _Word = DEFAULT_KIND
 
 
 def _check_counts(path: Path, text: bytes, objects: int = MOST_OBJECTS, values: int = MOST_VALUES) -> None:
@@ -329,5 +336,5 @@ def kind_of(folder: Path) -> str:
         _check_counts(path, text)
         found = msgspec.json.decode(text, type=_Kind)
     except (OSError, BundleError, msgspec.DecodeError, RecursionError):
-        return "head"
-    return "published" if found.status == "unproven" else found.release
+        return DEFAULT_KIND
+    return UNPROVEN_KIND if found.status == "unproven" else found.release

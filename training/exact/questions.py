@@ -13,7 +13,10 @@ Floats = NDArray[np.float64]
 
 
 class MeteredModel(Protocol):
-    """A model whose answers are paid for one by one: a certified head, teachers, or a published network."""
+    """A model whose answers are paid for one by one.
+
+    One whose features take their time, as an encoder's do, says so by a property `on_encoder` besides.
+    """
 
     @property
     def certificate(self) -> Any:

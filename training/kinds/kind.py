@@ -6,16 +6,20 @@ classes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from mechanisms.mechanism import Mechanism
 from training.bundles.certificate import LambdaChoice
+from training.errors import NotExportable
 from training.features.maps import FeatureMap
 from training.inputs.records import Records
+from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.options import OptionField, Options, fields_of
+from training.pay_once.classifier import Classifier
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
 """What a kind may be unable to do.
@@ -58,13 +62,27 @@ class Job:
     choice: LambdaChoice | None = None
 
 
+NO_FORM = "this kind of model has no form to be taken away in"
+
+NOT_PRIVATE_ITSELF = (
+    "it is not private: whoever had its weights would learn more of the records than was ever paid for. Serve it, or "
+    "train a pay-once model, which may be taken away"
+)
+NO_EVALUATION = (
+    "its answers are paid for one by one, and its exact weights are private: one record that it was trained on could "
+    "change every answer here, which no noise on the counts hides. Train a pay-once model on these records, and "
+    "evaluate that"
+)
+NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer has noise of its own to audit"
+
+
 class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
-    options: its typed options. answers: what the budget pays for. asked_by: the option whose value asks for this kind,
-    "release" for one that is asked for by its name, None for the one that is trained where nothing is asked for.
-    beside_budget: options that an owner may set while the planner sets the others. lacks: what it cannot do, and why,
-    each a sentence that says what to do instead.
+    titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
+    what the budget pays for. asked_by: the option whose value asks for this kind, "release" for one that is asked for
+    by its name, None for the one that is trained where nothing is asked for. beside_budget: options that an owner may
+    set while the planner sets the others. lacks: what it cannot do, each with why, and what to do instead.
     """
 
     name: ClassVar[str]
@@ -72,6 +90,7 @@ class Kind(ABC):
     options: ClassVar[type[Options]]
     answers: ClassVar[Answers]
     asked_by: ClassVar[str | None] = "release"
+    titled: ClassVar[str] = "certificate of"
     beside_budget: ClassVar[tuple[str, ...]] = ()
     lacks: ClassVar[Mapping[Ability, str]] = {}
 
@@ -102,3 +121,39 @@ class Kind(ABC):
 
         Raises BundleError saying what is missing, damaged or different.
         """
+
+    def figures(self, certificate: Any) -> Figures:
+        """Return what its certificate says, in words: what each figure is, and its value."""
+        return pay_once_figures(certificate)
+
+    def claims(self, certificate: Any) -> Sequence[tuple[str, str, str]]:  # noqa: ARG002 - most kinds claim nothing
+        """Return what is claimed without a proof: what it is, its value, and where it is claimed. Nothing for most."""
+        return ()
+
+    def check_mechanism(self, model: Any, mechanism: Mechanism, *, accept_unproven: bool) -> None:
+        """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
+        del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
+
+    def classifier(self, model: Any, tier: str) -> Classifier:  # noqa: ARG002 - a kind with an export looks
+        """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
+        raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
+
+
+class MeteredKind(Kind):
+    """A kind each of whose answers gets noise and is paid for: its models are `training.exact.questions.MeteredModel`s.
+
+    Its exact weights are private, so that nothing of them leaves, and nothing is told of them.
+    """
+
+    answers = "metered"
+    lacks: ClassVar[Mapping[Ability, str]] = {"export": NOT_PRIVATE_ITSELF, "evaluation": NO_EVALUATION}
+
+
+class PayOnceKind(Kind):
+    """A kind that is private itself and paid for once: its models are `training.pay_once.model.ReleasedModel`s.
+
+    Its certificate extends `training.pay_once.certificate.ReleaseCertificate`, with the kind's name as `release`.
+    """
+
+    answers = "once"
+    lacks: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from training.bundles.certificate import ProvenCertificate
+from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.errors import TrainingError, WrongOption
 from training.kinds.kind import Job, Kind
 from training.kinds.options import OptionField
+from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel
 
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
@@ -54,6 +56,21 @@ def kind_named(name: str) -> Kind:
     if name not in all_kinds():
         raise TrainingError(f"this version knows no kind of model {name!r}; it knows {', '.join(all_kinds())}")
     return all_kinds()[name]
+
+
+def kind_of(subject: Any) -> Kind:
+    """Return the kind of a model, or of a certificate. Raises TrainingError for one that nothing here knows."""
+    return kind_named(getattr(subject, "certificate", subject).kind_name)
+
+
+def pay_once(model: Any) -> ReleasedModel | None:
+    """Return the model if it was paid for once; None for one each of whose answers is paid for."""
+    return cast(ReleasedModel, model) if kind_of(model).answers == "once" else None
+
+
+def release_certificate(certificate: ModelCertificate) -> ReleaseCertificate | None:
+    """Return the certificate if its model was paid for once; None for one each of whose answers is paid for."""
+    return cast(ReleaseCertificate, certificate) if kind_of(certificate).answers == "once" else None
 
 
 def default_kind() -> Kind:
@@ -97,7 +114,7 @@ def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in kind.fields:
             others = " or ".join(each.name for each in takers(name))
-            raise WrongOption(name, f"goes with {others}", value=value, remedy=f"train {others}")
+            raise WrongOption(name, f"goes with {others}", value=value)
 
 
 def train(kind: str | None, job: Job) -> ProvenCertificate:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import Job, Kind
+from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
 from training.kinds.shared_options import PRICE, RECORDS
+from training.pay_once.classifier import Classifier, calibrated_layer
 
 if TYPE_CHECKING:
     from training.kinds.class_sums.model import ClassSums, ClassSumsCertificate
@@ -21,13 +22,12 @@ class ClassSumsOptions(Options):
     records_declared: Annotated[int | None, RECORDS] = None
 
 
-class ClassSumsKind(Kind):
+class ClassSumsKind(PayOnceKind):
     """Noisy class sums."""
 
     name = "class-sums"
     sentence = "noisy sums of the records of each class, good for few records"
     options = ClassSumsOptions
-    answers = "once"
 
     def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
         """Release the sums and save the model."""
@@ -45,6 +45,11 @@ class ClassSumsKind(Kind):
         from training.kinds.class_sums.model import load_class_sums
 
         return load_class_sums(folder, device)
+
+    def classifier(self, model: "ClassSums", tier: str) -> Classifier:
+        """Return the calibrated head around the released centre."""
+        head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
+        return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
 
 
 KIND = ClassSumsKind()

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import Job, Kind
+from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Declared, Options
 from training.kinds.shared_options import PRICE, RECORDS, Activation, widths
+from training.pay_once.classifier import Classifier
 
 if TYPE_CHECKING:
     from training.kinds.dpsgd.certificate import DpSgdCertificate
@@ -50,13 +51,12 @@ class DpSgdOptions(Options):
     gradient_clip: Annotated[float | None, _CLIP] = None
 
 
-class DpSgdKind(Kind):
+class DpSgdKind(PayOnceKind):
     """DP-SGD."""
 
     name = "dpsgd"
     sentence = "a linear model or a network, trained by noisy steps"
     options = DpSgdOptions
-    answers = "once"
     beside_budget = ("hidden",)
 
     def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
@@ -91,6 +91,13 @@ class DpSgdKind(Kind):
         from training.kinds.dpsgd.model import load_dpsgd
 
         return load_dpsgd(folder, device)
+
+    def classifier(self, model: "DpSgdModel", tier: str) -> Classifier:
+        """Return the calibrated layers around the released centre."""
+        certificate, mu = model.certificate, model.certificate.calibration_mu
+        (weights, biases), *others = model.layers
+        layers = ((weights * certificate.input_norm, biases), *others)
+        return Classifier(certificate, tier, model.tensors, layers, mu, certificate.activation, model.centre)
 
 
 KIND = DpSgdKind()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
 from training.errors import TrainingError, WrongOption
 from training.fitting.sensitivity import Convexity
+from training.kinds.figures import Figures, choice_figures, convexified_figures, features_figures, shortened
 from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from training.kinds.kind import Ability, Job, Kind
+from training.kinds.kind import Ability, Job, MeteredKind
 from training.kinds.options import Declared, Options
 from training.kinds.shared_options import LAMBDA, TOLERANCE
 
@@ -54,7 +55,7 @@ class HeadOptions(Options):
             if self.objective == "sum" and value is not None:
                 raise WrongOption(name, "goes with the convexified objective", value=value)
             if self.objective != "sum" and value is None:
-                raise WrongOption(name, f"is needed: {declared.needed_text}", remedy=declared.needed_text)
+                raise WrongOption(name, "is needed", remedy=declared.needed_text)
         _ = self.convexity
 
     @property
@@ -73,13 +74,12 @@ def recipe_for(job: Job, options: HeadOptions) -> Recipe:
     return Recipe(job.name, job.feature_map, options.lam, options.tolerance, job.choice, options.convexity)
 
 
-class HeadKind(Kind):
+class HeadKind(MeteredKind):
     """The kind that is trained where no other is asked for."""
 
     name = "head"
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = HeadOptions
-    answers = "metered"
     asked_by = None
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
@@ -101,6 +101,21 @@ class HeadKind(Kind):
         from training.kinds.head.bundle import load_bundle
 
         return load_bundle(folder, device)
+
+    def figures(self, certificate: Certificate) -> Figures:
+        """Return the objective, the features, and the sensitivity with all that it follows from."""
+        return [
+            ("objective", certificate.objective),
+            *features_figures(certificate),
+            ("classes", f"{len(certificate.classes)}: " + shortened(", ".join(certificate.classes))),
+            ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
+            ("Lambda", f"{certificate.strong_convexity:g}"),
+            *choice_figures(certificate),
+            ("tolerance tau", f"{certificate.tolerance:g}"),
+            ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
+            ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
+            *convexified_figures(certificate.convexified),
+        ]
 
 
 def convexified_lack(ability: Ability, given: Mapping[str, Any]) -> str | None:

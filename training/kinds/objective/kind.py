@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import Job, Kind
+from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
+from training.pay_once.classifier import Classifier, calibrated_layer
+from training.pay_once.model import rounded
 
 if TYPE_CHECKING:
     from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
@@ -31,14 +33,13 @@ class ObjectiveOptions(Options):
     tolerance: Annotated[float, TOLERANCE] = DEFAULT_TOLERANCE
 
 
-class ObjectiveKind(Kind):
+class ObjectiveKind(PayOnceKind):
     """Objective perturbation."""
 
     name = "objective"
     sentence = "a linear model that minimises its objective plus noise"
     options = ObjectiveOptions
-    answers = "once"
-    lacks = {"units": NO_UNITS}  # noqa: RUF012 - a constant of the class
+    lacks = {**PayOnceKind.lacks, "units": NO_UNITS}  # noqa: RUF012 - a constant of the class
 
     def train(self, job: Job, options: ObjectiveOptions) -> "ObjectiveCertificate":
         """Minimise the perturbed objective and save the head."""
@@ -57,6 +58,11 @@ class ObjectiveKind(Kind):
         from training.kinds.objective.model import load_perturbed
 
         return load_perturbed(folder, device)
+
+    def classifier(self, model: "PerturbedHead", tier: str) -> Classifier:
+        """Return the calibrated head."""
+        head = calibrated_layer(rounded(model.weights), model.calibration)
+        return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
 
 
 KIND = ObjectiveKind()

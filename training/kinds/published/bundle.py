@@ -18,6 +18,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import ModelCertificate
 from training.bundles.sealing import (
+    UNPROVEN_KIND,
     checked_tensors,
     layer_shapes,
     layer_tensors,
@@ -91,6 +92,11 @@ class UnprovenCertificate(ModelCertificate):
     claimed_neuron_sensitivity: float
     """Corollary 1: Delta z, which the noise is scaled to."""
     objections: Several[str] = OBJECTIONS
+
+    @property
+    def kind_name(self) -> str:
+        """The kind, which no field names."""
+        return UNPROVEN_KIND
 
     @property
     def topology(self) -> Topology:

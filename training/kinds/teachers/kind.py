@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from training.errors import TrainingError
 from training.inputs.lineage import owner_key
-from training.kinds.kind import Job, Kind
+from training.kinds.figures import Figures
+from training.kinds.kind import Job, MeteredKind
 from training.kinds.options import Declared, Options
 from training.kinds.shared_options import Activation, widths
 
@@ -29,16 +30,17 @@ class TeachersOptions(Options):
     learning_rate: Annotated[float, Declared("The learning rate.", above=0)] = 0.003
 
 
-class TeachersKind(Kind):
+class TeachersKind(MeteredKind):
     """Teachers."""
 
     name = "teachers"
     sentence = "networks on disjoint parts of the records, each of whose mean answers gets noise and is paid for"
     options = TeachersOptions
-    answers = "metered"
     asked_by = "teachers"
     beside_budget = ("teachers",)
     lacks = {  # noqa: RUF012 - a constant of the class
+        **MeteredKind.lacks,
+        "audit": "the search for the strongest row is proved for the features of a head",
         "ray": "teachers are trained on one machine: their parts are found by a hash of each record",
         "encoder": "teachers take the values, scaled by their bounds, and no encoder's features",
     }
@@ -70,6 +72,16 @@ class TeachersKind(Kind):
         from training.kinds.teachers.bundle import load_teachers
 
         return load_teachers(folder, device)
+
+    def figures(self, certificate: "TeachersCertificate") -> Figures:
+        """Return what the teachers are, and how far one record moves their mean."""
+        layers = " -> ".join(map(str, certificate.widths))
+        return [
+            ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
+            ("each of them", f"{layers}, {certificate.activation}"),
+            ("what each says", certificate.rule),
+            ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
+        ]
 
 
 KIND = TeachersKind()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mechanisms.randomness import SystemRandomness
 from training.errors import WrongOption
 from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
-from training.kinds.kind import Ability, Job, Kind
+from training.kinds.kind import Ability, Job, PayOnceKind
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, PRICE_FORM, TIERS
+from training.pay_once.classifier import Classifier, calibrated_layer
 
 if TYPE_CHECKING:
     from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
@@ -28,7 +29,7 @@ class WeightsOptions(HeadOptions):
         super().__post_init__()
         if (self.price is None) == (self.tier is None):
             remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
-            raise WrongOption("price", f"is needed: {remedy}", value=self.price, remedy=remedy)
+            raise WrongOption("price", "is needed", value=self.price, remedy=remedy)
 
     @property
     def tiers(self) -> dict[str, int]:
@@ -36,13 +37,12 @@ class WeightsOptions(HeadOptions):
         return {"full": self.price} if self.price is not None else dict(self.tier or {})
 
 
-class WeightsKind(Kind):
+class WeightsKind(PayOnceKind):
     """Released weights."""
 
     name = "weights"
     sentence = "a head's weights with noise drawn once, if asked for in several precisions"
     options = WeightsOptions
-    answers = "once"
     beside_budget = ("tier",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
@@ -64,6 +64,12 @@ class WeightsKind(Kind):
         from training.kinds.weights.model import load_weights
 
         return load_weights(folder, device)
+
+    def classifier(self, model: "ReleasedWeights", tier: str) -> Classifier:
+        """Return the calibrated head of one precision."""
+        mu = model.certificate.precisions[model.level].calibration_mu
+        head = calibrated_layer(model.weights, model.calibration)
+        return Classifier(model.certificate, tier, model.tensors, (head,), mu)
 
 
 KIND = WeightsKind()
