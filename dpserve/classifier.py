@@ -43,6 +43,7 @@ from sklearn.utils.validation import check_is_fitted
 from accounting import ledger as accounts
 from accounting.budgets import Budget
 from accounting.losses import Cost
+from accounting.messages import message_of
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
@@ -50,6 +51,7 @@ from dpserve.commands.tables import FileOptions
 from dpserve.frames import names_of, rows_for
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import train
+from dpserve.wording import as_parameter
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
@@ -228,7 +230,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if before := _steps_before(self):
             _warn(
                 f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
-                f"is exact, and no budget covers it. {_in_pythons_words(preprocessing.ADVICE)}"
+                f"is exact, and no budget covers it. {preprocessing.ADVICE.worded(as_parameter)}"
             )
         if getattr(self, "_is_clone", False) and self.release is not None:
             _warn(
@@ -722,7 +724,7 @@ def _in_python() -> Iterator[None]:
     try:
         yield
     except (TrainingError, CannotServe) as error:
-        raise ValueError(_in_pythons_words(str(error))) from error
+        raise ValueError(_in_pythons_words(message_of(error).worded(as_parameter))) from error
 
 
 def _in_pythons_words(text: str) -> str:

@@ -436,12 +436,12 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
 
 def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
     if settings.admin_port is not None:
-        return bind(settings.admin_host, settings.admin_port, "admin-port")
+        return bind(settings.admin_host, settings.admin_port, "admin_port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(settings.admin_host, following, "admin-port")
+        return bind(settings.admin_host, following, "admin_port")
     except CannotServe:
-        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
+        return bind(settings.admin_host, 0, "admin_port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -468,7 +468,7 @@ def _grpc() -> "type[GrpcPort]":
 
 def take_grpc_port(settings: ServeSettings) -> socket.socket | None:
     """Return what holds the port for gRPC, if there is to be one. Raises CannotServe if it is taken."""
-    return None if settings.grpc_port is None else bind(settings.host, settings.grpc_port, "grpc-port")
+    return None if settings.grpc_port is None else bind(settings.host, settings.grpc_port, "grpc_port")
 
 
 def _reserved(host: str, port: int) -> socket.socket:

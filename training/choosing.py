@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from accounting import picorho
 from accounting.losses import Cost
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
@@ -95,7 +96,9 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption(option, "is what is chosen: leave it out")
     if "step_noise" in options or "tier" in options:
         name = "tier" if "tier" in options else "step_noise"
-        raise WrongOption(name, "does not go with --choose: candidates share --price equally")
+        raise WrongOption(
+            name, "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
+        )
     if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in options:

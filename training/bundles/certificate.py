@@ -37,7 +37,7 @@ UNIFORM_BITS = (
     "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
     "taken for uniform bits."
 )
-"""What every draw rests on."""
+"""Assumptions of every draw."""
 
 PSEUDORANDOM_NOISE = (
     "The noise of an answer is a function of the question under the noise key, which lies with the weights and which "
@@ -46,13 +46,13 @@ PSEUDORANDOM_NOISE = (
     "release. Logits are the same numbers whenever they are computed: sums of products of whole numbers are exact in "
     "double precision below 2^53.",
 )
-"""What every answer to a question rests on."""
+"""Assumptions of every answer to a question."""
 
 FLOATING_POINT = (
     "Floating-point arithmetic follows IEEE 754, and what libraries compute with it (products of matrices, "
     "exponentials, logarithms, cosines) is accurate to the few units in the last place that the proofs count."
 )
-"""What every bound on rounding rests on."""
+"""Assumption of every bound on rounding."""
 
 ONE_RECORD = (
     "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
@@ -81,7 +81,7 @@ NO_OTHER_FIGURE = (
 OTHER_ASSUMPTIONS = (
     "the assumptions are not those that this version's proof makes: another version wrote the bundle, or it was altered"
 )
-"""What is wrong with a certificate whose assumptions differ."""
+"""The objection to a certificate whose assumptions differ."""
 
 ONE_MORE_OR_FEWER: Literal["add or remove one record"] = "add or remove one record"
 UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
@@ -112,14 +112,14 @@ ENCODER_ASSUMPTIONS = (
     "round to another phi that is another question, with noise of its own and charged as one; a model that is paid for "
     "once gives another answer to it, computed from what was released.",
 )
-"""What a model on an encoder rests on in addition."""
+"""Further assumptions of a model on an encoder."""
 
 WORD_VECTOR_ASSUMPTIONS = (
     "The word vectors that texts are encoded with, whose `sha256` a column names, were made without the private "
     "records: nobody trained, tuned or chose them on these records or by results on them. What the public text that "
     "they were made from says about a person who is also in the private records is not covered.",
 )
-"""What a model rests on in addition whose texts are encoded with word vectors."""
+"""Further assumptions of a model whose texts are encoded with word vectors."""
 
 
 CHOICE_ASSUMPTION = (
@@ -127,21 +127,21 @@ CHOICE_ASSUMPTION = (
     "beside what the model costs, and the lineage paid for it before its noise was drawn. Its candidates, its price "
     "and about how many records there are were chosen without looking at the records."
 )
-"""What a model rests on in addition whose Lambda was chosen so, in place of what is said of Lambda above."""
+"""Assumption of a model whose Lambda was chosen so, in place of the one on Lambda above."""
 
 UNIT_ASSUMPTION = (
     "Neighbouring data sets differ by the addition or removal of all records of one unit, which the column of units "
     "names. A person whose records have several names there is protected for each of them, and for all together only "
     "by the composition of their number."
 )
-"""What stands in place of the first assumption where records are weighted by units."""
+"""The first assumption, where records are weighted by units."""
 
 
 CONVEXIFIED_ASSUMPTION = (
     "Alpha and n_min, the least number of records, were chosen without looking at the private records. Training "
     "refuses fewer than n_min records: that there are no fewer is told to whoever sees that a model is served."
 )
-"""What a model on the convexified objective rests on in addition."""
+"""Further assumptions of a model on the convexified objective."""
 
 CONVEXIFIED_NO_UNITS = "the convexified objective is proved for one record more or fewer, and not for units of several"
 
@@ -158,7 +158,7 @@ HeadObjective = Literal[
 
 
 class Declared(Protocol):
-    """What is public about the records that a model was trained on (`training.inputs.records.Declaration`)."""
+    """The public facts about a model's training records (`training.inputs.records.Declaration`)."""
 
     @property
     def feature_names(self) -> Sequence[str]:
@@ -170,10 +170,10 @@ class Declared(Protocol):
 
 
 class ModelCertificate(SealedCertificate):
-    """What every certificate says of its model. A subclass adds numbers, and derives those that follow from others."""
+    """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
 
     PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
-    """What is not shown to clients."""
+    """The fields that are not shown to clients."""
 
     format_version: int = 2
     """Loading refuses every other (`training.bundles.sealing`)."""
@@ -269,9 +269,9 @@ class LambdaChoice(BaseModel):
     lams: Several[float] = Field(min_length=2)
     """The candidates."""
     most: int = Field(ge=1)
-    """How many validating records counted at most, and what sums of losses were divided by."""
+    """Largest number of validating records that counted; sums of losses were divided by it."""
     mu: float = Field(gt=0, allow_inf_nan=False)
-    """What it cost, beside the model's own price: mu-GDP."""
+    """Its cost, beside the model's own price: mu-GDP."""
     losses: Several[float]
     """Each candidate's noisy sum of clipped log losses, over `most`."""
 
@@ -293,7 +293,7 @@ class LambdaChoice(BaseModel):
 
 
 class Convexified(BaseModel):
-    """What a certificate says of the convexified objective (`training.fitting.sensitivity.convexified_sensitivity`)."""
+    """The convexified objective's part of a certificate (`training.fitting.sensitivity.convexified_sensitivity`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -356,7 +356,7 @@ class ProvenCertificate(ModelCertificate):
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
     choice: LambdaChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """How Lambda was chosen by results on the private records, if it was."""
+    """The choice of Lambda by results on the private records, if there was one."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -410,7 +410,7 @@ class Certificate(ProvenCertificate):
     assumptions: Several[str] = ASSUMPTIONS
     objective: HeadObjective = SUM_OF_LOSSES
     convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
-    """What the convexified objective costs, where it is that."""
+    """The price of the convexified objective, where it is that."""
     feature_map: HeadFeatureMap
     feature_norm_bound: float
     """R, with ||phi(x)||_2 <= R for every x."""

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from accounting.messages import OptionName
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
 from training.regular_files import read_regular, sha256_of
@@ -49,7 +50,7 @@ Tensors = dict[str, NDArray[np.generic]]
 
 
 class SealedCertificate(BaseModel):
-    """What a certificate needs to be sealed into the weights that it speaks of."""
+    """The fields that seal a certificate into the weights that it describes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +82,9 @@ class SealedCertificate(BaseModel):
         """Open these files. device, and what is raised: as for `load_sealed`."""
         del folder
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
 
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
@@ -108,7 +111,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises BundleError if it exists already.
     """
     if folder.exists():
-        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
+        raise BundleError(
+            f"{folder} exists already; a bundle is never overwritten, so name a new one with " + OptionName("out")
+        )
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)
@@ -204,7 +209,7 @@ UNPROVEN_KIND = "published"
 
 
 class _Kind(msgspec.Struct):
-    """What a certificate says of its kind. The rest is passed over, and nothing is made of it."""
+    """The kind that a certificate names. All other fields are ignored."""
 
     format_version: int | float | str | None = None
     status: _Word = ""

@@ -19,7 +19,7 @@ Layers = tuple[tuple[Floats, Floats], ...]
 Activation = Literal["tanh", "sigmoid", "relu"]
 
 STEP = 2.0**-18
-"""Of inputs, weights, biases and activations."""
+"""The grid step of inputs, weights, biases and activations."""
 
 _LARGEST_RELU = 16.0
 _LARGEST_SUM = 2.0**17

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MOST_CLASSES = 2048
-"""Whose probabilities have exact sums."""
+"""Largest number of classes whose probabilities have exact sums."""
 
 _ROW_BITS = 26
 """A row is at most 2^26 steps of its grid long."""

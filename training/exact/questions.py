@@ -1,4 +1,4 @@
-"""What a model is asked, as its noise and a ledger see it."""
+"""Questions: a model's inputs as its noise and a ledger see them."""
 
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ class MeteredModel(Protocol):
 
     @property
     def noise_key(self) -> NoiseKey:
-        """What the noise of its answers follows from."""
+        """The key of the noise of its answers."""
         ...
 
     def features(self, X: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from accounting.messages import OptionName
 from training.errors import NotExportable
 from training.kinds.registry import all_kinds, kind_of
 from training.pay_once.classifier import Classifier
@@ -19,7 +20,9 @@ def classifier_of(model: Any, tier: str | None = None) -> Classifier:
         raise NotExportable(f"{name} cannot be taken away: {lack}; of the kinds {others}")
     names = [each.name for each in model.certificate.tiers]
     if tier is None and len(names) > 1:
-        raise NotExportable(f"{name} has several tiers; say which: {', '.join(names)}")
+        raise NotExportable(
+            f"{name} has several tiers; say which, with " + OptionName("tier") + f": {', '.join(names)}"
+        )
     if tier is not None and tier not in names:
         raise NotExportable(f"there is no tier {tier!r}; this model has {', '.join(map(repr, names))}")
     chosen = tier or names[0]

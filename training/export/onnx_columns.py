@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
 ML_DOMAIN, ML_OPSET = "ai.onnx.ml", 3
-"""Of the look-up of texts, which every runtime for classical models has."""
+"""The operator set of the look-up of texts, which every runtime for classical models has."""
 
 _OUTPUTS = ("label", "probabilities")
 _NO_TIME = -(2**63)

@@ -8,7 +8,7 @@ from training.export.onnx_graph import Graph
 from training.features import hog
 
 LARGEST_EXPONENT = 10
-"""What is described is below 2^9: see `hog.described`."""
+"""An exponent above every described value, all of which are below 2^9: see `hog.described`."""
 
 
 def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:

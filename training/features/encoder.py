@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.messages import OptionName
 from training.errors import TrainingError, extra
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 LARGEST_BATCH = 64
-"""How many rows the model computes at a time when it answers."""
+"""Number of rows that the model computes at a time when it answers."""
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _CUDA_OPTIONS = {"cudnn_conv_algo_search": "DEFAULT", "use_tf32": "0"}
@@ -36,7 +37,7 @@ _PIXEL_RANGES = {
     "Normalized_0_1": (0.0, 1.0),
     "Normalized_1_1": (-1.0, 1.0),
 }
-"""What ONNX's standard metadata `Image.NominalPixelRange` can say."""
+"""Values that ONNX's standard metadata `Image.NominalPixelRange` can have."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,11 @@ class OnnxEncoder:
         with extra("onnx", "an encoder"):
             import onnxruntime
         if PROVIDERS[device] not in onnxruntime.get_available_providers():
-            raise TrainingError("ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave --device out")
+            raise TrainingError(
+                "ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave "
+                + OptionName("device")
+                + " out"
+            )
         if device == "cuda":
             onnxruntime.preload_dlls()  # those that the extra brings
         options = onnxruntime.SessionOptions()
@@ -77,7 +82,9 @@ class OnnxEncoder:
         except Exception as error:
             raise TrainingError(f"the encoder is no ONNX model in one file: {_first_line(error)}") from error
         if self._session.get_providers()[0] != PROVIDERS[device]:
-            raise TrainingError("there is no CUDA device that ONNX Runtime can use here; leave --device out")
+            raise TrainingError(
+                "there is no CUDA device that ONNX Runtime can use here; leave " + OptionName("device") + " out"
+            )
         given = self._session.get_inputs()
         if not given or features % len(given):
             raise TrainingError(

@@ -37,7 +37,7 @@ COLOURS = 4
 """Each channel of a colour image has so many levels in the histogram of its colours."""
 _QUARTERS = 4
 COLOUR_SHARE = 0.4
-"""How much colours count beside gradients."""
+"""The weight of colours beside gradients."""
 LEAST_SIDE, MOST_PIXELS = CELL + STRIDE, 2**20
 
 

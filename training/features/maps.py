@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from accounting.messages import OptionName
 from training.errors import BundleError, TrainingError
 from training.features import hog
 from training.features.encoder import OnnxEncoder
@@ -71,7 +72,7 @@ COARSE_BINS = 8
 MOST_CROSSED = 4096
 """Coordinates of all crosses together."""
 KEPT_WEIGHT = math.sqrt(2)
-"""What coordinates without bins are multiplied by: a number is in two bins, and as long."""
+"""The factor of coordinates without bins: a number is in two bins, and as long."""
 
 SHRINK = 1.0 - 2.0**-30
 LENGTH = 2.0**STEP_BITS * SHRINK
@@ -90,7 +91,7 @@ UNIT_ROWS = _CLIP_NORMS[0]
 
 
 class FeatureMap(BaseModel):
-    """What every map has in common; also its part of the certificate."""
+    """The common fields of all maps; also a map's part of the certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -135,13 +136,15 @@ class FeatureMap(BaseModel):
         there, or that is named for a map that is no encoder.
         """
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
         for sha256 in vectors_among(self.columns):
             word_vectors.open_bundled(folder, sha256)
 
     @property
     def dimension(self) -> int:
-        """How many coordinates phi(x) has, the bias among them."""
+        """Number of coordinates of phi(x), the bias among them."""
         return len(self.lower) + 1
 
     def public_tensors(self) -> dict[str, Floats]:
@@ -165,7 +168,7 @@ class FeatureMap(BaseModel):
 
     @property
     def _rows_at_once(self) -> int | None:
-        """How many rows are mapped at once; None for all.
+        """Number of rows mapped at once; None for all.
 
         A block's arrays have about 256 KiB: a processor's cache holds them, and memory for them is not mapped anew.
         """
@@ -254,7 +257,7 @@ class Block:
 
     @property
     def width(self) -> int:
-        """How many coordinates the column has in a cross."""
+        """Number of coordinates of the column in a cross."""
         return len(self.numbers) * COARSE_BINS + len(self.others)
 
     def coarse(self, u: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -445,7 +448,7 @@ class Encoder(FeatureMap):
     model_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the ONNX file."""
     input_range: tuple[float, float] | None = None
-    """What the declared bounds are scaled to for the model; None: rows are given to it as they are, clipped."""
+    """The range that declared bounds are scaled to for the model; None: it gets the rows as they are, clipped."""
     _compute: Callable[[Floats], Singles] | None = PrivateAttr(default=None)
     _source: bytes | Path | None = PrivateAttr(default=None)
     """The model, or the file that it is in."""
@@ -544,7 +547,7 @@ def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats,
 
 _MOST_KEPT = 16
 _kept_bounds: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...], tuple[Floats, Floats, Floats]]] = {}
-"""By the ids of tuples, which are kept with what was made of them, so that no other tuple has their ids meanwhile."""
+"""Arrays by the ids of tuples. The tuples are kept with them, so that no other tuple has their ids meanwhile."""
 
 
 def default_clip_norm(features: int) -> float:

@@ -27,10 +27,10 @@ Labels = NDArray[np.int64]
 Activation = Literal["tanh", "relu"]
 
 MOST_SHARDS = 2**11
-"""Of this many shards, and no more, sums are rounded no further than `SUM_ERROR` says."""
+"""Largest number of shards for which `SUM_ERROR` bounds the rounding."""
 
 SUM_ERROR = 2.0**-16
-"""How far, in units of the clipping norm, rounding may move two neighbours' sums apart."""
+"""Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
 
 _NORM_ERROR = 2.0**-30
 
@@ -62,7 +62,7 @@ class Network:
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
         return sum((width + 1) * following for width, following in pairwise(self.widths))
 
     def layers(self, parameters: Floats) -> list[tuple[Floats, Floats]]:

@@ -1,4 +1,4 @@
-"""How far one record can move the certified head and its answers.
+"""Sensitivity: the distance by which one record can move the certified head and its answers.
 
 Every figure is global: it holds for all pairs of neighbouring data sets on which training succeeds. Neighbouring
 data sets differ by the addition or removal of one record, or of all records of one privacy unit where the training
@@ -93,7 +93,7 @@ class Convexity:
 
 @dataclass(frozen=True)
 class ConvexifiedSensitivity:
-    """What `convexified_sensitivity` returns.
+    """The result of `convexified_sensitivity`.
 
     weights: Delta_W. gradient_norm: rho. largest_norm: r. largest_loss: B. largest_share: s.
     """

@@ -7,7 +7,7 @@ import numpy as np
 from training.inputs.records import Declaration, Floats, Records, check_records
 
 HELD_OUT = 360
-"""How many digits are kept out of training, to be asked about and scored."""
+"""Number of digits kept out of training, to be asked about and scored."""
 
 
 @dataclass(frozen=True, eq=False)

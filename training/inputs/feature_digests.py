@@ -34,7 +34,7 @@ Words = NDArray[np.uint64]
 STEPS = 4096
 """Into how many steps each number's range is rounded."""
 _SHIFTS = (0.5, 0.5 + 0.381966)
-"""Of the grids, in steps. The first has no line at a round share of the range."""
+"""Shifts of the grids, in steps. The first grid has no line at a round share of the range."""
 KINDS = 8
 """Grids, names or places, without the class or with it, in this order."""
 UNLABELLED = (0, 2, 4, 6)
@@ -43,9 +43,9 @@ LABELLED = (1, 3, 5, 7)
 _PRIME = 2**31 - 1
 _LANES = 2
 _COORDINATES = 2**8
-"""How many coordinates are summed as doubles at once: 2^8 2^13 2^31 < 2^53, so every sum is exact."""
+"""Number of coordinates summed as doubles at once: 2^8 2^13 2^31 < 2^53, so every sum is exact."""
 _NUMBERS = 2**20
-"""How many numbers are looked at once."""
+"""Number of values read at once."""
 _MOST_IN_MEMORY = 2**26
 
 

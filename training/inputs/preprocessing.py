@@ -22,6 +22,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.messages import OptionName
 from training.inputs.columns import NumberColumn
 from training.inputs.records import Records
 
@@ -42,7 +43,8 @@ _SHOWN = 6
 ADVICE = (
     "Such a step holds exact figures of the records, which no budget covers, and hides records from the lineages that "
     "have them. Give the columns as they are, with bounds known without the records, by which the model scales them; "
-    "--missing COLUMN=VALUE declares what a missing value counts as."
+    + OptionName("missing", {"COLUMN": "VALUE"})
+    + " declares what a missing value counts as."
 )
 
 
@@ -129,7 +131,7 @@ def _scaled(numbers: Numbers, columns: "Sequence[tuple[int, _Figures]]") -> list
 
 @dataclass
 class _Figures:
-    """What is known about a column's values, those that are not missing, from two passes over the records.
+    """Statistics of a column's values, those that are not missing, from two passes over the records.
 
     centre: how many are not above 0, and not below. near: how many are the mean, up to rounding. squares: the sum of
     their squared distances from the mean.
@@ -145,7 +147,7 @@ class _Figures:
 
     @property
     def rounding(self) -> float:
-        """How far a mean that was computed otherwise may be away."""
+        """Largest distance to a mean that was computed otherwise."""
         return 1e-12 * (self.high - self.low) + _ROUNDING * max(abs(self.low), abs(self.high))
 
     def sign(self, values: Callable[[], Floats]) -> str | None:

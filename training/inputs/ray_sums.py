@@ -39,7 +39,7 @@ class RemoteRecords:
         return self.features.copy()
 
     def __len__(self) -> int:
-        """How many records there are: private."""
+        """Number of records: private."""
         return sum(self.sums.lengths)
 
     @property

@@ -12,6 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.messages import OptionName, Wording, message
 from training.errors import DataError
 from training.inputs.columns import BOOLEANS, Columns
 from training.inputs.feature_digests import feature_digests
@@ -29,7 +30,7 @@ class NoRecords(DataError):
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is public about the records: feature names, bounds of each feature, and the class names.
+    """The public facts about records: feature names, bounds of each feature, and class names.
 
     lower, upper: d numbers each, in the features' own units, lower < upper. classes: at least two names.
     """
@@ -39,7 +40,7 @@ class Declaration:
     upper: tuple[float, ...]
     classes: tuple[str, ...]
     columns: Columns = ()
-    """What the features encode, where they are no columns themselves: see `training.inputs.columns`."""
+    """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""
@@ -49,17 +50,17 @@ class Declaration:
             if not (np.isfinite(low) and np.isfinite(high) and low < high and np.isfinite(high - low)):
                 raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
         if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
-            raise DataError("declare at least two classes, each once, as in --classes no,yes")
+            raise DataError("declare at least two classes, each once")
 
     @property
     def features(self) -> int:
-        """How many features a record has."""
+        """Number of features of a record."""
         return len(self.feature_names)
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Whose each record is, where neighbouring data sets differ by all records of one privacy unit.
+    """The privacy unit of each record, where neighbouring data sets differ by all records of one unit.
 
     column: its name, public. of: (n,), for each record the index of its unit. names: 16 bytes of each unit (u, 16), the
     same wherever it is named.
@@ -92,7 +93,7 @@ class Digests(Sequence[bytes]):
         self._octets = octets
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of digests."""
         return len(self._octets)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -127,12 +128,12 @@ class Records:
     source: Sequence[bytes]
     units: Units | None = None
     files: tuple[int, ...] | None = None
-    """How many records each file has that they were read from; None for one."""
+    """Number of records in each file that they were read from; None for one file."""
     ids: NDArray[np.uint8] | None = None
     """16 bytes of each record's key (n, 16), if it has one: its own, or its person's."""
 
     def __len__(self) -> int:
-        """How many records there are: private."""
+        """Number of records: private."""
         return len(self.y)
 
     @property
@@ -142,7 +143,7 @@ class Records:
 
     @property
     def weights(self) -> Floats | None:
-        """What each record counts (n,), or None for 1 each."""
+        """The weight of each record (n,), or None for 1 each."""
         return None if self.units is None else self.units.weights()
 
     def feature_digests(self) -> NDArray[np.uint64]:
@@ -152,7 +153,7 @@ class Records:
 
     @cached_property
     def sums(self) -> Sums:
-        """What training sees of them."""
+        """The sums over the records, which are all that training sees."""
         return of_rows(self.X, self.y, self.weights, None if self.units is None else self.units.of, self.files)
 
 
@@ -189,14 +190,14 @@ def check_records(
         X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
     bad = _outside(X, lower, upper, declaration.feature_names, row_name)
     if bad:
-        raise DataError(where + bad)
+        raise DataError(where + message(bad))
     indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
     return Records(X, indices, declaration, tuple(source))
 
 
 def _outside(
     X: Floats, lower: Floats, upper: Floats, names: Sequence[str], row_name: Callable[[int], str]
-) -> str | None:
+) -> Wording | None:
     """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
     broken = ~((lower <= X) & (upper >= X))
     found, finite = [], True
@@ -209,9 +210,13 @@ def _outside(
         found.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {said}")
     if not found:
         return None
-    advice = ". Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+    advice = (
+        ". Bounds are public: do not widen them to fit the records; "
+        + OptionName("clip")
+        + " clips the records to them"
+    )
     more = f"; and {len(found) - _MOST_SHOWN} more columns" if len(found) > _MOST_SHOWN else ""
-    return "; ".join(found[:_MOST_SHOWN]) + more + (advice if finite else "")
+    return "; ".join(found[:_MOST_SHOWN]) + more + (message(advice) if finite else "")
 
 
 def _class_indices(
@@ -231,11 +236,13 @@ def _class_indices(
         if found is None:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
             advice = (
-                "; --classes VALUE=NAME,VALUE=NAME gives names to numbers"
+                "; " + OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
                 if _as_number(text) is not None and not any(isinstance(known, float) for known in index_of)
                 else ""
             )
-            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}{advice}")
+            raise DataError(
+                f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}" + message(advice)
+            )
         indices[row] = found
     return indices
 

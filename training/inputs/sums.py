@@ -36,7 +36,7 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 MOST_RECORDS = 2**24
-"""What is released from sums is exact, or rounded as little as its proof says, up to so many records."""
+"""Largest number of records for which releases of sums are exact, or rounded as little as their proofs say."""
 
 SHARD = 2**17
 BLOCK = 1024
@@ -49,7 +49,7 @@ ONE_THREAD = ThreadpoolController()
 """`ONE_THREAD.limit(limits=1)` is a context in which a product of matrices takes one thread."""
 
 Term = Callable[["Shard", Any], Any]
-"""From a shard, and what is given for it, to what it adds: an array, or what can be added as one."""
+"""Function of a shard, and of what is given for it, that returns its summand: an array, or what adds like one."""
 
 Progress = Callable[[int], None]
 """Told how many records are done."""
@@ -57,7 +57,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a term sees of a row. make: from rows (m, d) to what is made of them (m, k), each of its row alone.
+    """A row as a term sees it. make: a function of rows (m, d) that returns (m, k), each row from its row alone.
 
     A shard keeps what was made last, if there is room, as long as it is asked for with the same object, or a copy.
     """
@@ -81,10 +81,10 @@ class Shard:
         self.X, self.y, self.weights, self.units = X, y, weights, units
         self.room = KEPT
         self.kept: dict[Any, Any] = {}
-        """What terms keep from one sum to the next."""
+        """Values that terms keep from one sum to the next."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.y)
 
     def blocks(self, rows: Rows = ROWS, taken: Mask | None = None) -> Iterator[tuple[Any, Integers, Floats | None]]:
@@ -129,12 +129,12 @@ class Sums(Protocol):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """How many records each shard has."""
+        """Number of records of each shard."""
         ...
 
     @property
     def units(self) -> int | None:
-        """How many privacy units there are; None where every record is one."""
+        """Number of privacy units; None where every record is one."""
         ...
 
     def total(self, term: Term, given: Sequence[Any] | None = None, progress: Progress = lambda _: None) -> Any:

@@ -33,7 +33,7 @@ from training.regular_files import open_regular
 FILE = "word-vectors.npy"
 """In a bundle."""
 MOST_WORDS = 2**18
-"""Of a file as many words are used as come first: 160 MB of vectors with 300 numbers."""
+"""Largest number of words used of a file, the first ones: 160 MB of vectors with 300 numbers."""
 LARGEST_WIDTH = 1024
 """Numbers of a vector."""
 _LONGEST_LINE = 2**16

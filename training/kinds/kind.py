@@ -19,10 +19,10 @@ from training.features.maps import FeatureMap
 from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.options import OptionField, Options, fields_of
 from training.kinds.planned import Plan, PlannedOption
-from training.pay_once.classifier import Classifier
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
+    from training.pay_once.classifier import Classifier
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
 """What a kind may be unable to do.
@@ -155,7 +155,7 @@ class Kind(ABC):
         """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
         del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
 
-    def classifier(self, model: Any, tier: str) -> Classifier:  # noqa: ARG002 - a kind with an export looks
+    def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
         """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
 

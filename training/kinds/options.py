@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from training.errors import WrongOption
+from training.errors import WrongOption, WrongValue
 
 NEEDED = dataclasses.MISSING
 """The default of a field that has none."""
@@ -134,8 +134,8 @@ class OptionField:
             raise self._wrong(given, f"must be {self.declared.range_text or 'finite'}")
         return number
 
-    def _wrong(self, given: Any, reason: str) -> WrongOption:
-        return WrongOption(self.name, f"{reason}, not {given!r}", value=given, remedy=self.declared.sentence)
+    def _wrong(self, given: Any, reason: str) -> WrongValue:
+        return WrongValue(self.name, reason, value=given)
 
 
 def _is_words(given: Any) -> bool:
@@ -169,7 +169,7 @@ class Options:
         for name, field in fields.items():
             if field.is_needed and given.get(name) is None:
                 text = field.declared.needed_text or field.declared.sentence
-                raise WrongOption(name, f"is needed: {text}", remedy=text)
+                raise WrongOption(name, "is needed", remedy=text)
         return cls(**given)
 
 

@@ -115,7 +115,7 @@ def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in kind.fields:
             others = " or ".join(each.name for each in takers(name))
-            raise WrongOption(name, f"goes with {others}", value=value, remedy=f"train {others}")
+            raise WrongOption(name, f"goes with {others}", value=value)
 
 
 def train(kind: str | None, job: Job) -> ProvenCertificate:

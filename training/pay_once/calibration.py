@@ -67,12 +67,12 @@ _LARGEST_LOGIT = 2.0**20
 _MOST_OF_SHARES = 2.0
 """|gamma| is at most this."""
 _CAUTION = 2.0
-"""By how many standard deviations of a gradient's noise the curvature is raised: little evidence moves little."""
+"""Number of standard deviations of a gradient's noise by which curvature is raised: little evidence moves little."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What is done to a model's logits (n, C) before the softmax: scale times them, plus offsets (C,)."""
+    """A calibration of a model's logits (n, C) before the softmax: scale times them, plus offsets (C,)."""
 
     scale: float
     offsets: Floats

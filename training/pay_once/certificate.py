@@ -56,7 +56,7 @@ COMMON_ASSUMPTIONS = (
     "Training again on the same records is another release, with noise of its own, and is paid for again.",
     NO_OTHER_FIGURE,
 )
-"""What every release assumes; a subclass adds its own."""
+"""Assumptions of every pay-once model; a subclass adds its own."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ CHOSEN_ASSUMPTIONS = (
     "that is the owner's word. The noisy scores and the choice are seen with this certificate: the lineage has paid "
     "for them, and the account of a client who does not hold the model has not.",
 )
-"""What a release that was chosen among several assumes besides."""
+"""Further assumptions of a model that was chosen among several."""
 
 
 class ChosenAmong(BaseModel):
-    """How a release was chosen among several of one kind, all of them paid for (`training.choosing`)."""
+    """The choice of a model among several of one kind, all of them paid for (`training.choosing`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -88,14 +88,14 @@ class ChosenAmong(BaseModel):
     candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
     """Its values."""
     costs: Several[str]
-    """What training each cost, as the text of a `Cost`."""
+    """The cost of training each, as the text of a `Cost`."""
     by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
         "right answers less wrong ones on the records that validate, with Gaussian noise"
     )
     scores: Several[float]
     """Each candidate's, as released: the greatest one's model was kept."""
     scores_mu: float
-    """What all scores together cost a record that validates: mu-GDP."""
+    """The cost of all scores together for a record that validates: mu-GDP."""
     validating: Literal["one in 6, by a keyed hash of the record or its unit"] = (
         "one in 6, by a keyed hash of the record or its unit"
     )
@@ -155,7 +155,7 @@ class ChosenAmong(BaseModel):
 
 
 class ReleaseCertificate(ProvenCertificate):
-    """What all releases have in common. A subclass states its public numbers and derives the cost from them.
+    """The common fields of pay-once models. A subclass states its public numbers and derives the cost from them.
 
     The model id also names the release in the ledger: holding it is paid for once.
     """
@@ -171,7 +171,7 @@ class ReleaseCertificate(ProvenCertificate):
     """256 random bits that never leave the owner: see `drawn`. Private."""
     feature_map: HeadFeatureMap
     cost: str
-    """What holding all of it costs, as the text of a `Cost`."""
+    """The cost of holding all of it, as the text of a `Cost`."""
     chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
     """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
 

@@ -1,4 +1,4 @@
-"""What a service needs of a model that is private itself, and how one answers many rows at once.
+"""Models that are private themselves, as a service needs them, and their answers to many rows at once.
 
 A row's answer has the same bits whatever rows are beside it: products that round nothing, and functions of single
 numbers that IEEE 754 rounds in one way.
@@ -23,7 +23,7 @@ class ReleasedModel(Protocol):
 
     @property
     def certificate(self) -> ReleaseCertificate:
-        """What it cost, and what it is."""
+        """The certificate, which states its cost."""
         ...
 
     def probabilities(self, X: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What a budget buys in noise on each answer: for each proven mechanism, the price of a row, rows and accuracy.
+"""Noise on each answer for a budget: for each proven mechanism, the price of a row, rows and accuracy.
 
 Works from the sensitivity alone, and with logits: of margins, or of a trained head, which are private whatever rows
 they are about (`PublicSample.exact`). An accuracy is a property of the sample given, and is computed by quadrature over
@@ -21,6 +21,7 @@ from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
 from accounting.currency import EPSILON, RHO, Currency
 from accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
+from accounting.messages import OptionName
 from mechanisms import selection
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -39,7 +40,7 @@ _RANGES = {
     RHO.name: (picorho.charge(sampling_error.LEAST_ROW_RHO), picorho.budget(sampling_error.LARGEST_ROW_RHO)),
     EPSILON.name: (picorho.charge(1e-4), picorho.budget(LARGEST_PURE_EPSILON)),
 }
-"""What a row may cost, in 1e-12 of each currency; of pure epsilon, where prices are worth looking for."""
+"""The prices of a row that are tried, in 1e-12 of each currency; for pure epsilon, those worth trying."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class PublicSample:
 
 
 class Expectation(BaseModel, frozen=True):
-    """What answers are worth on rows of which a head is halfway between guessing and certain: a guess, and no bound.
+    """The accuracy of answers on rows of which a head is halfway between guessing and certain: a guess, and no bound.
 
     accuracy: of an answer; noiseless: of the head; guessing: 1/C.
     """
@@ -157,7 +158,7 @@ class PricedMechanism(BaseModel, frozen=True):
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
     epsilon: Annotated[float | None, Field(description="the price of one row as pure epsilon; null where it has none")]
-    price: Annotated[str, Field(description="what to serve it at, as --price")]
+    price: Annotated[str, Field(description="what to serve it at, as a price is written")]
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
     ]
@@ -169,7 +170,7 @@ class PricedMechanism(BaseModel, frozen=True):
 
 
 class Plan(BaseModel, frozen=True):
-    """What was asked for, and every option that the budget allows, the best first."""
+    """A planner's request, and every option that the budget allows, the best first."""
 
     delta: float
     budgets: tuple[PlannedBudget, ...]
@@ -431,6 +432,11 @@ def _check(classes: int, queries: int | None, accuracy: float | None, sample: Pu
             raise ValueError("ask for a number of queries or for an accuracy, not for both")
         if sample is None:
             raise ValueError(
-                "an accuracy can be planned for only with public data or a margin distribution: add --public FILE, or "
-                "--margins, or ask for --queries N"
+                "an accuracy can be planned for only with public data or a margin distribution: add "
+                + OptionName("public")
+                + " FILE, or "
+                + OptionName("margins")
+                + ", or ask for "
+                + OptionName("queries")
+                + " N"
             )

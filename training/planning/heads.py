@@ -1,4 +1,4 @@
-"""What noise on a head's answers is planned by: how far its logits move, and where an expected accuracy comes from."""
+"""The basis of plans for noise on a head's answers: its logits' sensitivity, and the source of an expected accuracy."""
 
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from accounting import picorho, sampling_error
+from accounting.messages import OptionName
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
 from mechanisms.seeded import derived_seed
@@ -35,7 +36,7 @@ MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
 
 SEEDS = 3
-"""Of a simulation."""
+"""Number of seeds of a simulation."""
 
 _LEAST_ROWS = 50
 _HELD_OUT = 5
@@ -88,7 +89,7 @@ class Recommendation:
 
     @property
     def chosen(self) -> PlannedOption:
-        """How it is made."""
+        """The chosen option."""
         return option_named(self.option)
 
     def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def of_kind(release: str, features: Features, queries: int | None) -> Recommenda
         )
         raise ValueError(f"on {features} features there are rules for {', '.join(kinds)}, and none for {release!r}")
     if option_named(option).pays == "each answer" and queries is None:
-        raise ValueError(f"{release} pay for each answer: say for how many, with --queries")
+        raise ValueError(f"{release} pay for each answer: say for how many, with " + OptionName("queries"))
     paid = "for each answer" if option_named(option).pays == "each answer" else "once, for any number of queries"
     return Recommendation(
         option, f"{option_named(option).title}, as you asked, set by rules from public numbers; paid {paid}"
@@ -283,7 +284,10 @@ def by_rule(
     if whole < LEAST_PRICE:
         raise ValueError(
             f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
-            "Raise the budget, or plan noise on each answer, with --lam and --classes"
+            "Raise the budget, or plan noise on each answer, with "
+            + OptionName("lam")
+            + " and "
+            + OptionName("classes")
         )
     spent = min(whole, LARGEST_PRICE)
     similar = nearest(n, classes, spent, queries, kind)
@@ -339,7 +343,7 @@ def _warnings(option: str, signal: float, similar: Nearest) -> tuple[str, ...]:
         said = (
             *said,
             f"mu n / C is {similar.signal / signal:.0f} times less than on any set that was measured: expect answers "
-            f"{NO_BETTER}, unless a simulation on --public rows shows more",
+            f"{NO_BETTER}, unless a simulation on public rows shows more",
         )
     return said
 

@@ -515,7 +515,7 @@ def test_what_is_not_private_is_refused_with_what_to_do():
 
 def test_tiers_and_forms_that_there_are_not_are_refused():
     model = model_of("weights", "identity", 3)
-    with pytest.raises(NotExportable, match="several tiers; say which: coarse, fine"):
+    with pytest.raises(NotExportable, match="several tiers; say which, with `tier`: coarse, fine"):
         exported(model, "onnx")
     with pytest.raises(NotExportable, match="no tier 'best'; this model has 'coarse', 'fine'"):
         exported(model, "onnx", "best")

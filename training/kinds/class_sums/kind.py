@@ -12,11 +12,11 @@ from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import PRICE, RECORDS
-from training.pay_once.classifier import Classifier, calibrated_layer
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
     from training.kinds.class_sums.model import ClassSums, ClassSumsCertificate
+    from training.pay_once.classifier import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,10 @@ class ClassSumsKind(PayOnceKind):
 
         return load_class_sums(folder, device)
 
-    def classifier(self, model: "ClassSums", tier: str) -> Classifier:
+    def classifier(self, model: "ClassSums", tier: str) -> "Classifier":
         """Return the calibrated head around the released centre."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+
         head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
         return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
 

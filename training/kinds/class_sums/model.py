@@ -57,11 +57,11 @@ CENTRE_SHARE = Fraction(1, 20)
 """The share that the centre is paid from of what calibration leaves of mu^2, at most."""
 
 CENTRE_NOISE = 0.1
-"""How long the noise of the mean may be beside rows of length 1: with less of it answers are no better."""
+"""Length of the mean's noise beside rows of length 1: with less of it answers are no better."""
 
 COUNT_COORDINATE = 0.2
 TEMPERATURE = 8.0
-"""Of the cosines, before they are calibrated."""
+"""The temperature of the cosines, before they are calibrated."""
 
 GRID = 2**28
 """Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
@@ -73,7 +73,7 @@ STEPS_ASSUMPTIONS = (
     "same bits for the same number wherever it stands in an array. That there were as many steps, with the noise that "
     "steps_mu says, is the owner's word, which the weights do not refute.",
 )
-"""What a model with gradient steps rests on in addition."""
+"""Further assumptions of a model with gradient steps."""
 
 
 def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
@@ -99,13 +99,13 @@ class ClassSumsCertificate(ReleaseCertificate):
     release: Literal["class-sums"] = "class-sums"
     assumptions: Several[str] = ASSUMPTIONS
     centre_mu: float = Field(gt=0, allow_inf_nan=False)
-    """What the noisy centre costs: mu-GDP."""
+    """The cost of the noisy centre: mu-GDP."""
     sums_mu: float = Field(gt=0, allow_inf_nan=False)
-    """What the noisy class sums cost, given the centre: mu-GDP."""
+    """The cost of the noisy class sums, given the centre: mu-GDP."""
     steps_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda mu: not mu)
-    """What the gradient steps cost, given both: mu-GDP; 0 where there are none."""
+    """The cost of the gradient steps, given both: mu-GDP; 0 where there are none."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration costs, given all before: mu-GDP; 0 where there is none."""
+    """The cost of the calibration, given all before: mu-GDP; 0 where there is none."""
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where there were steps."""
@@ -138,7 +138,7 @@ class ClassSumsCertificate(ReleaseCertificate):
         return cost_of(centre.mu, sums.mu, self.steps_mu, self.calibration_mu)
 
     def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
-        """How the centre and the sums are released. Raises ValueError where they cannot be."""
+        """The mechanism that releases the centre and the sums. Raises ValueError where they cannot be."""
         dimension = self.feature_map.dimension
         return (
             GaussianVector(self.centre_mu, dimension + 1, 1.0),
@@ -202,7 +202,7 @@ class ClassSums:
 
     @functools.cached_property
     def weights(self) -> Floats:
-        """What v is multiplied by, `rounded` for exact products: (C, D)."""
+        """The matrix that v is multiplied by, `rounded` for exact products: (C, D)."""
         return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
 
     @functools.cached_property
@@ -219,7 +219,7 @@ class ClassSums:
 
     @functools.cached_property
     def _lengths(self) -> Floats:
-        """How long each row of the shrunk sums is, (C,): as long as the noisy row where nothing is left of it."""
+        """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
         shrunk, noisy = (np.linalg.norm(rows, axis=1) for rows in (self._shrunk, self.sums))
         lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
         return lengths
@@ -337,7 +337,7 @@ def unit(rows: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """From rows (n, d) to their directions u = phi/||phi||, (n, D)."""
+    """Map rows (n, d) to their directions u = phi/||phi||, (n, D)."""
 
     features: Callable[[Floats], Floats]
 
@@ -348,7 +348,7 @@ class Directions:
 
 @dataclass(frozen=True, eq=False)
 class Centred:
-    """From rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
+    """Map rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
 
     directions: Callable[[Floats], Floats]
     mean: Floats

@@ -63,7 +63,7 @@ def inputs_around(centre: Floats, rows: Floats, length: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """From rows (n, d) to what the first layer sees of them, (n, D)."""
+    """Map rows (n, d) to the inputs of the first layer, (n, D)."""
 
     directions: Callable[[Floats], Floats]
     centre: Floats

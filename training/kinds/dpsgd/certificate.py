@@ -1,4 +1,4 @@
-"""What a bundle of a model trained by DP-SGD says about itself: every public choice, and what the run cost."""
+"""The certificate of a model trained by DP-SGD: every public choice, and the cost of the run."""
 
 from typing import ClassVar, Literal
 
@@ -67,11 +67,11 @@ class DpSgdCertificate(ReleaseCertificate):
     averaged: float
     """The share of the last steps whose weights are averaged."""
     centre_mu: float = Field(ge=0)
-    """What the noisy mean costs that inputs are taken around: mu-GDP; 0 where they are not."""
+    """The cost of the noisy mean that inputs are taken around: mu-GDP; 0 where they are not."""
     steps_mu: float
     """All steps together are covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration costs, given the weights: mu-GDP; 0 where there is none."""
+    """The cost of the calibration, given the weights: mu-GDP; 0 where there is none."""
 
     @property
     def network(self) -> Network:
@@ -80,12 +80,12 @@ class DpSgdCertificate(ReleaseCertificate):
 
     @property
     def step_release(self) -> StepRelease:
-        """What makes a step private. Raises ValueError for numbers that describe none."""
+        """The private step. Raises ValueError for numbers that describe none."""
         return StepRelease(self.noise_multiplier, self.sampling_rate, self.clip_norm)
 
     @property
     def descent(self) -> Descent:
-        """How the noisy sums are followed. Raises ValueError for numbers that describe none."""
+        """The descent along the noisy sums. Raises ValueError for numbers that describe none."""
         return Descent(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -97,7 +97,7 @@ class DpSgdCertificate(ReleaseCertificate):
 
     @property
     def centre_release(self) -> GaussianVector | None:
-        """How the centre is released, if it is. Raises ValueError where it cannot be."""
+        """The mechanism that releases the centre, if it is released. Raises ValueError where it cannot be."""
         return centre_release(self.centre_mu, self.feature_map.dimension) if self.centre_mu else None
 
     def derived_cost(self) -> Cost:

@@ -1,4 +1,4 @@
-"""How DP-SGD is run: public choices, and the rule that makes them from public numbers where the owner makes none.
+"""The public choices of a run of DP-SGD, and the rule that makes those which the owner leaves out.
 
 Nothing here looks at the records. The rule's few numbers were found once, on parts of the training records of public
 sets (MNIST with 2,000 to 50,000 images, Adult, Location and supermarket baskets) that were held back to look at. Every
@@ -31,7 +31,7 @@ class Choices:
     averaged: float = 0.75
     first_weights_seed: int = 0
     centre_share: float = 0.05
-    """How much of the price buys the mean that inputs are taken around; 0 for none."""
+    """Share of the price that buys the mean that inputs are taken around; 0 for none."""
 
     def as_fields(self) -> dict[str, Any]:
         """Return them by the certificate's names, but for the centre's share."""

@@ -45,7 +45,7 @@ class Descent:
 
     @property
     def first_averaged(self) -> int:
-        """How many steps are done before the first whose iterate is averaged."""
+        """Number of steps before the first whose iterate is averaged."""
         return min(self.steps - 1, round(self.steps * (1 - self.averaged)))
 
 

@@ -12,12 +12,12 @@ from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Declared, Options
 from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import PRICE, RECORDS, Activation, widths
-from training.pay_once.classifier import Classifier
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
     from training.kinds.dpsgd.certificate import DpSgdCertificate
     from training.kinds.dpsgd.model import DpSgdModel
+    from training.pay_once.classifier import Classifier
 
 _HIDDEN = Declared(
     "The width of each hidden layer.",
@@ -128,8 +128,10 @@ class DpSgdKind(PayOnceKind):
 
         return load_dpsgd(folder, device)
 
-    def classifier(self, model: "DpSgdModel", tier: str) -> Classifier:
+    def classifier(self, model: "DpSgdModel", tier: str) -> "Classifier":
         """Return the calibrated layers around the released centre."""
+        from training.pay_once.classifier import Classifier
+
         certificate, mu = model.certificate, model.certificate.calibration_mu
         (weights, biases), *others = model.layers
         layers = ((weights * certificate.input_norm, biases), *others)

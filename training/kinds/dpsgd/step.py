@@ -28,7 +28,7 @@ _DRAWN = 2**20
 
 @dataclass(frozen=True)
 class StepRelease:
-    """What makes a step private. noise_multiplier: in units of clip_norm, the largest norm of a record's gradient.
+    """The private step. noise_multiplier: in units of clip_norm, the largest norm of a record's gradient.
 
     sampling_rate: the probability, independent of all else, that a record takes part.
     """
@@ -54,14 +54,14 @@ class DpSgdStep:
     """A step in its three parts. Each may be replaced, by an audit."""
 
     sample: Callable[[int], Mask]
-    """From the number of records to which of them take part, (n,)."""
+    """Function of the number of records that returns which of them take part, (n,)."""
     clipped_sum: Callable[..., Floats]
-    """From parameters (size,), inputs (b, width) and labels (b,) of those to the sum of clipped gradients (size,).
+    """Function of parameters (size,), inputs (b, width) and labels (b,): the sum of clipped gradients (size,).
 
     With weights (b,) behind them where records are weighted.
     """
     add_noise: Callable[[Floats], Floats]
-    """From the sum to what is released, (size,)."""
+    """Function of the sum that returns the release, (size,)."""
 
     def noisy_sum(self, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
         """Return the noisy sum (size,) over a fresh sample of all records, inputs (n, width), labels (n,).

@@ -1,4 +1,4 @@
-"""From private records to a model trained by DP-SGD."""
+"""Training by DP-SGD on private records."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from accounting import gaussian_envelope, picorho, sampling_error
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.certificate import Declared
@@ -51,7 +52,7 @@ class DpSgdRecipe:
         """Refuse what no certificate could be made for."""
         if not NAME.fullmatch(self.name):
             raise TrainingError(
-                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
+                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}"
             )
         if self.sampling not in get_args(Sampling):
             raise TrainingError(
@@ -165,7 +166,7 @@ def train_dpsgd(
         lambda done, _, __: progress(done),
     )
     if not np.isfinite(parameters).all():
-        raise TrainingError("the weights grew without bound: take a smaller --learning-rate")
+        raise TrainingError("the weights grew without bound: take a smaller " + OptionName("learning_rate"))
     last_weights, last_biases = network.layers(parameters)[-1]
     last_weights /= temperature(certificate)
     last_biases /= temperature(certificate)

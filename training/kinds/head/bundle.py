@@ -58,7 +58,7 @@ class CertifiedHead:
         return products(phi, self._summands)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
-        """How far one record can move each row's computed logits in L2: (n,). Public, given the row."""
+        """Sensitivity in L2 of each row's computed logits: (n,). Public, given the row."""
         moved: Floats = self.certificate.logit_sensitivity_per_norm * norms(phi)
         return moved
 

@@ -81,7 +81,7 @@ class Choice:
 
     @property
     def sensitivity(self) -> float:
-        """How far one record more or fewer moves the sums of all candidates, in L2, at most.
+        """Sensitivity in L2 of the sums of all candidates.
 
         Proof. What a record does follows from its own hash. Let the neighbour's record train. The validating records,
         and which of them count, are the same. Candidate j's weights move by at most Delta_j in Frobenius norm
@@ -110,7 +110,7 @@ class Choice:
 
     @property
     def vector(self) -> GaussianVector:
-        """How the sums are released."""
+        """The mechanism that releases the sums."""
         return GaussianVector(self.mu, len(self.lams), self.sensitivity)
 
     @property

@@ -58,7 +58,7 @@ class HeadOptions(Options):
             if self.objective == "sum" and value is not None:
                 raise WrongOption(name, "goes with the convexified objective", value=value)
             if self.objective != "sum" and value is None:
-                raise WrongOption(name, f"is needed: {declared.needed_text}", remedy=declared.needed_text)
+                raise WrongOption(name, "is needed", remedy=declared.needed_text)
         _ = self.convexity
 
     @property

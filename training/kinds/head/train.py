@@ -1,4 +1,4 @@
-"""From private records to a certified head."""
+"""Training of a certified head on private records."""
 
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, derive

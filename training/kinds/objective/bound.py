@@ -1,4 +1,4 @@
-"""What objective perturbation costs: its proof for the softmax head of any number of classes.
+"""The cost of objective perturbation, proved for the softmax head of any number of classes.
 
 The published analyses (Kifer, Smith and Thakurta 2012; Redberg, Koskela and Wang 2023) are for losses of one scalar
 margin. A softmax head's loss depends on C of them, and a record's gradient changes its direction, not only its length,
@@ -20,7 +20,7 @@ _LEAST_OVERLAP = 0.157
 
 @dataclass(frozen=True)
 class PerturbationBound:
-    """What one perturbed minimisation costs. factor: K, by which mu exceeds sqrt(2) R / sigma.
+    """The cost of one perturbed minimisation. factor: K, by which mu exceeds sqrt(2) R / sigma.
 
     oscillation: o, how far apart two of the C components of the noise along one record are allowed to be.
     """

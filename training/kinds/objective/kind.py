@@ -10,11 +10,10 @@ from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
-from training.pay_once.classifier import Classifier, calibrated_layer
-from training.pay_once.model import rounded
 
 if TYPE_CHECKING:
     from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
+    from training.pay_once.classifier import Classifier
 
 DEFAULT_TOLERANCE = 1e-4
 """Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
@@ -68,8 +67,11 @@ class ObjectiveKind(PayOnceKind):
 
         return load_perturbed(folder, device)
 
-    def classifier(self, model: "PerturbedHead", tier: str) -> Classifier:
+    def classifier(self, model: "PerturbedHead", tier: str) -> "Classifier":
         """Return the calibrated head."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+        from training.pay_once.model import rounded
+
         head = calibrated_layer(rounded(model.weights), model.calibration)
         return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
 

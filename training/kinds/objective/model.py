@@ -18,6 +18,7 @@ from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.losses import Cost, GaussianLoss
+from accounting.messages import OptionName
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
@@ -70,11 +71,11 @@ class ObjectiveCertificate(ReleaseCertificate):
     noise: float = Field(gt=0, allow_inf_nan=False)
     """sigma: the standard deviation of every value of B."""
     output_mu: float = Field(gt=0, allow_inf_nan=False)
-    """What the noise on the weights costs, given the exact minimum."""
+    """The cost of the noise on the weights, given the exact minimum."""
     output_sensitivity: float
-    """How far apart, given the exact minimum, the weights that the solver returns can be."""
+    """Largest distance, given the exact minimum, of two weights that the solver returns."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration costs, given the weights: mu-GDP; 0 where there is none."""
+    """The cost of the calibration, given the weights: mu-GDP; 0 where there is none."""
 
     def derived_cost(self) -> Cost:
         """Return the cost of the exact minimum and, given that, of where the solver stopped.
@@ -146,7 +147,7 @@ class PerturbedHead:
 
     @functools.cached_property
     def _movement(self) -> float:
-        """How far the weights move for each unit of noise: see `answers`."""
+        """Distance by which the weights move for each unit of noise: see `answers`."""
         certificate = self.certificate
         output = certificate.output()
         stopped = (certificate.tolerance + certificate.perturbing().rounding) / certificate.strong_convexity
@@ -200,7 +201,9 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave "
+            + OptionName("lam")
+            + " "
             "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]

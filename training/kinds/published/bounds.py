@@ -169,7 +169,7 @@ def _positive(what: str, value: float) -> None:
 
 
 Activation = Literal["tanh", "sigmoid"]
-"""Of the hidden layers. Both are bounded by 1, as Corollary 1 needs."""
+"""Activations of the hidden layers. Both are bounded by 1, as Corollary 1 needs."""
 
 Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
 """The training losses: the original, and the two readings of the convexified one (`training.kinds.published.train`)."""
@@ -179,7 +179,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True)
 class PublishedRecipe:
-    """How every model of a stack is trained: Table IV's configuration, without alpha, which each model has itself."""
+    """The training configuration of a stack's models: Table IV's, without alpha, which each model has itself."""
 
     topology: Topology
     objective: Objective

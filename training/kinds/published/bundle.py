@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from accounting.messages import OptionName
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import ModelCertificate
@@ -43,11 +44,11 @@ OBJECTIONS = (
 
 
 class NoCertificate(TrainingError):
-    """What was asked for needs a proof that this network does not have."""
+    """The objection to a request that needs a proof: this network has none."""
 
 
 class ScaledInputs(BaseModel):
-    """How a row becomes the network's input: clipped to the declared bounds and scaled to [0, 1]."""
+    """The map from a row to the network's input: clipped to the declared bounds and scaled to [0, 1]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +67,7 @@ class ScaledInputs(BaseModel):
 
 
 class UnprovenCertificate(ModelCertificate):
-    """What the published method claims for one trained network."""
+    """The published method's claims for one trained network."""
 
     CLAIMED: ClassVar[frozenset[str]] = frozenset(
         {"claimed_lipschitz", "claimed_weight_sensitivity", "claimed_neuron_sensitivity"}
@@ -121,12 +122,12 @@ class UnprovenCertificate(ModelCertificate):
                 f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
                 "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
                 "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
-                "does with --mechanism published --accept-unproven"
+                "does with " + OptionName("mechanism") + " published " + OptionName("accept_unproven")
             )
         if not accept_unproven:
             raise NoCertificate(
                 f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
-                "Say --accept-unproven to serve it all the same"
+                "Say " + OptionName("accept_unproven") + " to serve it all the same"
             )
 
 

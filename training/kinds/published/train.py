@@ -91,7 +91,7 @@ _ADAM_EPSILON = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What each of M models is trained on. members: (M, n) rows of the pool; seeds, alphas: (M,)."""
+    """The training data of M models. members: (M, n) rows of the pool; seeds, alphas: (M,)."""
 
     members: Tensor
     seeds: tuple[int, ...]

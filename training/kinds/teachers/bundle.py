@@ -61,7 +61,7 @@ class Teachers:
         return mean
 
     def answers(self, teacher: int, phi: Floats) -> Integers:
-        """What one teacher says about each row, in units of 1 / GRID: (n, C). Private."""
+        """One teacher's answer to each row, in units of 1 / GRID: (n, C). Private."""
         classes = len(self.certificate.classes)
         if not self.taught[teacher]:
             return np.full((len(phi), classes), GRID // classes, dtype=np.int64)
@@ -70,7 +70,7 @@ class Teachers:
         return grid_answers(said, self.certificate.rule)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
-        """How far one record can move each row's logits in L2: (n,). The same for every row."""
+        """Sensitivity in L2 of each row's logits: (n,). The same for every row."""
         return np.full(len(phi), self.certificate.logit_sensitivity)
 
 

@@ -21,7 +21,7 @@ from training.fields import Several
 Rule = Literal["votes", "probabilities"]
 
 TEMPERATURE = 8.0
-"""By what the mean is multiplied before it is made private. The most likely class does not depend on it."""
+"""The factor of the mean before it is made private. The most likely class does not depend on it."""
 
 MOST_TEACHERS = 10_000
 
@@ -66,10 +66,10 @@ class TeachersCertificate(ProvenCertificate):
     """The widths of the hidden layers; none for linear teachers."""
     activation: Literal["tanh", "relu"]
     rule: Rule
-    """What a teacher says about a row: a vote for its most likely class, or its probabilities."""
+    """The form of a teacher's answer: a vote for its most likely class, or its probabilities."""
     temperature: float = TEMPERATURE
     logit_sensitivity: float
-    """How far one record moves the mean, times the temperature, in L2."""
+    """Sensitivity in L2 of the mean, times the temperature."""
 
     @model_validator(mode="after")
     def _widths_are_possible(self) -> Self:

@@ -27,7 +27,7 @@ _SMALL = 1e-7
 
 @dataclass(frozen=True)
 class Schedule:
-    """How every network is trained, in public numbers: Adam, and cross-entropy on `batch` rows drawn at each step.
+    """The schedule of every network, in public numbers: Adam, and cross-entropy on `batch` rows drawn at each step.
 
     Rows are drawn with replacement, so that a part of any size, one record included, is trained alike.
     """

@@ -1,4 +1,4 @@
-"""From private records to certified teachers.
+"""Training of certified teachers on private records.
 
 A record's teacher is a keyed hash of the record itself, so that it depends on that record alone. A share of a shuffled
 list would not do: adding one record would move others to other parts, and with them other teachers.

@@ -14,11 +14,11 @@ from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
 from training.kinds.kind import Ability, Job, PayOnceKind
 from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, PRICE_FORM, TIERS
-from training.pay_once.classifier import Classifier, calibrated_layer
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
     from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
+    from training.pay_once.classifier import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class WeightsOptions(HeadOptions):
         super().__post_init__()
         if (self.price is None) == (self.tier is None):
             remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
-            raise WrongOption("price", f"is needed: {remedy}", value=self.price, remedy=remedy)
+            raise WrongOption("price", "is needed", value=self.price, remedy=remedy)
 
     @property
     def tiers(self) -> dict[str, int]:
@@ -88,8 +88,10 @@ class WeightsKind(PayOnceKind):
 
         return load_weights(folder, device)
 
-    def classifier(self, model: "ReleasedWeights", tier: str) -> Classifier:
+    def classifier(self, model: "ReleasedWeights", tier: str) -> "Classifier":
         """Return the calibrated head of one precision."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+
         mu = model.certificate.precisions[model.level].calibration_mu
         head = calibrated_layer(model.weights, model.calibration)
         return Classifier(model.certificate, tier, model.tensors, (head,), mu)

@@ -79,17 +79,17 @@ class WeightsTier(BaseModel):
     mu_beyond: float
     """e_t: what this tier's own release of the weights costs, beyond the tier before it."""
     mu: float
-    """What everything up to this tier costs, its calibration among it, rounded up."""
+    """The cost of everything up to this tier, its calibration among it, rounded up."""
     noise_of_release: float
     """The standard deviation of the noise of Y_t on every weight."""
     noise: float
     """The standard deviation of the noise of T_t on every weight."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What the calibration of T_t costs, beyond mu_beyond; 0 where there is none."""
+    """The cost of the calibration of T_t, beyond mu_beyond; 0 where there is none."""
 
     @property
     def cost(self) -> Cost:
-        """What holding it costs beyond the tier before it."""
+        """The cost of holding it, beyond the tier before it."""
         return Cost((GaussianLoss(self.mu_beyond), *calibration.losses(self.calibration_mu)))
 
 
@@ -105,7 +105,7 @@ class WeightsCertificate(ReleaseCertificate):
     assumptions: Several[str] = ASSUMPTIONS
     objective: HeadObjective = SUM_OF_LOSSES
     convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
-    """What the convexified objective costs, where the head was trained on that."""
+    """The price of the convexified objective, where the head was trained on that."""
     strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
     """Lambda."""
     tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
@@ -125,7 +125,7 @@ class WeightsCertificate(ReleaseCertificate):
 
     @property
     def size(self) -> int:
-        """How many weights there are."""
+        """Number of weights."""
         return len(self.classes) * self.feature_map.dimension
 
     @property
