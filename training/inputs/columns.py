@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from accounting.arrays import Floats, Mask
+from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
 from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
@@ -685,10 +686,14 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
     for text in declared:
         owners = [name for name in names if text.startswith(f"{name}=")]
         if not owners and "=" in text:
-            raise DataError(f"--missing {text}: there is no such column; the columns are {_some_of(names)}")
+            raise DataError(
+                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
+            )
         name = max(owners, key=len, default=None)
         if name in chosen:
-            raise DataError(f"--missing is given twice for {name or 'every column'}: leave one of them out")
+            raise DataError(
+                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
+            )
         chosen[name] = text if name is None else text.removeprefix(f"{name}=")
     made: list[AnyColumn] = []
     for column in columns:
@@ -703,7 +708,7 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(f"--missing {column.name}={value}: {said}") from None
+            raise DataError(OptionName("missing", {column.name: value}) + f": {said}") from None
     return tuple(made)
 
 
