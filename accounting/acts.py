@@ -58,7 +58,7 @@ Display = Annotated[str, Field(description="What lists call it, beside its id; m
 
 @dataclass(frozen=True)
 class Plan:
-    """What an act means, and how it is done.
+    """The meaning of an act, and the function that does it.
 
     words: what it will mean. done: what is said once it is done; where there is a new API key, what the key is. raises:
     whether more may be learnt about the records than before, or sooner. question: what to ask the owner first, where a

@@ -10,7 +10,7 @@ class RequestRefused(Exception):
 
 
 Refusal = LedgerError | RequestRefused
-"""What a request is refused with, by the ledger or by the service."""
+"""The refusal of a request, by the ledger or by the service."""
 
 
 class UnknownModel(RequestRefused):

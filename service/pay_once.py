@@ -89,7 +89,7 @@ class _Wish(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class _Held:
-    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`.
+    """The ledger's reply that by this charge the client holds the tier. asked: when, by `time.monotonic`.
 
     free: the charge of what is answered from it later, at no cost.
     """

@@ -80,7 +80,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
     probabilities: Floats
     noise: Uncertainty
-    """How far noise may have moved them."""
+    """Bounds on how far noise may have moved them."""
     charge: Charge
     """Its balance is of half a second before, where nothing had to be asked of the ledger."""
     tier: str | None = None

@@ -13,11 +13,12 @@ FOLDERS = (
     "audit",
     "benchmarks",
     "deploy",
-    "dpserve/commands",
+    "dpserve",
     "mechanisms",
     "research",
     "service",
     "tests",
+    "training",
 )
 OPENINGS = re.compile(r"\W*(What|How|Of|From|Whose|By)\b")
 NAMED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -28,6 +28,7 @@ from accounting.ledger.receipts import (
     EntryFields,
     Numbers,
     Receipt,
+    charge_terms,
     digest,
     entry_of_act,
     entry_of_receipt,

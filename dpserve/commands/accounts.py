@@ -1,4 +1,4 @@
-"""What `dpserve clients`, `groups` and `lineage` show; what they change is in `dpserve.commands.acts`."""
+"""Lists of `dpserve clients`, `groups` and `lineage`; the commands that change them are in `dpserve.commands.acts`."""
 
 import json
 import time

@@ -33,7 +33,7 @@ class Codec(Protocol[Some]):
 
     @property
     def parameters(self) -> Set[str]:
-        """What the query may say."""
+        """Parameters that the query may have."""
         ...
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
