@@ -165,7 +165,7 @@ class _Opening(BudgetTerms, OwnerAct):
         check_within(name, budget, above)
         _, clients, groups = await ledger.snapshot(lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
-            raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
+            raise ActRefused(f"the lineage already has a client or group {name!r}, and a name is not given again")
         return budget
 
 
