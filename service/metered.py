@@ -29,11 +29,8 @@ from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLim
 from service.errors import InvalidRows, Refusal, UnknownTier
 from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
-from training.exact.questions import noise_of
+from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.teachers.bundle import Teachers
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Gaussian: "gaussian",
@@ -51,16 +48,12 @@ class _Arrival(Struct, frozen=True, eq=False):
     timeline: Timeline | None = None
 
 
-ServedModel = CertifiedHead | PublishedNetwork | Teachers
-"""What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
-
-
 class MeteredPredictor(Predictor):
     """Serves one model of one lineage through one mechanism at one price."""
 
     def __init__(
         self,
-        head: ServedModel,
+        head: MeteredModel,
         mechanism: Mechanism,
         ledger: Ledger,
         *,
@@ -88,7 +81,7 @@ class MeteredPredictor(Predictor):
 
     @property
     def _on_encoder(self) -> bool:
-        return isinstance(self.head, CertifiedHead) and self.head.on_encoder
+        return getattr(self.head, "on_encoder", False) is True
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -194,7 +187,8 @@ class MeteredPredictor(Predictor):
 
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
-        return self.head.certificate.public() | {
+        public: dict[str, object] = self.head.certificate.public()
+        return public | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(self.cost).model_dump(),
