@@ -45,7 +45,8 @@ from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.certificate import ModelCertificate
 from training.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
 
-OUTPUTS = ("probabilities", "lower", "upper", "undecided")
+INTERVAL = ("lower", "upper")
+OUTPUTS = ("probabilities", *INTERVAL, "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
@@ -68,12 +69,16 @@ class Caller(Struct, frozen=True):
 
 
 class RowsRequest(Struct, frozen=True, eq=False):
-    """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged."""
+    """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged.
+
+    intervals: whether the answer is to state the ends of intervals.
+    """
 
     X: Floats
     tier: str | None = None
     idempotency: Idempotency | None = None
     deadline: float = math.inf
+    intervals: bool = False
 
 
 class Prediction(Struct, frozen=True, eq=False, kw_only=True):
@@ -127,16 +132,13 @@ class Predictor(ABC):
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
         self.certificate = certificate
         self.largest_batch = largest_batch
+        self.rehearsal = ledger.rehearsal
+        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
         self._ledger = ledger
         self._clock = clock
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
-
-    @property
-    def rehearsal(self) -> bool:
-        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
-        return self._ledger.rehearsal
 
     @property
     def tier_names(self) -> tuple[str, ...]:

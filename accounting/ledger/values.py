@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
@@ -38,6 +38,7 @@ _UNSEEN = re.compile(
 """Characters that count as printable and show nothing: Unicode's Default_Ignorable_Code_Point, and Braille's blank."""
 
 
+@lru_cache(maxsize=256)
 def checked_lineage(name: str) -> None:
     """Raise ValueError unless `name` can name a lineage in the store's keys, which a cluster finds by it."""
     if not _LINEAGE.fullmatch(name):
@@ -137,7 +138,7 @@ class LedgerRequest:
     """The client's group, where what is put back says so; otherwise the store knows."""
 
 
-class ChargeRequest(Struct, frozen=True):
+class ChargeRequest(Struct, frozen=True, dict=True):
     """One request for rows to pay for: all of its questions or none.
 
     `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for whomever.
@@ -165,11 +166,11 @@ class ChargeRequest(Struct, frozen=True):
             raise ValueError(f"a row cannot cost {str(self.cost)!r}: only pay-once models have a cost with a coin")
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
-        if any(len(question) != QUESTION for question in self.questions):
+        if set(map(len, self.questions)) != {QUESTION}:
             raise ValueError(f"a question must be a digest of {QUESTION} bytes")
         _ = self.terms
 
-    @property
+    @cached_property
     def terms(self) -> Terms:
         """What each question is charged at."""
         return terms_of(self.model, self.mechanism, self.cost)
