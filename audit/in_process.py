@@ -23,9 +23,9 @@ from accounting.report import AccountState, account_report, row_price
 from audit.endpoint import EndpointError, Exhausted, digest_of
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
-from training.quantised import question_bytes
-from training.questions import MeteredModel
-from training.releases.model import ReleasedModel
+from training.exact.quantised import question_bytes
+from training.exact.questions import MeteredModel
+from training.pay_once.model import ReleasedModel
 
 Floats = NDArray[np.float64]
 

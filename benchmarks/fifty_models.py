@@ -24,10 +24,10 @@ from audit.membership.candidates import Candidates, Labelled
 from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.mechanism import priced
-from training.data.records import Declaration, Records
-from training.feature_maps import Fourier
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Fourier
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 RECORDS, LAMBDA, SHADOW_MODELS = 250, 0.3, 3
 PIXELS, CLASSES = 64, 10

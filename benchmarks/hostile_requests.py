@@ -27,11 +27,11 @@ from service.http.app import create_app
 from service.http.npy import npy_of
 from service.metered import MeteredPredictor
 from service.models import Models
-from training.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 SIZES = (1_000, 10_000, 100_000)
 _REPEATS = 3

@@ -36,10 +36,10 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.randomness import Randomness
 from mechanisms.selected_neuron import SelectedNeuron
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 RECORDS, COLUMNS, CLASSES, LAMBDA, ONES = 160, 640, 4, 20.0, 8
 DECLARATION = Declaration(

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from research.lu2022 import printed
-from training.published.bounds import PublishedRecipe, Topology
-from training.published.train import Assignment, batch_loss, record_losses, train_stack
+from training.kinds.published.bounds import PublishedRecipe, Topology
+from training.kinds.published.train import Assignment, batch_loss, record_losses, train_stack
 
 RECORDS, N, FEATURES, CLASSES = 5010, 1200, 446, 30
 

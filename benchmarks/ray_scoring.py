@@ -19,8 +19,8 @@ from benchmarks.serving import results
 from benchmarks.serving.contenders import train_pay_once
 from benchmarks.serving.network import CLASSES, FEATURES
 from training.export.files import exported
-from training.loading import load_model
-from training.releases.model import ReleasedModel
+from training.kinds.loading import load_model
+from training.pay_once.model import ReleasedModel
 
 _FILES = 16
 _COLUMN = "x"

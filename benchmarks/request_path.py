@@ -34,12 +34,12 @@ from service.models import Models
 from service.opening import hold_together
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
-from training.bundle import CertifiedHead
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.releases.weights import release_weights
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.weights.model import release_weights
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = tuple(str(_ROOT / name) + "/" for name in ("accounting", "mechanisms", "training", "service", "dpserve"))

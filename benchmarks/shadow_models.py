@@ -19,7 +19,7 @@ from published_training import loop_with_loader, loop_with_slices
 
 from audit.membership.shadow_models import Draws, NetworkRecipe, Pool, train_shadow_models
 from research.lu2022 import printed
-from training.published.bounds import PublishedRecipe, Topology
+from training.kinds.published.bounds import PublishedRecipe, Topology
 
 RECORDS, N, FEATURES, CLASSES = 2400, 1200, 446, 30
 """Every record of the pool is a member or held out, so that each way evaluates 2,400 rows of every model."""

@@ -138,7 +138,7 @@ def rival(table: Path) -> None:
 
 
 def _read(table: Path):  # type: ignore[no-untyped-def]
-    from training.data.table_records import read_numbers
+    from training.inputs.table_records import read_numbers
     from training.planning.rules import feature_map
 
     records = read_numbers(table, label="label", classes=["no", "yes"], bounds=["0:100"])
@@ -147,8 +147,8 @@ def _read(table: Path):  # type: ignore[no-untyped-def]
 
 def head(table: Path) -> None:
     """Train a certified head, for 10 million records at most."""
-    from training.recipe import Recipe
-    from training.train import train
+    from training.kinds.head.recipe import Recipe
+    from training.kinds.head.train import train
 
     records, phi = _read(table)
     train(records, Recipe("m", phi, 100.0, 1e-2), "benchmark")
@@ -158,7 +158,7 @@ def class_sums(table: Path) -> None:
     """Release class sums."""
     from mechanisms.gaussian_vector import whole_picorho
     from mechanisms.randomness import SystemRandomness
-    from training.releases.class_sums import train_class_sums
+    from training.kinds.class_sums.model import train_class_sums
 
     records, phi = _read(table)
     train_class_sums(records, "m", phi, whole_picorho("epsilon:1@1e-6"), "benchmark", SystemRandomness())
@@ -168,8 +168,8 @@ def dpsgd(table: Path) -> None:
     """Run a few steps of DP-SGD: each takes the same memory."""
     from mechanisms.gaussian_vector import mu_for, whole_picorho
     from mechanisms.randomness import SystemRandomness
-    from training.releases.dpsgd.choices import by_rule
-    from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+    from training.kinds.dpsgd.choices import by_rule
+    from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
     records, phi = _read(table)
     whole = whole_picorho("epsilon:1@1e-6")

@@ -53,17 +53,17 @@ from dpserve.trainer import train
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
-from training.data import preprocessing
-from training.data.records import Records
+from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError
-from training.kinds import Certified
-from training.lineage import KnownRecords
-from training.loading import load_model
-from training.published.bundle import UnprovenCertificate
-from training.releases.certificate import ReleaseCertificate
-from training.releases.model import ReleasedModel
-from training.schema import Schema, parse_schema, read_schema, schema_of
-from training.sealing import write_folder
+from training.inputs import preprocessing
+from training.inputs.lineage import KnownRecords
+from training.inputs.records import Records
+from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
+from training.kinds.loading import load_model
+from training.kinds.published.bundle import UnprovenCertificate
+from training.kinds.registry import Certified
+from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel
 
 Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
@@ -361,7 +361,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         if isinstance(y, str):
             if isinstance(X, str | Path):
-                from training.data.table_records import column_names
+                from training.inputs.table_records import column_names
 
                 with _in_python():
                     return str(X), y, self._features_among(column_names(str(X)), y)

@@ -23,8 +23,8 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
     described, names = model["feature_map"].get("columns"), model["feature_names"]
     if described and (named := _rows_by_name(X) or _rows_by_place(X, described)) is not None:
         # Few models have columns, and only their callers should wait for what reads them.
-        from training.columns import columns_from, encode_rows
         from training.errors import DataError
+        from training.inputs.columns import columns_from, encode_rows
 
         check_names(named[0], [each["name"] for each in described])
         try:

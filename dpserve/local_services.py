@@ -20,14 +20,14 @@ from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, rando
 from dpserve.configuration import environment_without_settings
 from mechanisms.mechanism import Mechanism, priced
 from service.errors import CannotServe
-from training.bundle import CertifiedHead, load_bundle, save_bundle
-from training.data.digits import load_digits
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity, default_clip_norm
-from training.published.bundle import load_published
-from training.recipe import Recipe
-from training.sealing import kind_of
-from training.train import train
+from training.bundles.sealing import kind_of
+from training.features.maps import Identity, default_clip_norm
+from training.inputs.digits import load_digits
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import CertifiedHead, load_bundle, save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.published.bundle import load_published
 
 Floats = NDArray[np.float64]
 

@@ -57,9 +57,9 @@ from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
 from service.watching import Stamp, Watch, stamp_of
 from training.errors import extra
-from training.loading import load_model
-from training.published.bundle import PublishedNetwork
-from training.releases.model import ReleasedModel
+from training.kinds.loading import load_model
+from training.kinds.published.bundle import PublishedNetwork
+from training.pay_once.model import ReleasedModel
 
 if TYPE_CHECKING:
     from dpserve.self_audit import SelfAudit

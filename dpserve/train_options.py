@@ -15,21 +15,21 @@ from pydantic import ValidationError
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
-from training.columns import usual_norm
-from training.data import preprocessing
-from training.data.declared import parse_classes
-from training.data.records import Declaration, Records
-from training.encoder import OnnxEncoder, Singles
+from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption
-from training.feature_maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
-from training.hog import Shape
-from training.kinds import HEAD, KINDS, PAY_ONCE
-from training.lineage import DIGITS, check_lineage_name
+from training.features.encoder import OnnxEncoder, Singles
+from training.features.hog import Shape
+from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
+from training.inputs import preprocessing
+from training.inputs.columns import usual_norm
+from training.inputs.declared import parse_classes
+from training.inputs.lineage import DIGITS, check_lineage_name
+from training.inputs.records import Declaration, Records
+from training.inputs.schema import Schema
+from training.inputs.word_vectors import read_word_vectors
+from training.kinds.head.recipe import DEFAULT_TOLERANCE
+from training.kinds.registry import HEAD, KINDS, PAY_ONCE
 from training.planning import rules
-from training.recipe import DEFAULT_TOLERANCE
-from training.schema import Schema
-from training.sealing import one_line
-from training.word_vectors import read_word_vectors
 
 _Part = TypeVar("_Part")
 
@@ -335,7 +335,7 @@ class TrainOptions(NewBundle):
 
     @property
     def kind(self) -> str | None:
-        """Which of `training.kinds` is trained; None for a head. Raises WrongOption for an unknown one."""
+        """Which of `training.kinds.registry` is trained; None for a head. Raises WrongOption for an unknown one."""
         if self.release is not None and self.release not in PAY_ONCE:
             advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
             raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")

@@ -22,16 +22,16 @@ from dpserve.train_options import NewBundle, TrainOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.mechanism import Price
 from mechanisms.randomness import SystemRandomness
-from training import kinds
-from training.certificate import CONVEXIFIED_NO_UNITS
-from training.data.records import Records
+from training.bundles.certificate import CONVEXIFIED_NO_UNITS
 from training.errors import TrainingError, WrongOption
-from training.feature_maps import Fourier, Hog
-from training.kinds import Certified, Job
-from training.lineage import KnownRecords, other_names, overlap, owner_key
+from training.features.maps import Fourier, Hog
+from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
+from training.inputs.records import Records
+from training.kinds import registry as kinds
+from training.kinds.objective.model import NO_UNITS
+from training.kinds.registry import Certified, Job
+from training.pay_once.certificate import ReleaseCertificate
 from training.planning import rules
-from training.releases.certificate import ReleaseCertificate
-from training.releases.objective import NO_UNITS
 
 _ROWS_IN_A_PART = 256
 
@@ -239,7 +239,7 @@ def _is_among_releases(given: TrainOptions) -> bool:
         _check_choice(given, given.choose, given.of_kinds())
         return False
     # It needs what trains and loads.
-    from training.releases.choice import check
+    from training.choosing import check
 
     check(given.kind, given.of_kinds(), *_candidates(given.choose))
     return True
@@ -268,7 +268,7 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     if given.choose is None or given.choose_price is None:
         return job
     # It needs the solver.
-    from training.choice import choice_for, choose
+    from training.kinds.head.choice import choice_for, choose
 
     lams, price = _lams(given.choose), given.choose_price
     declared = job.records_declared()
@@ -338,7 +338,7 @@ def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
     """Train the candidates of --choose, charge the lineage for all, keep the best, and print the noisy scores."""
     # Other trainings should not wait for what these import.
     from service.pay_once import hold_request
-    from training.releases.choice import choose_release
+    from training.choosing import choose_release
 
     assert given.kind is not None
     assert given.choose is not None

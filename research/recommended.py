@@ -21,18 +21,18 @@ from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
 from research.data import adult, cifar, newsgroups
 from research.data.labelled import LabelledSet
-from training.columns import coordinates_of
-from training.data.records import Declaration, Records
-from training.feature_maps import FeatureMap
-from training.hog import Shape
+from training.features.hog import Shape
+from training.features.maps import FeatureMap
+from training.fitting.network import Network
+from training.inputs.columns import coordinates_of
+from training.inputs.records import Declaration, Records
+from training.kinds.class_sums.model import train_class_sums
+from training.kinds.dpsgd.choices import by_rule
+from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.pay_once.model import ReleasedModel
 from training.planning import rules
 from training.planning.cases import Case
 from training.planning.options import DELTA
-from training.releases.class_sums import train_class_sums
-from training.releases.dpsgd.choices import by_rule
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.releases.model import ReleasedModel
 
 app = program()
 

@@ -17,12 +17,12 @@ from dpserve.commands.console import counting
 from dpserve.commands.reporting import refuse
 from dpserve.local_services import trained
 from research.commands import ReportOptions, program, run
-from training.bundle import CertifiedHead
-from training.data.digits import load_digits
-from training.data.records import Records
 from training.errors import extra
-from training.published import bounds
-from training.published.bundle import PublishedNetwork
+from training.inputs.digits import load_digits
+from training.inputs.records import Records
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.published import bounds
+from training.kinds.published.bundle import PublishedNetwork
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,8 +52,8 @@ def of_certified_head(
 ) -> tuple[Measurement, ...]:
     """Return the weights' and the logits' movement for a natural, an outlying and a searched mislabelled record.
 
-    The claims are the certificate's (training.sensitivity). The logits' is at the strongest row that was found, for
-    rows of feature norm 1, as is the claim.
+    The claims are the certificate's (training.fitting.sensitivity). The logits' is at the strongest row that was found,
+    for rows of feature norm 1, as is the claim.
     """
     weights = logits = claimed_weights = claimed_logits = 0.0
     for kind in KINDS:
@@ -175,7 +175,7 @@ def measure(
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")
     with extra("torch", "training networks"):
-        from training.published.train import train_published
+        from training.kinds.published.train import train_published
 
     def train(some: Records) -> PublishedNetwork:
         return train_published(some, "digits", "audit")

@@ -2,7 +2,7 @@
 
 Promises: nothing is answered before its charge is durable; a refusal spends nothing; one row's answer cannot be
 another's; nothing but the mechanism's release ever leaves. An answer is a function of the model and of its question
-(`training.questions`): none is stored, and a question that is asked again is answered alike by every process.
+(`training.exact.questions`): none is stored, and a question that is asked again is answered alike by every process.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLim
 from service.errors import InvalidRows, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Timeline, timeline
-from training.bundle import CertifiedHead
-from training.feature_maps import FeatureMap
-from training.published.bundle import PublishedNetwork
-from training.questions import noise_of
-from training.teachers.bundle import Teachers
+from training.exact.questions import noise_of
+from training.features.maps import FeatureMap
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.published.bundle import PublishedNetwork
+from training.kinds.teachers.bundle import Teachers
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Gaussian: "gaussian",

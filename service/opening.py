@@ -23,7 +23,7 @@ from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
 from service.pay_once import hold_request
-from training.releases.certificate import ReleaseCertificate
+from training.pay_once.certificate import ReleaseCertificate
 
 
 async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, by: str) -> LineageAccount:

@@ -51,9 +51,9 @@ from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLim
 from service.errors import Overloaded, RequestRefused, UnknownTier
 from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Timeline, timeline
-from training.feature_maps import Encoder
-from training.releases.certificate import ReleaseCertificate, Tier
-from training.releases.model import ReleasedModel, TieredModel
+from training.features.maps import Encoder
+from training.pay_once.certificate import ReleaseCertificate, Tier
+from training.pay_once.model import ReleasedModel, TieredModel
 
 SECONDS_HELD = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""

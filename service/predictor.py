@@ -42,8 +42,8 @@ from accounting.losses import Cost
 from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
-from training.certificate import ModelCertificate
-from training.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
+from training.bundles.certificate import ModelCertificate
+from training.inputs.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
 
 INTERVAL = ("lower", "upper")
 OUTPUTS = ("probabilities", *INTERVAL, "undecided")

@@ -21,9 +21,9 @@ from service.errors import CannotServe
 from service.models import Models
 from service.predictor import Predictor
 from service.telemetry.logs import kinds, log
-from training.certificate import ModelCertificate
+from training.bundles.certificate import ModelCertificate
+from training.bundles.sealing import CERTIFICATE_FILE
 from training.errors import TrainingError
-from training.sealing import CERTIFICATE_FILE
 
 SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -22,7 +22,7 @@ _FORKING.set_forkserver_preload(
         ),
         "audit.presentation",
         "audit.membership.attack",
-        "training.train",
+        "training.kinds.head.train",
     ]
 )
 

@@ -62,6 +62,36 @@ def test_no_module_imports_itself_by_way_of_others():
     assert len(list(order.static_order())) == len(paths)
 
 
+FLOORS = ("inputs", "features", "exact", "fitting", "bundles", "pay_once", "kinds", "planning", "export")
+"""The folders of training, from the lowest: each imports only what is below it. Modules beside them are above them all,
+or below them all where a folder needs them."""
+
+BELOW_ALL = ("errors", "fields", "private_files", "regular_files")
+UPWARD = {("training/kinds/registry.py", "training.planning.rules")}
+"""The planner's rules set the options that an owner leaves out."""
+
+
+def floor_of(module):
+    name = module.split(".")[1] if "." in module else ""
+    return -1 if name in BELOW_ALL else FLOORS.index(name) if name in FLOORS else len(FLOORS)
+
+
+def test_the_floors_of_training_import_what_is_below_them():
+    """Imports inside functions count, too: they must not hide a circle."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / "training").rglob("*.py")
+    }
+    found = set()
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("training"):
+                whole = [f"{node.module}.{alias.name}" for alias in node.names]
+                targets = [each if each in paths else node.module for each in whole]
+                found |= {(str(path.relative_to(ROOT)), each) for each in targets if floor_of(each) > floor_of(name)}
+    assert found == UPWARD
+
+
 def test_serving_imports_nothing_heavy():
     """The service of a certified head starts without torch, scikit-learn, optimisers and what few services use."""
     heavy = (

@@ -1,4 +1,4 @@
-"""What can go wrong offline, each as one clear sentence for the owner; a missing optional dependency among it."""
+"""Errors of training, each one clear sentence for the owner; a missing optional dependency is among them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -13,7 +13,7 @@ other records' terms are the same, bit for bit. The vectors before noise therefo
 Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
 the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero. The
 squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
-(`training.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
+(`training.inputs.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
 
 Privacy units. Where neighbours differ by all n records of one unit, each of its terms is divided by n and rounded
 towards zero, in integers: no part becomes longer than an n-th of a term that is at most 1 long, and n of these are at
@@ -48,10 +48,10 @@ from scipy.special import ndtri
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
-from training.certificate import FLOATING_POINT, UNIFORM_BITS
-from training.data.records import Units
-from training.releases.model import ReleasedModel
-from training.sums import check_count
+from training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
+from training.inputs.records import Units
+from training.inputs.sums import check_count
+from training.pay_once.model import ReleasedModel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -64,7 +64,7 @@ SHARES: dict[Part, Fraction] = {
     "calibration": Fraction(1, 10),
     "confusion": Fraction(1, 10),
 }
-"""How the price is shared out among what is reported, in proportion."""
+"""Shares of the price for what is reported, in proportion."""
 
 EDGES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 """The calibration's bins of the likeliest class's probability: from one number on, to below the next."""
@@ -82,7 +82,7 @@ ASSUMPTIONS = (
     UNIFORM_BITS,
     FLOATING_POINT,
 )
-"""What an evaluation's price rests on."""
+"""Assumptions of an evaluation's price."""
 
 
 def assumptions_of(unit: str | None) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def assumptions_of(unit: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Law:
-    """How an evaluation is released. parts: what is reported; accuracy is among it, which counts the records.
+    """The mechanism of an evaluation. parts: what is reported; accuracy is among it, which counts the records.
 
     Raises ValueError for a price or a number of classes that cannot be, and for parts without accuracy.
     """
@@ -129,7 +129,7 @@ class Law:
 
     @property
     def sizes(self) -> dict[Part, int]:
-        """How many numbers each part has, in the order in which they are released."""
+        """Sizes of the parts, in the order in which they are released."""
         bins = len(EDGES) - 1
         sizes: dict[Part, int] = {
             "accuracy": 2,
@@ -141,7 +141,7 @@ class Law:
 
     @cached_property
     def weights(self) -> dict[Part, int]:
-        """What a record adds to its cell of each part, in steps of 2^-28: the squares add up to at most 2^56."""
+        """The summand of a record in its cell of each part, in steps of 2^-28: the squares add up to at most 2^56."""
         whole = sum(SHARES[part] for part in self.parts)
         return {part: math.isqrt(math.floor(SHARES[part] / whole * _GRID**2)) for part in self.sizes}
 
@@ -213,7 +213,7 @@ class Evaluation(BaseModel):
     parts: tuple[Part, ...]
     mu: float = Field(gt=0, allow_inf_nan=False)
     cost: str
-    """What it cost the held-out records: follows from mu."""
+    """The cost to the held-out records, which follows from mu."""
     released: tuple[float, ...]
     """The noisy numbers, part after part, as `Law.sizes` has them, in units of a record's term."""
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
@@ -235,7 +235,7 @@ class Evaluation(BaseModel):
 
     @cached_property
     def law(self) -> Law:
-        """How it was released."""
+        """The mechanism that released the counts."""
         return Law(self.mu, len(self.classes), self.parts)
 
     def counts(self, part: Part) -> Floats:
@@ -253,7 +253,7 @@ class Evaluation(BaseModel):
 
     @property
     def records(self) -> Interval:
-        """How many held-out records there are, or units."""
+        """Number of held-out records, or units."""
         return _count(self.counts("accuracy").sum(), math.sqrt(2) * self.noise("accuracy"))
 
     @property
@@ -296,7 +296,7 @@ class Evaluation(BaseModel):
 
     @property
     def confusion(self) -> tuple[tuple[Interval, ...], ...]:
-        """How many records of each class (rows) the model finds likeliest to be of each class (columns)."""
+        """Counts of records of each class (rows) that the model finds likeliest to be of each class (columns)."""
         if "confusion" not in self.parts:
             return ()
         noise, size = self.noise("confusion"), len(self.classes)

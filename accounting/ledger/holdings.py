@@ -14,7 +14,7 @@ function of the store, so that all that holds for questions holds for steps:
 
 Why the lineage pays the maximum. A step is drawn once and is the same for everyone who holds it: who sees it second
 learns nothing that was not paid for. Everything that anyone can learn is computed from the steps that someone holds,
-whose costs, each counted once, are what the lineage has spent. (`training.releases.weights` has the mathematics.)
+whose costs, each counted once, are what the lineage has spent. (`training.kinds.weights.model` has the mathematics.)
 """
 
 import hashlib

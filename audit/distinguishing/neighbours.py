@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from audit.distinguishing.likelihood import Worlds
 from mechanisms.elementary import softmax
-from training.data.records import Declaration, Records, Units
-from training.questions import MeteredModel
+from training.exact.questions import MeteredModel
+from training.inputs.records import Declaration, Records, Units
 
 Floats = NDArray[np.float64]
 Kind = Literal["natural", "outlier", "mislabelled"]

@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from audit.endpoint import digest_of
-from training.columns import columns_from
-from training.data.declared import values_of
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
-from training.data.records import Records
-from training.data.table_records import column_names, read_numbers, read_with_schema
-from training.exact_network import rounded
-from training.feature_maps import AnyFeatureMap
-from training.schema import schema_of
+from training.exact.network import rounded
+from training.features.maps import AnyFeatureMap
+from training.inputs.columns import columns_from
+from training.inputs.declared import values_of
+from training.inputs.digits import load_digits
+from training.inputs.npz_file import read_npz
+from training.inputs.records import Records
+from training.inputs.schema import schema_of
+from training.inputs.table_records import column_names, read_numbers, read_with_schema
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -4,11 +4,11 @@ How an attacker builds them follows from the public part of the target's certifi
 (`shadow_setup_of`). They answer through its mechanism at its price, so that what is learnt from them is what the
 target's noise leaves to be learnt.
 
-All k are one batched program. Networks are trained by `training.published.train`, which needs PyTorch (Shokri et al.
-2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch,
-with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies +
-(Lambda/2) ||W||_F^2 (`training.objective`) or the convexified one (`training.log_mean_exp`), on public features. It is
-strongly convex, so that accelerated gradient
+All k are one batched program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et
+al. 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full
+batch, with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies
++ (Lambda/2) ||W||_F^2 (`training.fitting.objective`) or the convexified one (`training.fitting.log_mean_exp`), on
+public features. It is strongly convex, so that accelerated gradient
 descent with its constants reaches the minimum at a known rate, and all k models can take the same steps.
 
 Where one machine is too small, every worker of a Ray cluster trains a share of the same draws. A model's records and
@@ -41,9 +41,9 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness, derived_seed
 from training.errors import extra
-from training.feature_maps import AnyFeatureMap
-from training.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
-from training.sensitivity import Convexity
+from training.features.maps import AnyFeatureMap
+from training.fitting.sensitivity import Convexity
+from training.kinds.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -162,7 +162,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class NetworkRecipe:
-    """Shadow models that are networks, trained as `training.published` trains them. alpha: of a convexified loss."""
+    """Shadow models that are networks, trained as published ones are. alpha: of a convexified loss."""
 
     network: PublishedRecipe
     alpha: float = 1.0
@@ -289,7 +289,7 @@ def _train_networks(
 ) -> Floats:
     import torch
 
-    from training.published.train import Assignment, device_of, stacked_logits, train_stack
+    from training.kinds.published.train import Assignment, device_of, stacked_logits, train_stack
 
     where = device_of(device)
     X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)

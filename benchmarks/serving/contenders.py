@@ -16,9 +16,9 @@ from benchmarks.serving.load import Body
 from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
 from benchmarks.serving.processes import Server, free_port, started
 from mechanisms.elementary import softmax
-from training.bundle import load_bundle
-from training.loading import load_model
-from training.releases.model import ReleasedModel
+from training.kinds.head.bundle import load_bundle
+from training.kinds.loading import load_model
+from training.pay_once.model import ReleasedModel
 
 PEERS = Path(__file__).with_name("peers")
 _ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from service.http.app import create_app
 from service.listener import Application, ServiceSettings, bind, run
 from service.metered import MeteredPredictor
 from service.models import Models
-from training.bundle import load_bundle
+from training.kinds.head.bundle import load_bundle
 
 COST = Cost((GaussianLoss(1e-4),))
 _BALANCE = Balance(Budget.from_rho(1.0, 1e-6, "gaussian"), 0, 10**12, 10**12, ((RHO, 10**12),))

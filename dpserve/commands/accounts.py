@@ -37,8 +37,8 @@ from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import ActsOnLedger, LedgerOption, PacedBudget
 from service.errors import CannotServe
-from training.loading import load_model
-from training.sealing import CERTIFICATE_FILE
+from training.bundles.sealing import CERTIFICATE_FILE
+from training.kinds.loading import load_model
 
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
 groups = Group("Limit what the clients of one team may learn together.")

@@ -89,8 +89,8 @@ class BundleOptions(Options):
         from accounting.picorho import budget as picorho_of
         from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
         from mechanisms.mechanism import default_price, priced
-        from training.loading import load_model
-        from training.releases.model import ReleasedModel
+        from training.kinds.loading import load_model
+        from training.pay_once.model import ReleasedModel
 
         head = load_model(folder)
         lineage = Lineage(None if self.lineage_rho is None else picorho_of(self.lineage_rho))
@@ -175,9 +175,9 @@ def attack(
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     """Say how many non-members of an attack on a bundle are in its lineage, as far as this state folder knows."""
-    from training.data.records import Declaration, Records, Units
-    from training.lineage import KnownRecords
-    from training.loading import load_model
+    from training.inputs.lineage import KnownRecords
+    from training.inputs.records import Declaration, Records, Units
+    from training.kinds.loading import load_model
 
     known, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
     if not known.folder.exists():

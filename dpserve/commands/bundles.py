@@ -27,21 +27,21 @@ from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
-from training.certificate import Certificate, Convexified, ProvenCertificate
-from training.data.records import Floats, Units
+from training.bundles.certificate import Certificate, Convexified, ProvenCertificate
+from training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
-from training.feature_maps import Bins, Encoder
-from training.kinds import Certified
-from training.lineage import KnownRecords, check_lineage_name, overlap
-from training.loading import load_model
-from training.published.bounds import claimed_sensitivities, untruncated_probability
-from training.published.bundle import PublishedNetwork, UnprovenCertificate
-from training.releases.certificate import ReleaseCertificate
-from training.releases.model import ReleasedModel, TieredModel
-from training.sealing import EVALUATION_FILE, read_evaluation
-from training.teachers.certificate import TeachersCertificate
+from training.features.maps import Bins, Encoder
+from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
+from training.inputs.records import Floats, Units
+from training.kinds.loading import load_model
+from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
+from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
+from training.kinds.registry import Certified
+from training.kinds.teachers.certificate import TeachersCertificate
+from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel, TieredModel
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:

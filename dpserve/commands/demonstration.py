@@ -18,9 +18,9 @@ from dpserve.commands.command import option
 from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
 from service.listener import bind
-from training.data.digits import Digits, load_digits
-from training.kinds import Job, train
-from training.lineage import DIGITS
+from training.inputs.digits import Digits, load_digits
+from training.inputs.lineage import DIGITS
+from training.kinds.registry import Job, train
 from training.planning import rules
 
 EPSILON = 3.0

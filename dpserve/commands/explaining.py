@@ -26,7 +26,7 @@ from dpserve.commands.accounts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.options import LedgerOption
-from training.loading import load_model
+from training.kinds.loading import load_model
 
 _PAGE = 1000
 _STEPS = 25

@@ -268,7 +268,7 @@ def ledger_location(given: str | None) -> str:
 
 def bundle_names(incomplete: str) -> list[str]:
     """Return the folders that hold a bundle, and those that may lead to one."""
-    from training.sealing import CERTIFICATE_FILE
+    from training.bundles.sealing import CERTIFICATE_FILE
 
     folder, _, start = incomplete.rpartition("/")
     within = Path(folder + "/" if incomplete.startswith("/") or folder else ".").expanduser()
@@ -290,14 +290,14 @@ def mechanism_names(incomplete: str) -> list[str]:
 
 def release_names(incomplete: str) -> list[str]:
     """Return the kinds of model that `train --release` makes."""
-    from training.kinds import PAY_ONCE
+    from training.kinds.registry import PAY_ONCE
 
     return [name for name in PAY_ONCE if name.startswith(incomplete)]
 
 
 def objective_names(incomplete: str) -> list[str]:
     """Return the objectives that `train` minimises."""
-    from training.kinds import OBJECTIVES
+    from training.kinds.registry import OBJECTIVES
 
     return [name for name in OBJECTIVES if name.startswith(incomplete)]
 
@@ -311,7 +311,7 @@ def form_names(incomplete: str) -> list[str]:
 
 def feature_names(incomplete: str) -> list[str]:
     """Return the feature maps that `train` makes."""
-    from training.feature_maps import FEATURE_MAPS
+    from training.features.maps import FEATURE_MAPS
 
     return [name for name in ("auto", *FEATURE_MAPS) if name.startswith(incomplete)]
 

@@ -26,12 +26,14 @@ from dpserve.commands.command import option
 from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, image_shape, schema_alone
-from training.bundle import load_bundle
-from training.data.declared import parse_classes
-from training.data.records import Records
 from training.errors import TrainingError, WrongOption
-from training.feature_maps import NORM_BOUND, UNIT_ROWS
-from training.kinds import PAY_ONCE, tier_prices
+from training.features.maps import NORM_BOUND, UNIT_ROWS
+from training.fitting.sensitivity import Convexity
+from training.inputs.declared import parse_classes
+from training.inputs.records import Records
+from training.inputs.schema import Schema, declaration_of
+from training.kinds.head.bundle import load_bundle
+from training.kinds.registry import PAY_ONCE, tier_prices
 from training.planning import rules
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
@@ -40,8 +42,6 @@ from training.planning.measured import FAR, Nearest
 from training.planning.options import OPTIONS
 from training.planning.recommendation import Recommendation, by_rule, by_simulation
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
-from training.schema import Schema, declaration_of
-from training.sensitivity import Convexity
 
 BEFORE = "Before training"
 OUTSIDE = "--simulate-outside-the-guarantee"

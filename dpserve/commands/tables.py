@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
-from training import hog
-from training.certificate import ModelCertificate
-from training.columns import Columns
-from training.data.declared import values_of
-from training.data.digits import load_digits
-from training.data.npz_file import read_npz
-from training.data.records import Floats, Records
+from training.bundles.certificate import ModelCertificate
 from training.errors import DataError, TrainingError, WrongOption
-from training.hog import Shape
-from training.lineage import KnownRecords, equal_columns
-from training.schema import Schema, read_schema, schema_of
-from training.schema import draft as drafted
+from training.features import hog
+from training.features.hog import Shape
+from training.inputs.columns import Columns
+from training.inputs.declared import values_of
+from training.inputs.digits import load_digits
+from training.inputs.lineage import KnownRecords, equal_columns
+from training.inputs.npz_file import read_npz
+from training.inputs.records import Floats, Records
+from training.inputs.schema import Schema, read_schema, schema_of
+from training.inputs.schema import draft as drafted
 
 Integers = NDArray[np.int64]
 
@@ -101,7 +101,7 @@ class FileOptions(RowOptions):
         engine: str = LOCAL,
         missing: Sequence[str] = (),
     ) -> Records:
-        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.data.tables.open_table`).
+        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
 
         flag: the option that names it.
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
@@ -123,7 +123,7 @@ class FileOptions(RowOptions):
                 raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
             return read_npz(Path(source), where=self.where, **declared)
         # Only who reads a table should wait for Arrow.
-        from training.data.table_records import read_numbers, read_with_schema
+        from training.inputs.table_records import read_numbers, read_with_schema
 
         with shares("reading") as show:
 
@@ -140,8 +140,8 @@ class FileOptions(RowOptions):
                 reader = partial(read_numbers, **shared, **declared)
             if engine == LOCAL:
                 return reader(source, progress=progress)
-            from training.data.tables import files_of
-            from training.ray_sums import read_on_ray
+            from training.inputs.ray_sums import read_on_ray
+            from training.inputs.tables import files_of
 
             # What trains on sums takes these records for others, and the command offers nothing else on Ray.
             return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
@@ -234,8 +234,8 @@ def check_public(rows: Records, source: str) -> None:
             )
             keys = f", {each.units:,} of its keys or units" * bool(each.units)
             raise TrainingError(
-                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them is not covered "
-                f"by any budget. Put rows that are public into a file of their own{by_names}"
+                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them "
+                f"is not covered by any budget. Put rows that are public into a file of their own{by_names}"
             )
         typer.echo(
             f"Warning: perhaps {said}{columns}. Chance can explain that many, which are then other people's. "
@@ -258,7 +258,7 @@ def draft(
     No value is looked at: bounds, levels and classes are public, and must be known without the records.
     """
     # Only who reads a table should wait for Arrow.
-    from training.data.tables import open_table
+    from training.inputs.tables import open_table
 
     table = open_table(data)
     if label not in table.names:

@@ -18,9 +18,9 @@ from dpserve.trainer import trained_once
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from training.errors import WrongOption, extra
-from training.kinds import Certified
-from training.published.bundle import save_published
-from training.releases.certificate import ReleaseCertificate
+from training.kinds.published.bundle import save_published
+from training.kinds.registry import Certified
+from training.pay_once.certificate import ReleaseCertificate
 
 
 def train(given: TrainOptions) -> None:
@@ -65,7 +65,7 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
         if given:
             raise WrongOption(name, "does not go with a network as Lu et al. train it")
     with extra("torch", "training networks"):
-        from training.published.train import train_published as train_network
+        from training.kinds.published.train import train_published as train_network
 
     lineage, records = new.read_all()
     if records.declaration.columns:

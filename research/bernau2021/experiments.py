@@ -27,7 +27,7 @@ from research.bernau2021.printed import EPSILON, TABLE_2
 from research.data import adult, benchmarks, mnist
 from research.data.labelled import LabelledSet
 from training.errors import extra
-from training.releases.dpsgd.network import Network
+from training.fitting.network import Network
 
 Progress = Callable[[str, float], None]
 Floats = NDArray[np.float64]

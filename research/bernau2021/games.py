@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.bernau2021.beliefs import Games, gaussian_log_ratio
 from research.bernau2021.dissimilarity import Measure, most_unlike_member, most_unlike_pair
-from training.releases.dpsgd.step import StepRelease, grid_step, with_noise
+from training.kinds.dpsgd.step import StepRelease, grid_step, with_noise
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -29,7 +29,7 @@ _LEAST_SENSITIVITY = 1e-6
 
 
 class Gradients(Protocol):
-    """A network as `training.releases.dpsgd.network.Network` is one: parameters are one vector (size,)."""
+    """A network as `training.fitting.network.Network` is one: parameters are one vector (size,)."""
 
     @property
     def size(self) -> int:

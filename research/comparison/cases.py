@@ -12,10 +12,10 @@ import numpy as np
 from mechanisms.seeded import derived_seed
 from research.data import adult, benchmarks, location, mnist, retail
 from research.data.labelled import LabelledSet
-from training.columns import Columns, coordinates_of
-from training.data.records import Declaration
 from training.errors import DataError
-from training.hog import Shape
+from training.features.hog import Shape
+from training.inputs.columns import Columns, coordinates_of
+from training.inputs.records import Declaration
 from training.planning.cases import MOST_ASKED, Case
 from training.planning.measured import SETS
 

@@ -20,9 +20,10 @@ from accounting.budgets import Budget
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.comparison.cases import Drawn
+from training.kinds.class_sums import model as class_sums
+from training.kinds.class_sums import shrinkage
 from training.planning.cases import Case, Floats, Heads
 from training.planning.options import DELTA
-from training.releases import class_sums, shrinkage
 
 EPSILONS = (1.0, 4.0)
 SETS = ("location", "mnist-10k", "adult", "retail")
@@ -72,7 +73,7 @@ FORMS: tuple[Form, ...] = tuple(
 )
 
 SHIPPED = Form(class_sums.CENTRE_SHARE, True, "both and entry", True)
-"""What `training.releases.class_sums` releases."""
+"""What `training.kinds.class_sums.model` releases."""
 
 
 @dataclass(frozen=True)

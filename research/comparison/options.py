@@ -63,9 +63,9 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
         import torch
 
         from research.lu2022 import printed
-        from training.published import bounds
-        from training.published.bounds import PublishedRecipe
-        from training.published.train import Assignment, stacked_logits, train_stack
+        from training.kinds.published import bounds
+        from training.kinds.published.bounds import PublishedRecipe
+        from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
         topology = bounds.Topology(case.X.shape[1], printed.HIDDEN, case.classes)
         recipe = PublishedRecipe(topology, "per-record-and-class")

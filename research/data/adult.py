@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from research.data.labelled import Features, LabelledSet, Labels, first_existing, missing, read_npz
-from training.columns import Columns, LevelsColumn, NumberColumn
 from training.errors import DataError
+from training.inputs.columns import Columns, LevelsColumn, NumberColumn
 
 CLASSES = 2
 _NPZ = "adult.npz"

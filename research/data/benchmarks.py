@@ -8,7 +8,7 @@ import numpy as np
 
 from research.data import adult, cifar, location, mnist, purchase, retail, texas
 from research.data.labelled import LabelledSet
-from training.data.digits import load_digits
+from training.inputs.digits import load_digits
 
 READERS: dict[str, Callable[[Path], LabelledSet]] = {
     "adult": adult.read,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from research.data.labelled import LabelledSet, first_existing, missing
-from training.columns import Columns, TextColumn, encode_rows
 from training.errors import DataError
+from training.inputs.columns import Columns, TextColumn, encode_rows
 
 CLASSES = 20
 BUCKETS = 1024

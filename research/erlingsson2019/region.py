@@ -21,8 +21,8 @@ from research.erlingsson2019.presentation import Point
 from research.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
 from research.white_box.experiments import Material, Progress, Setting, canary_of
 from research.white_box.observations import Descent, observe_steps, sound
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.step import StepRelease
+from training.fitting.network import Network
+from training.kinds.dpsgd.step import StepRelease
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

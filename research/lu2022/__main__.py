@@ -124,7 +124,7 @@ def convexity(
     """Show that the convexified loss is not convex: its value at a network's weights, their negatives and between."""
     with extra("torch", "training networks"):
         from research.lu2022 import convexity as argument
-    from training.data.digits import load_digits
+    from training.inputs.digits import load_digits
 
     records = load_digits().train
     with steps_with_progress(epochs) as progress:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from audit.reports import ReportTable
 from research.lu2022 import printed, rival_bounds
 from research.lu2022.presentation import closed_form, number
-from training.published import bounds
-from training.published.bounds import ClaimedSensitivities, Topology
+from training.kinds.published import bounds
+from training.kinds.published.bounds import ClaimedSensitivities, Topology
 
 LAMBDA = bounds.strong_convexity(printed.L2_REGULARISER)
 

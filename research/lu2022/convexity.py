@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from audit.reports import ReportTable
-from training.data.records import Records
-from training.published.bounds import PublishedRecipe, Topology
-from training.published.train import (
+from training.inputs.records import Records
+from training.kinds.published.bounds import PublishedRecipe, Topology
+from training.kinds.published.train import (
     Assignment,
     Layer,
     Parameters,

@@ -17,7 +17,7 @@ from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noi
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Curve, Plan, Status
 from research.lu2022.samples import Samples
-from training.published.train import logits
+from training.kinds.published.train import logits
 
 
 def curves(

@@ -23,8 +23,8 @@ from accounting import analyses
 from accounting.losses import Cost, SubsampledGaussianLoss, composition_of
 from research import dpsgd_theorems
 from training.errors import extra
-from training.published.bounds import Topology
-from training.published.train import Layer, Parameters, initial_parameters, one_model
+from training.kinds.published.bounds import Topology
+from training.kinds.published.train import Layer, Parameters, initial_parameters, one_model
 
 Composition = Literal["naive", "advanced", "zcdp", "rdp"]
 COMPOSITIONS: tuple[Composition, ...] = get_args(Composition)

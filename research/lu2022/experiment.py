@@ -19,9 +19,9 @@ from research.lu2022 import measures, printed
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Accuracies, Curve, Plan, Results
 from research.lu2022.samples import Samples
-from training.published import bounds
-from training.published.bounds import OBJECTIVES, Objective, PublishedRecipe
-from training.published.train import Assignment, device_of, stacked_logits, train_stack
+from training.kinds.published import bounds
+from training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
+from training.kinds.published.train import Assignment, device_of, stacked_logits, train_stack
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""

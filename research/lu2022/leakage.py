@@ -18,8 +18,8 @@ from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
-from training.published.bounds import PublishedRecipe, Topology
-from training.published.train import Assignment, Parameters, stacked_logits, train_stack
+from training.kinds.published.bounds import PublishedRecipe, Topology
+from training.kinds.published.train import Assignment, Parameters, stacked_logits, train_stack
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

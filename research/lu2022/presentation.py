@@ -12,7 +12,7 @@ from research.lu2022 import printed
 from research.lu2022.measures import leakage_bound
 from research.lu2022.results import Accuracies, Curve, Results
 from training.errors import extra
-from training.published import bounds
+from training.kinds.published import bounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

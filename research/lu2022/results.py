@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from research.lu2022 import printed
-from training.published.bounds import OBJECTIVES, Objective
+from training.kinds.published.bounds import OBJECTIVES, Objective
 
 Head = Literal["certified", "convexified"]
 """The certified head on the sum of losses, and on the convexified objective."""

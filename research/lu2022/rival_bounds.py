@@ -2,7 +2,7 @@
 
 import math
 
-from training.published import bounds
+from training.kinds.published import bounds
 
 
 def chaudhuri_binary_normalised(rho: float, lam: float, n: int) -> float:

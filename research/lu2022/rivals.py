@@ -27,18 +27,18 @@ from research.lu2022 import measures
 from research.lu2022.leakage import Attacks
 from research.lu2022.results import Curve, Head, Plan
 from research.lu2022.samples import Samples
-from training.feature_maps import NORM_BOUND, Identity, default_clip_norm
-from training.log_mean_exp import RegularisedLogMeanExp
-from training.objective import RegularisedCrossEntropy
-from training.quantised import norms, products, quantised, summands
-from training.sensitivity import (
+from training.exact.quantised import norms, products, quantised, summands
+from training.features.maps import NORM_BOUND, Identity, default_clip_norm
+from training.fitting.log_mean_exp import RegularisedLogMeanExp
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.sensitivity import (
     Convexity,
     convexified_sensitivity,
     logit_sensitivity_per_norm,
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
-from training.solver import minimise
+from training.fitting.solver import minimise
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from research.data.labelled import LabelledSet
 from research.data.sampling import two_disjoint_sets
 from research.lu2022 import printed
 from research.lu2022.results import Plan
-from training.published.bounds import Topology
+from training.kinds.published.bounds import Topology
 
 
 @dataclass(frozen=True, eq=False)

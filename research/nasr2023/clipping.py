@@ -19,7 +19,7 @@ from research.nasr2023.methods import credible_gdp, credible_of_errors
 from research.nasr2023.runs import log_odds_of_label, watch_run
 from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
 from research.white_box.observations import Descent, sound
-from training.releases.dpsgd.step import StepRelease
+from training.kinds.dpsgd.step import StepRelease
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from research.white_box.observations import Example
-from training.releases.dpsgd.network import Network
+from training.fitting.network import Network
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -21,8 +21,8 @@ from research.white_box.bounds import POWER, ClaimedRun, Measured, power
 from research.white_box.experiments import Material, Progress, Setting, measure_implementation
 from research.white_box.observations import AuditedStep, Canary, clipped, sound
 from research.white_box.presentation import of_steps
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.step import StepRelease, private_step
+from training.fitting.network import Network
+from training.kinds.dpsgd.step import StepRelease, private_step
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -32,7 +32,7 @@ from research.white_box.observations import (
     rate_of,
     sound,
 )
-from training.releases.dpsgd.step import StepRelease
+from training.kinds.dpsgd.step import StepRelease
 
 Floats = NDArray[np.float64]
 

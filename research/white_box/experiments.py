@@ -26,8 +26,8 @@ from research.white_box.observations import (
     quiet_coordinate,
     sound,
 )
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.step import StepRelease
+from training.fitting.network import Network
+from training.kinds.dpsgd.step import StepRelease
 
 Progress = Callable[[str, float], None]
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.seeded import SeededRandomness
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.step import DpSgdStep, StepRelease, private_step
+from training.fitting.network import Network
+from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -19,7 +19,7 @@ from service.http.problems import Problem, ProblemType
 from service.http.requests import invalid
 from service.http.schemas import InvocationsRequest, SplitFrame
 from service.predictor import Value
-from training.columns import DELIMITERS, NUMBER
+from training.inputs.columns import DELIMITERS, NUMBER
 
 CSV = "text/csv"
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.replicas import NGINX, ROOT, replicas
 from service.listener import ServiceSettings
-from training.bundle import save_bundle
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 PRICE, AFFORDABLE = 0.001, 300
 CLIENTS, DEMAND = 4, 480

@@ -8,7 +8,7 @@ import pytest
 
 from tests.dpserve.conftest import CommandLine
 from tests.dpserve.test_exporting import CSV, ROWS, SUMS, TIERS, TRAIN
-from training.loading import load_model
+from training.kinds.loading import load_model
 
 from .test_shown_commands import DOCS, shown_commands
 

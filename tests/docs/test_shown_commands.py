@@ -43,7 +43,7 @@ NOT_RUN = {
         "data.md",
         "train --data letters.parquet",
     ): "a published file, 170 MB: tests/dpserve/test_classifier.py trains with a small one",
-    ("encoders.md", "train"): "a published model, 100 MB: tests/training/test_encoder.py makes small ones",
+    ("encoders.md", "train"): "a published model, 100 MB: tests/training/features/test_encoder.py makes small ones",
     (
         "encoders.md",
         "serve",

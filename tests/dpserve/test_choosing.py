@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from training.certificate import CHOICE_ASSUMPTION
-from training.loading import load_model
+from training.bundles.certificate import CHOICE_ASSUMPTION
+from training.kinds.loading import load_model
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(600)

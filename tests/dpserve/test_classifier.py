@@ -30,7 +30,7 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
 from training.errors import BundleError
-from training.loading import load_model
+from training.kinds.loading import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::training.errors.PrivacyWarning")
 """Accuracy on the training records is asked for in many tests. Those of the warning look for it."""
@@ -165,8 +165,8 @@ def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared
     assert model.predict(rows).tolist() == ["yes", "no", "yes"]
     model.save(home / "bundle")
     asked = (
-        "import json, sys; from pathlib import Path; from training.columns import encode_rows; "
-        "from training.loading import load_model; model = load_model(Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; from training.inputs.columns import encode_rows; "
+        "from training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
         "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
     )
     command = [sys.executable, "-c", asked, str(home / "bundle"), json.dumps(rows)]

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from training.published.bounds import Topology, claimed_sensitivities
+from training.kinds.published.bounds import Topology, claimed_sensitivities
 
 
 def test_help_is_there_for_everything(run):

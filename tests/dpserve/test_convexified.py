@@ -12,8 +12,8 @@ from dpserve.commands.planning import PlanOptions
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import train
 from training.errors import TrainingError, WrongOption
-from training.loading import load_model
-from training.sensitivity import Convexity
+from training.fitting.sensitivity import Convexity
+from training.kinds.loading import load_model
 
 CONVEXIFIED = ("--objective", "convexified", "--alpha", "0.05", "--least-records")
 NUMBERS = ("--lam", "1", "--classes", "2", "--n", "200")

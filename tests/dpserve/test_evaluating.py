@@ -7,7 +7,7 @@ import pytest
 
 from accounting.picorho import to_rho
 from training.evaluation import Evaluation
-from training.loading import load_model
+from training.kinds.loading import load_model
 
 ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)]
 HEADER = "age,income,ok\n"

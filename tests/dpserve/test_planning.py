@@ -11,7 +11,7 @@ from accounting.budgets import Budget
 from accounting.picorho import to_rho
 from dpserve.cli import app
 from mechanisms.mechanism import priced
-from training.loading import load_model
+from training.kinds.loading import load_model
 from training.planning import recommendation
 
 BEFORE = ["plan", "--lam", 100, "--classes", 10]

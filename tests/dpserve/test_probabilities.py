@@ -10,13 +10,13 @@ import pytest
 from dpserve.commands import console
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
-from training.data.digits import load_digits
-from training.data.records import Declaration, Records
-from training.kinds import KINDS, Job, train
-from training.loading import load_model
+from training.inputs.digits import load_digits
+from training.inputs.records import Declaration, Records
+from training.kinds.loading import load_model
+from training.kinds.registry import KINDS, Job, train
+from training.pay_once.model import ReleasedModel
 from training.planning.recommendation import of_kind
 from training.planning.rules import feature_map
-from training.releases.model import ReleasedModel
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from training.loading import load_model
-from training.releases.class_sums import ClassSums
-from training.releases.objective import PerturbedHead
-from training.teachers.bundle import Teachers
+from training.kinds.class_sums.model import ClassSums
+from training.kinds.loading import load_model
+from training.kinds.objective.model import PerturbedHead
+from training.kinds.teachers.bundle import Teachers
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)

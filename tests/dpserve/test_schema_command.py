@@ -9,8 +9,8 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from dpserve import Client
-from training.bundle import load_bundle
-from training.columns import encode_rows
+from training.inputs.columns import encode_rows
+from training.kinds.head.bundle import load_bundle
 
 FIELDS = [
     {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.bundle import CertifiedHead, save_bundle
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import CertifiedHead, save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 FULL = os.environ.get("DPSERVE_FAULTS") == "full"
 

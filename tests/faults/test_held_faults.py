@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from mechanisms.randomness import SystemRandomness
-from training.bundle import CertifiedHead
-from training.releases.weights import release_weights, save_weights
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.weights.model import release_weights, save_weights
 
 from .conftest import fault, trials
 from .servers import Services, StoreServer

@@ -11,8 +11,8 @@ from accounting.budgets import Budget
 from accounting.ledger import Ledger, key_digest, new_api_key
 from accounting.ledger.verification import verify
 from mechanisms.randomness import SystemRandomness
-from training.bundle import CertifiedHead
-from training.releases.weights import release_weights, save_weights
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.weights.model import release_weights, save_weights
 
 from .conftest import fault, trials
 from .dying_service import HELD, OPENED

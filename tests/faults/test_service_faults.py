@@ -23,7 +23,7 @@ from service.http.app import create_app
 from service.listener import bind
 from service.metered import MeteredPredictor
 from service.models import Models
-from training.bundle import CertifiedHead
+from training.kinds.head.bundle import CertifiedHead
 
 from .books import COST, open_accounts
 from .conftest import FULL, fault, trials

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from research.white_box.observations import Records
-from training.releases.dpsgd.network import Network
+from training.fitting.network import Network
 
 
 @pytest.fixture(scope="package")

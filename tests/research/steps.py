@@ -3,7 +3,7 @@
 from accounting.conversions import gaussian_mu
 from research.nasr2023.faults import FAULT_EPSILON
 from research.white_box.observations import Descent, dirac, observe_steps
-from training.releases.dpsgd.step import StepRelease
+from training.kinds.dpsgd.step import StepRelease
 
 DELTA = 1e-5
 CLAIMED_MU = gaussian_mu(FAULT_EPSILON, DELTA)

@@ -8,8 +8,8 @@ import pytest
 from research import recommended
 from research.data import newsgroups
 from research.data.adult import one_hot_columns
-from training.columns import coordinates_of
 from training.errors import DataError
+from training.inputs.columns import coordinates_of
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n"
 

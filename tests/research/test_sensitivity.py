@@ -5,11 +5,11 @@ import pytest
 from typer.testing import CliRunner
 
 from research.sensitivity import Measurement, app, of_certified_head, of_published_network, of_sensitivity
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.published.train import train_published
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.published.train import train_published
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
 

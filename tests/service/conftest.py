@@ -27,11 +27,11 @@ from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry.metrics import Metrics
 from tests.service.people import head_on_columns
-from training.bundle import CertifiedHead
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000

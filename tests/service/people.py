@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from training.columns import (
+from training.features.maps import Identity
+from training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,
@@ -11,10 +12,9 @@ from training.columns import (
     coordinates_of,
     encode_rows,
 )
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 COLUMNS = (
     NumberColumn(name="age", minimum=0, maximum=100, required=True),

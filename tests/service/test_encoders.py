@@ -6,12 +6,12 @@ import numpy as np
 
 from mechanisms.gaussian import Gaussian
 from tests.training.onnx_models import FEATURES, perceptron, weights
-from training.bundle import load_bundle, save_bundle
-from training.data.records import Declaration, Records
-from training.encoder import OnnxEncoder
-from training.feature_maps import Encoder
-from training.recipe import Recipe
-from training.train import train
+from training.features.encoder import OnnxEncoder
+from training.features.maps import Encoder
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import load_bundle, save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 CLASSES = 3
 

@@ -15,7 +15,7 @@ from service.http import exporting
 from service.pay_once import PayOncePredictor
 from training.errors import MissingExtra
 from training.export.files import FORMS, exported
-from training.releases.weights import release_weights
+from training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
 from .test_releases import PRICES, ROWS, lineage_spent, picorho_of

@@ -20,7 +20,7 @@ from service import predictor
 from service.http.middleware import failure
 from service.http.problems import MEDIA_TYPE
 from service.listener import bind
-from training.bundle import CertifiedHead
+from training.kinds.head.bundle import CertifiedHead
 
 from .conftest import Plain
 

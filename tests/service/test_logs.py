@@ -14,7 +14,7 @@ from accounting.ledger import LedgerUnavailable
 from service.http.refusals import as_problem
 from service.telemetry import logs
 from service.telemetry.logs import JsonLines, TextLines, unforeseen
-from training.bundle import CertifiedHead
+from training.kinds.head.bundle import CertifiedHead
 
 MARKED = 0.31415926535
 MARK = "31415"

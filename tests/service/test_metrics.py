@@ -22,10 +22,10 @@ from service.listener import bind, url_of
 from service.telemetry.exposition import exposition
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.throughput import Throughput
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 from .test_http import PRICE, ROW
 from .test_openinference import body_of

@@ -20,7 +20,7 @@ from service.metered import MeteredPredictor
 from service.models import Models
 from service.predictor import Caller, RowsRequest
 from service.telemetry.throughput import Throughput
-from training.certificate import UNITS
+from training.bundles.certificate import UNITS
 
 from .conftest import DELTA
 from .test_http import PRICE, ROW, problem

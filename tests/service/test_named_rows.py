@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 
 from tests.service.people import COLUMNS, ROW
-from training.columns import encode_rows
+from training.inputs.columns import encode_rows
 
 from .test_http import PRICE, problem
 

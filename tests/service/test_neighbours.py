@@ -14,16 +14,16 @@ from service.http.app import HttpOptions
 from service.telemetry.logs import RequestLog
 from tests.seeded import Seeded
 from tests.service.conftest import Starter
-from training.bundle import save_bundle
-from training.data.records import Declaration, Records
 from training.export.files import exported
-from training.feature_maps import Identity
-from training.loading import load_model
-from training.recipe import Recipe
-from training.releases.class_sums import save_class_sums, train_class_sums
-from training.teachers.bundle import save_teachers
-from training.teachers.train import TeachersRecipe, train_teachers
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.class_sums.model import save_class_sums, train_class_sums
+from training.kinds.head.bundle import save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.loading import load_model
+from training.kinds.teachers.bundle import save_teachers
+from training.kinds.teachers.train import TeachersRecipe, train_teachers
 
 DECLARED = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 MAP = Identity(lower=DECLARED.lower, upper=DECLARED.upper, clip_norm=1.0, bias=0.5)

@@ -18,7 +18,7 @@ from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows
 from service.metered import MeteredPredictor
 from service.predictor import Caller, RowsRequest
-from training.bundle import CertifiedHead
+from training.kinds.head.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
 

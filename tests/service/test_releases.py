@@ -20,7 +20,7 @@ from service.errors import CannotServe, DeadlinePassed
 from service.opening import check_release
 from service.pay_once import PayOncePredictor
 from service.predictor import Caller, RowsRequest
-from training.releases.weights import release_weights
+from training.kinds.weights.model import release_weights
 
 from .test_http import ROW, problem
 

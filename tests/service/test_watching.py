@@ -11,8 +11,8 @@ from service import watching
 from service.errors import CannotServe
 from service.models import Models
 from service.watching import Watch, stamp_of
+from training.bundles.sealing import CERTIFICATE_FILE
 from training.errors import BundleError
-from training.sealing import CERTIFICATE_FILE
 
 pytestmark = pytest.mark.anyio
 

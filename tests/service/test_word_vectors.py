@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from dpserve import Client
-from training.columns import NumberColumn, TextColumn, Vectors, coordinates_of, encode_rows
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
-from training.word_vectors import read_word_vectors
+from training.features.maps import Identity
+from training.inputs.columns import NumberColumn, TextColumn, Vectors, coordinates_of, encode_rows
+from training.inputs.records import Declaration, Records
+from training.inputs.word_vectors import read_word_vectors
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 from .test_http import PRICE
 

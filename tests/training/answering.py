@@ -12,11 +12,11 @@ import numpy as np
 from mechanisms.mechanism import Mechanism
 from mechanisms.published import Published
 from tests.mechanisms.test_keyed_randomness import MECHANISMS
-from training.bundle import CertifiedHead
-from training.loading import load_model
-from training.published.bundle import PublishedNetwork
-from training.questions import MeteredModel, noise_of
-from training.teachers.bundle import Teachers
+from training.exact.questions import MeteredModel, noise_of
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.loading import load_model
+from training.kinds.published.bundle import PublishedNetwork
+from training.kinds.teachers.bundle import Teachers
 
 
 def asked(model: MeteredModel) -> np.ndarray:

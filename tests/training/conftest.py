@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from training.bundle import CertifiedHead
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 
 def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:

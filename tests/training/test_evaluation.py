@@ -17,9 +17,9 @@ from audit.estimators import gdp
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.seeded import SeededRandomness
 from tests.training.conftest import identity, make_records
-from training.data.records import Units
 from training.evaluation import CONFIDENCE, EDGES, SHARES, Evaluation, Law, evaluate
-from training.releases.class_sums import train_class_sums
+from training.inputs.records import Units
+from training.kinds.class_sums.model import train_class_sums
 
 ONE = 2**28
 FALSE_ALARM = 1e-6

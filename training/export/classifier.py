@@ -1,9 +1,9 @@
-"""What every pay-once model computes, as public numbers: what the files of an export are made from.
+"""A pay-once model's computation as public numbers, from which the files of an export are made.
 
-A row x becomes phi(x) (`training.feature_maps`). Some kinds take it around a released centre: phi is drawn to length 1,
-the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers follow,
-the calibration being part of the last one, and the softmax of its values. Everything here was released and paid for, or
-is public, so that whoever holds the tier may have it.
+A row x becomes phi(x) (`training.features.maps`). Some kinds take it around a released centre: phi is drawn to length
+1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers
+follow, the calibration being part of the last one, and the softmax of its values. Everything here was released and paid
+for, or is public, so that whoever holds the tier may have it.
 """
 
 import json
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.losses import Cost
-from training.columns import Columns, TextColumn
 from training.errors import NotExportable
-from training.feature_maps import HeadFeatureMap
-from training.loading import AnyModel
-from training.releases.calibration import Calibration, losses
-from training.releases.certificate import ReleaseCertificate
-from training.releases.class_sums import ClassSums
-from training.releases.dpsgd.model import DpSgdModel
-from training.releases.model import ReleasedModel, TieredModel, rounded
-from training.releases.objective import PerturbedHead
-from training.releases.weights import ReleasedWeights
+from training.features.maps import HeadFeatureMap
+from training.inputs.columns import Columns, TextColumn
+from training.kinds.class_sums.model import ClassSums
+from training.kinds.dpsgd.model import DpSgdModel
+from training.kinds.loading import AnyModel
+from training.kinds.objective.model import PerturbedHead
+from training.kinds.weights.model import ReleasedWeights
+from training.pay_once.calibration import Calibration, losses
+from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel, TieredModel, rounded
 
 Floats = NDArray[np.float64]
 Activation = Literal["tanh", "relu"]
@@ -66,7 +66,7 @@ class Classifier:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
+        """Metadata beside the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
         tiers = self.certificate.tiers
         before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
         calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Literal, cast, get_args
 
 from training.errors import NotExportable
-from training.loading import AnyModel
+from training.kinds.loading import AnyModel
 
 Form = Literal["onnx", "sklearn", "safetensors"]
 FORMS: tuple[Form, ...] = get_args(Form)

@@ -2,7 +2,7 @@
 
 Rows are one input `x` of numbers; or, by a schema, an input for each column (`training.export.onnx_columns`).
 
-The graph does what `training.feature_maps` does, operation by operation, so that phi(x) has the same bits: rounding to
+The graph does what `training.features.maps` does, operation by operation, so that phi(x) has the same bits: rounding to
 whole numbers, powers of two from a table, single operations that IEEE 754 rounds in one way, and products of whole
 numbers that are exact in any order. Only what follows phi can differ, in the last places.
 """
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from training import feature_maps
 from training.errors import NotExportable, extra
 from training.export.classifier import Classifier
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by
-from training.feature_maps import (
+from training.features import maps as feature_maps
+from training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
@@ -34,8 +34,8 @@ from training.feature_maps import (
     Identity,
     Relu,
 )
-from training.releases.model import CLOSEST
-from training.releases.shrinkage import SHORTEST_ROW
+from training.kinds.class_sums.shrinkage import SHORTEST_ROW
+from training.pay_once.model import CLOSEST
 
 if TYPE_CHECKING:
     from onnx import ModelProto

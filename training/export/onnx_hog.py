@@ -1,14 +1,14 @@
-"""Histograms of oriented gradients in ONNX: `training.hog`, operation by operation, so that they have the same bits."""
+"""Histograms of oriented gradients in ONNX: `training.features.hog`, operation by operation, hence the same bits."""
 
 from functools import reduce
 
 import numpy as np
 
-from training import hog
 from training.export.onnx_graph import Graph
+from training.features import hog
 
 LARGEST_EXPONENT = 10
-"""What is described is below 2^9: see `hog.described`."""
+"""An exponent above every described value, all of which are below 2^9: see `hog.described`."""
 
 
 def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:

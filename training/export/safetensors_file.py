@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from training.export.classifier import Classifier
-from training.releases.model import CLOSEST
+from training.pay_once.model import CLOSEST
 
 _COMPUTES = f"""\
 phi = feature_map(x): see the certificate's feature_map and its documentation; omega is among the arrays. Where there is

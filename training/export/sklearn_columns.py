@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from training.columns import PARTS, AnyColumn, BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
 from training.errors import NotExportable
 from training.export.sklearn_steps import function, scaler, sums
+from training.inputs.columns import PARTS, AnyColumn, BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn
 
 _DAY = 86_400_000_000.0
 _UNITS = {"month": ("M", "-", 1), "hour": ("h", "T", 0)}

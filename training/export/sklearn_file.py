@@ -25,12 +25,12 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, Normalizer
 
-from training import feature_maps
 from training.errors import NotExportable
 from training.export.classifier import Classifier
 from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
-from training.feature_maps import (
+from training.features import maps as feature_maps
+from training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
@@ -42,7 +42,7 @@ from training.feature_maps import (
     Identity,
     Relu,
 )
-from training.releases.model import CLOSEST
+from training.pay_once.model import CLOSEST
 
 Floats = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def _features(classifier: Classifier) -> list[Any]:
 
 
 def _binned(feature_map: Bins) -> list[Any]:
-    """From scaled rows (n, d) to one-hot bins of each number, and the other coordinates: see `Bins`.
+    """Map scaled rows (n, d) to one-hot bins of each number, and the other coordinates: see `Bins`.
 
     scikit-learn has all numbers' bins of one kind beside each other, and counts them from the lowest.
     """
@@ -137,7 +137,7 @@ def _binned(feature_map: Bins) -> list[Any]:
 
 
 def _crossed(one: Block, other: Block) -> Pipeline:
-    """From scaled rows (n, d) to max(a + b - 1, 0) for each pair of coordinates of two columns: see `Bins`."""
+    """Map scaled rows (n, d) to max(a + b - 1, 0) for each pair of coordinates of two columns: see `Bins`."""
     kinds: list[Any] = []
     for name, block in (("one", one), ("other", other)):
         if block.numbers:
@@ -162,7 +162,7 @@ def _crossed(one: Block, other: Block) -> Pipeline:
 
 
 def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]:
-    """From rows (n, width) to whole numbers (n, width + 1): the rows drawn into a ball, and the bias."""
+    """Map rows (n, width) to whole numbers (n, width + 1): the rows scaled into a ball, and the bias."""
     return [
         *_rounded(width),
         *_divided(radius),
@@ -171,7 +171,7 @@ def _into_ball(width: int, radius: float, length: float, bias: int) -> list[Any]
 
 
 def _divided(least: float) -> list[Any]:
-    """From rows (n, k) to rows (n, k + 1): divided by max(least, their length), and a column of ones."""
+    """Map rows (n, k) to rows (n, k + 1): divided by max(least, their length), and a column of ones."""
     return [FeatureUnion([("row", "passthrough"), ("longest", _length_within(least, None))]), Normalizer("max")]
 
 
@@ -195,7 +195,7 @@ def _rounded(width: int) -> list[Any]:
 
 
 def _length_within(least: float, most: float | None) -> Pipeline:
-    """From rows (n, k) to their lengths, none shorter than `least`: (n, 1)."""
+    """Map rows (n, k) to their lengths, none shorter than `least`: (n, 1)."""
     return Pipeline(
         [
             ("length", function(np.linalg.norm, axis=1, keepdims=True)),
@@ -205,18 +205,18 @@ def _length_within(least: float, most: float | None) -> Pipeline:
 
 
 def _whole(width: int, length: float, bias: int) -> list[Any]:
-    """From rows (n, width + 1), the last a column of ones, to `length` times them and the bias, as whole numbers."""
+    """Map rows (n, width + 1), the last a column of ones, to `length` times them and the bias, as whole numbers."""
     # Half a step more than the bias, so that it is rounded to the bias.
     return [scaler(np.zeros(width + 1), np.append(np.full(width, 1 / length), 1 / (bias + 0.5))), function(np.trunc)]
 
 
 def _product(omega: Floats) -> Any:
-    """From whole numbers, the bias behind them, to Omega v."""
+    """Map whole numbers, the bias behind them, to Omega v."""
     return projection(np.hstack([omega * STEP, np.zeros((len(omega), 1))]))
 
 
 def _waves(frequencies: int, length: float, bias: int) -> list[Any]:
-    """From turns (n, k) to the cosines, sines and the bias as whole numbers, at the angles that the table has."""
+    """Map turns (n, k) to the cosines, sines and the bias as whole numbers, at the angles that the table has."""
     angles, centre = len(feature_maps.cosines()), np.zeros(frequencies)
     ones = _length_within(1.0, 1.0)
     return [

@@ -1,4 +1,4 @@
-"""What a budget buys in noise on each answer: for each proven mechanism, the price of a row, rows and accuracy.
+"""Noise on each answer for a budget: for each proven mechanism, the price of a row, rows and accuracy.
 
 Works from the sensitivity alone, and with logits: of margins, or of a trained head, which are private whatever rows
 they are about (`PublicSample.exact`). An accuracy is a property of the sample given, and is computed by quadrature over
@@ -39,7 +39,7 @@ _RANGES = {
     RHO.name: (picorho.charge(sampling_error.LEAST_ROW_RHO), picorho.budget(sampling_error.LARGEST_ROW_RHO)),
     EPSILON.name: (picorho.charge(1e-4), picorho.budget(LARGEST_PURE_EPSILON)),
 }
-"""What a row may cost, in 1e-12 of each currency; of pure epsilon, where prices are worth looking for."""
+"""The prices of a row that are tried, in 1e-12 of each currency; for pure epsilon, those worth trying."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class PublicSample:
 
 
 class Expectation(BaseModel, frozen=True):
-    """What answers are worth on rows of which a head is halfway between guessing and certain: a guess, and no bound.
+    """The accuracy of answers on rows of which a head is halfway between guessing and certain: a guess, and no bound.
 
     accuracy: of an answer; noiseless: of the head; guessing: 1/C.
     """
@@ -169,7 +169,7 @@ class PricedMechanism(BaseModel, frozen=True):
 
 
 class Plan(BaseModel, frozen=True):
-    """What was asked for, and every option that the budget allows, the best first."""
+    """A planner's request, and every option that the budget allows, the best first."""
 
     delta: float
     budgets: tuple[PlannedBudget, ...]

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.answer_noise import AnyNoise, Uncertainty
-from training.data.records import Declaration, Records
-from training.feature_maps import NORM_BOUND, FeatureMap
-from training.hog import Shape
-from training.objective import RegularisedCrossEntropy
+from training.exact.quantised import norms, quantised
+from training.features.hog import Shape
+from training.features.maps import NORM_BOUND, FeatureMap
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
+from training.fitting.solver import minimise
+from training.inputs.records import Declaration, Records
+from training.kinds.dpsgd.train import directions_of
 from training.planning import rules
 from training.planning.rules import Features
-from training.quantised import norms, quantised
-from training.releases.dpsgd.train import directions_of
-from training.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
-from training.solver import minimise
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -35,7 +35,7 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class Quality:
-    """What answers are worth. log_loss: in nats; calibration_error, interval: as `quality` says. None: not known."""
+    """The quality of answers. log_loss: in nats; calibration_error, interval: as `quality` says. None: not known."""
 
     accuracy: float
     log_loss: float | None = None
@@ -45,7 +45,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is expected of an option, over so many seeds.
+    """The expected quality of an option, over a number of seeds.
 
     mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
     interval: see `Quality`, None where they are not known.
@@ -139,12 +139,12 @@ class Case:
         return float((answers.argmax(axis=1) == self.answers).mean())
 
     def quality(self, probabilities: Floats, noise: AnyNoise | None = None) -> Quality:
-        """What answers (m, C) to the rows asked are worth. noise: see `quality`."""
+        """Return the quality of answers (m, C) to the rows asked. noise: see `quality`."""
         return quality(probabilities, self.answers, noise)
 
     @cached_property
     def constant(self) -> Quality:
-        """What it is worth to answer every row with the shares of the classes among the records."""
+        """Return the quality of the answer that gives every row the shares of the classes among the records."""
         counts = np.bincount(self.y, minlength=self.classes) + 0.5
         return self.quality(np.tile(counts / counts.sum(), (len(self.answers), 1)))
 
@@ -172,7 +172,7 @@ class Heads:
         return self._asked[chosen]
 
     def directions(self, chosen: FeatureMap) -> Floats:
-        """What DP-SGD makes of the records before it knows its budget: (n, D)."""
+        """The inputs that DP-SGD makes of the records before it knows its budget: (n, D)."""
         if chosen not in self._directions:
             # Of one map at a time, as the records below.
             self._records.clear()
@@ -211,5 +211,5 @@ def weights_move(strong_convexity: float, weights: Floats) -> float:
 
 
 def logits_move(strong_convexity: float, weights: Floats, asked: Floats) -> Floats:
-    """How far the logits of each row asked move in L2: (m,). asked: phi (m, D)."""
+    """Return the sensitivity in L2 of the logits of each row asked: (m,). asked: phi (m, D)."""
     return logit_sensitivity_per_norm(weights_move(strong_convexity, weights)) * norms(asked)

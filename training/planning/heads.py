@@ -1,4 +1,4 @@
-"""What noise on a head's answers is planned by: how far its logits move, and where an expected accuracy comes from."""
+"""The basis of plans for noise on a head's answers: its logits' sensitivity, and the source of an expected accuracy."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -6,11 +6,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from training.bundle import CertifiedHead
-from training.feature_maps import NORM_BOUND
-from training.planning.answers import PublicSample
-from training.recipe import DEFAULT_TOLERANCE
-from training.sensitivity import (
+from training.features.maps import NORM_BOUND
+from training.fitting.sensitivity import (
     Convexity,
     convexified_sensitivity,
     largest_convexified_margin,
@@ -18,6 +15,9 @@ from training.sensitivity import (
     usual_margin,
     weight_sensitivity,
 )
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.head.recipe import DEFAULT_TOLERANCE
+from training.planning.answers import PublicSample
 
 Floats = NDArray[np.float64]
 

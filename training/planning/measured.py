@@ -1,4 +1,4 @@
-"""What was measured on public sets, for an owner without rows: a summary of research/comparison/measured.csv."""
+"""Measurements on public sets, for an owner without rows: a summary of research/comparison/measured.csv."""
 
 import csv
 import math
@@ -17,7 +17,7 @@ MEASURED = Path(__file__).with_name("measured.csv")
 """Written by `python -m research.comparison --summary`: a line for each set, epsilon, option and number of queries."""
 
 MANY_CLASSES = 20
-"""From so many classes on, records of numbers as they are have few in each, and class sums did best on both sets."""
+"""Least number of classes at which each has few records, and class sums did best on both sets of plain numbers."""
 
 LEAST_MEASURED = min(QUERIES)
 """Answers."""
@@ -71,7 +71,7 @@ class Nearest:
 
     @property
     def constant(self) -> Quality:
-        """What the shares of its classes are worth as answers."""
+        """Return the quality of the shares of its classes as answers."""
         return Quality(SETS[self.dataset].commonest, SETS[self.dataset].entropy)
 
     @property
@@ -119,7 +119,7 @@ def _group(classes: int) -> str:
 
 
 Cells = dict[tuple[str, str], Estimate]
-"""By option and number of queries, or `UNLIMITED`, which holds for every number."""
+"""Estimates by option and number of queries, or `UNLIMITED`, which holds for every number."""
 
 
 def _estimates(cells: Cells, count: int | None) -> Iterator[Estimate]:

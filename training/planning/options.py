@@ -14,13 +14,13 @@ from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness
+from training.exact.quantised import norms, products, summands
+from training.inputs.sums import of_rows
+from training.pay_once import calibration
+from training.pay_once.model import rounded
 from training.planning import rules
 from training.planning.cases import TOLERANCE, Case, Floats, Heads, Quality, logits_move, weights_move
 from training.planning.rules import Features
-from training.quantised import norms, products, summands
-from training.releases import calibration
-from training.releases.model import rounded
-from training.sums import of_rows
 
 DELTA = 1e-5
 UNLIMITED = "unlimited"
@@ -28,7 +28,7 @@ QUERIES = (10, 100, 1_000, 10_000)
 
 Pays = Literal["each answer", "once"]
 Qualities = dict[str, Quality | None]
-"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+"""Qualities by number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
 
 
 def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
-    """What answers are worth where the budget pays for `count` answers, by noise of its own on each row asked."""
+    """Return the quality of answers where the budget pays for `count`, with noise of its own on each row asked."""
     try:
         mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
         mechanism.prepare(trial.case.classes)
@@ -116,7 +116,7 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
 
 
 def _class_sums(trial: Trial) -> Qualities:
-    from training.releases.class_sums import train_class_sums
+    from training.kinds.class_sums.model import train_class_sums
 
     records = trial.case.records
     feature_map = trial.heads.feature_map("identity")
@@ -129,7 +129,7 @@ def _class_sums(trial: Trial) -> Qualities:
 
 def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from training.releases.objective import perturbation_for, train_perturbed
+        from training.kinds.objective.model import perturbation_for, train_perturbed
 
         records = trial.case.records
         chosen = trial.heads.feature_map(features)
@@ -143,9 +143,9 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
 
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        from training.releases.dpsgd.choices import by_rule
-        from training.releases.dpsgd.network import Network
-        from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
+        from training.fitting.network import Network
+        from training.kinds.dpsgd.choices import by_rule
+        from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
         case, whole = trial.case, trial.whole
         chosen = trial.heads.feature_map(features)
@@ -184,7 +184,7 @@ def _said_by_teachers(heads: Heads) -> tuple[Floats, Floats]:
     case = heads.case
     key = (case.split, case.seed)
     if key not in _TAUGHT:
-        from training.teachers.train import TeachersRecipe, train_teachers
+        from training.kinds.teachers.train import TeachersRecipe, train_teachers
 
         recipe = TeachersRecipe("compared", heads.feature_map("identity"))
         words = SeededRandomness(case.seed, (case.name, "teachers' parts")).words(4).tobytes()

@@ -19,25 +19,25 @@ from accounting import picorho, sampling_error
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.seeded import derived_seed
-from training.data.records import Declaration, Records
 from training.errors import TrainingError
-from training.feature_maps import FeatureMap
-from training.hog import Shape
+from training.features.hog import Shape
+from training.features.maps import FeatureMap
+from training.fitting.network import Network
+from training.inputs.records import Declaration, Records
+from training.inputs.sums import check_count
+from training.kinds.class_sums import model as class_sums
 from training.planning import rules
 from training.planning.answers import NO_BETTER
 from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
 from training.planning.options import OPTIONS, Option, Trial
 from training.planning.rules import Features, Kind
-from training.releases import class_sums
-from training.releases.dpsgd.network import Network
-from training.sums import check_count
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
 
 SEEDS = 3
-"""Of a simulation."""
+"""Number of seeds of a simulation."""
 
 _LEAST_ROWS = 50
 _HELD_OUT = 5
@@ -90,7 +90,7 @@ class Recommendation:
 
     @property
     def chosen(self) -> Option:
-        """How it is made."""
+        """The chosen option."""
         return OPTIONS[self.option]
 
     def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:
@@ -403,8 +403,8 @@ def _check(option: str, n: int, classes: int, whole: int, features: int) -> None
 def _check_descent(
     n: int, whole: int, declaration: Declaration, feature_map: FeatureMap, hidden: tuple[int, ...]
 ) -> None:
-    from training.releases.dpsgd.choices import by_rule
-    from training.releases.dpsgd.train import DpSgdRecipe, certify
+    from training.kinds.dpsgd.choices import by_rule
+    from training.kinds.dpsgd.train import DpSgdRecipe, certify
 
     widths = (feature_map.dimension, *hidden, len(declaration.classes))
     choices = by_rule(n, mu_for(whole), Network(widths).size, hidden=hidden)

@@ -8,10 +8,10 @@ import math
 from typing import Any, Literal
 
 from accounting import domains
-from training.columns import TextColumn, numbers_among
-from training.data.records import Declaration
-from training.feature_maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
-from training.hog import Shape
+from training.features.hog import Shape
+from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
+from training.inputs.columns import TextColumn, numbers_among
+from training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier"]
 Kind = Literal["images", "table", "text"]
@@ -25,7 +25,7 @@ RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 alike on the training part of MNIST."""
 
 STEPS_ON_IMAGES = 200
-"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
+"""Steps of DP-SGD on histograms of gradients: 100 do worse, and 400 gain accuracy and lose log loss."""
 
 _LOGIT_NOISE = 0.25
 

@@ -7,14 +7,14 @@ from statistics import fmean, stdev
 from accounting import sampling_error
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import GaussianVector, mu_for
-from training.data.records import Records
 from training.errors import TrainingError
+from training.inputs.records import Records
+from training.kinds.weights.model import tier_steps
 from training.planning import rules
 from training.planning.cases import Heads, weights_move
 from training.planning.options import Trial
 from training.planning.recommendation import SEEDS, budget_for, case_of
 from training.planning.rules import Features
-from training.releases.weights import tier_steps
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PlannedTier:
 def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, ...]:
     """Return the tiers of these prices, the coarsest first, in picorho. budget: of the lineage.
 
-    A lineage pays for the finest tier that anyone holds, whoever else holds which (`training.releases.weights`): so
+    A lineage pays for the finest tier that anyone holds, whoever else holds which (`training.kinds.weights.model`): so
     each must fit the budget, and their sum need not. Raises TrainingError for one that does not, and for tiers that
     cannot be trained.
     """

@@ -19,11 +19,11 @@ from dpserve.local_services import running_services
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import priced
 from mechanisms.seeded import SeededRandomness
-from training.bundle import save_bundle
-from training.data.records import Declaration, Records, Units
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records, Units
+from training.kinds.head.bundle import save_bundle
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
 

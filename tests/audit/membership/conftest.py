@@ -19,10 +19,10 @@ from mechanisms.randomness import NoiseKey
 from service.http.app import create_app
 from service.metered import MeteredPredictor
 from service.models import Models
-from training.data.records import Declaration, Records
-from training.feature_maps import Identity
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 DELTA = 1e-6
 CLASSES, FEATURES = 3, 12

@@ -24,12 +24,12 @@ from mechanisms.laplace import Laplace
 from mechanisms.published import Published
 from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DECLARATION, draw
-from training.data.digits import load_digits
-from training.data.records import Records
-from training.feature_maps import Identity
-from training.published.train import train_published
-from training.recipe import Recipe
-from training.train import train
+from training.features.maps import Identity
+from training.inputs.digits import load_digits
+from training.inputs.records import Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.published.train import train_published
 
 REMEMBERING = AttackChoices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
 QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)

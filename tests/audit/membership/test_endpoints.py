@@ -13,7 +13,7 @@ from audit.membership.plan import near_copies, rows_of_keys
 from dpserve.endpoint import ServiceEndpoint
 from mechanisms.gaussian import Gaussian
 from tests.audit.membership.conftest import forget
-from training.feature_maps import Fourier, Identity
+from training.features.maps import Fourier, Identity
 
 
 def test_http_and_bundle_give_the_same_answers_and_accounts(serve, bundle, candidates):

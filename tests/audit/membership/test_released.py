@@ -10,7 +10,7 @@ from audit.in_process import ReleaseEndpoint
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.claims import claim_of_releases
 from mechanisms.seeded import SeededRandomness
-from training.releases.weights import release_weights
+from training.kinds.weights.model import release_weights
 
 RHO = 0.125
 """mu = 1/2."""

@@ -15,7 +15,7 @@ from audit.presentation import of_attack
 from mechanisms.gaussian import Gaussian
 from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
-from training.releases.weights import release_weights
+from training.kinds.weights.model import release_weights
 
 CHOICES = AttackChoices(shadow_models=2, attack_epochs=1, seed=3)
 PRICE = 0.005

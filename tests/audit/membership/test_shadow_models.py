@@ -13,11 +13,11 @@ from audit.membership.shadow_models import (
     train_heads,
     train_shadow_models,
 )
-from training.log_mean_exp import RegularisedLogMeanExp
-from training.objective import RegularisedCrossEntropy
-from training.published.bounds import PublishedRecipe, Topology
-from training.sensitivity import Convexity
-from training.solver import minimise
+from training.fitting.log_mean_exp import RegularisedLogMeanExp
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.sensitivity import Convexity
+from training.fitting.solver import minimise
+from training.kinds.published.bounds import PublishedRecipe, Topology
 
 HEADS = HeadRecipe(3, 1.0)
 NETWORKS = NetworkRecipe(PublishedRecipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))

@@ -17,13 +17,13 @@ from audit.presentation import of_attack
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from tests.audit.membership.conftest import CLASSES, DECLARATION, FEATURES, draw
-from training.data.records import Declaration, Records, Units
-from training.feature_maps import Identity
-from training.objective import RegularisedCrossEntropy
-from training.recipe import Recipe
-from training.solver import minimise
-from training.sums import of_rows
-from training.train import train
+from training.features.maps import Identity
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.solver import minimise
+from training.inputs.records import Declaration, Records, Units
+from training.inputs.sums import of_rows
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
 
 QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
 SURE = replace(QUICK, confidence=1 - 1e-6)

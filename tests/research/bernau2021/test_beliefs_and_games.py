@@ -18,7 +18,7 @@ from research.bernau2021.beliefs import (
     published_mu,
 )
 from research.bernau2021.games import Pair, Play, farthest_pair, play, played, together
-from training.releases.dpsgd.network import Network
+from training.fitting.network import Network
 
 BERNAU_TABLE = [
     # rho_beta, delta, epsilon, rho_alpha as printed (Bernau et al. 2021, experiment parameters)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.lu2022 import printed, rival_bounds
-from training.published import bounds
+from training.kinds.published import bounds
 
 ROWS = [pytest.param(row, id=row.dataset) for row in printed.ROWS.values()]
 

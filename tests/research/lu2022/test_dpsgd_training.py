@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from research.lu2022.dpsgd_training import COMPOSITIONS, Composition, DpSgd, noise_multiplier, train_private  # noqa: E402
-from training.published.bounds import Topology  # noqa: E402
-from training.published.train import logits  # noqa: E402
+from training.kinds.published.bounds import Topology  # noqa: E402
+from training.kinds.published.train import logits  # noqa: E402
 
 LOCATION = {"sampling_rate": 100 / 1200, "steps": 1200}
 DELTA = 1 / 12_000

@@ -17,7 +17,7 @@ from research.nasr2023.runs import (
 )
 from research.white_box.bounds import ClaimedRun
 from research.white_box.observations import Descent, Example, sound
-from training.releases.dpsgd.step import StepRelease
+from training.kinds.dpsgd.step import StepRelease
 
 torch = pytest.importorskip("torch")
 LEVELS = np.linspace(0.001, 0.999, 97)

@@ -8,7 +8,7 @@ from research.white_box.observations import (
     quiet_coordinate,
     sound,
 )
-from training.releases.dpsgd.step import StepRelease
+from training.kinds.dpsgd.step import StepRelease
 
 
 def test_a_canary_that_is_a_record_passes_through_the_clipping(network, records):

@@ -16,8 +16,8 @@ from mechanisms.seeded import SeededRandomness
 from research.white_box.bounds import pooled_bound
 from research.white_box.observations import Example
 from tests.research.steps import CLAIMED_MU, SURE
-from training.releases.dpsgd.network import Network
-from training.releases.dpsgd.step import StepRelease, private_step
+from training.fitting.network import Network
+from training.kinds.dpsgd.step import StepRelease, private_step
 
 RELEASE = StepRelease(1 / CLAIMED_MU, 1.0, clip_norm=0.1)
 FAR = 2.0**60

@@ -12,10 +12,10 @@ from accounting.picorho import to_rho
 from mechanisms.label import Label
 from mechanisms.randomness import SystemRandomness
 from mechanisms.selected_neuron import SelectedNeuron
-from training.data.records import Declaration, Records
-from training.releases.dpsgd.choices import Choices
-from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.releases.weights import release_weights
+from training.inputs.records import Declaration, Records
+from training.kinds.dpsgd.choices import Choices
+from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.kinds.weights.model import release_weights
 
 from .test_client_page import lines, paste, violations
 

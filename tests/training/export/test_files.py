@@ -19,7 +19,11 @@ from accounting.losses import Cost, GaussianLoss
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
-from training.columns import (
+from training.errors import MissingExtra, NotExportable
+from training.export import classifier
+from training.export.files import FORMS, exported
+from training.features.maps import Bins, Fourier, Hog, Identity, Relu
+from training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
     NumberColumn,
@@ -28,24 +32,20 @@ from training.columns import (
     coordinates_of,
     encode_rows,
 )
-from training.data.records import Declaration, Records
-from training.errors import MissingExtra, NotExportable
-from training.export import classifier
-from training.export.files import FORMS, exported
-from training.feature_maps import Bins, Fourier, Hog, Identity, Relu
-from training.kinds import PAY_ONCE
-from training.loading import load_model
-from training.recipe import Recipe
-from training.releases.class_sums import COUNT_COORDINATE, save_class_sums, train_class_sums
-from training.releases.dpsgd.choices import Choices
-from training.releases.dpsgd.model import save_dpsgd
-from training.releases.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.releases.objective import perturbation_for, save_perturbed, train_perturbed
-from training.releases.weights import release_weights, save_weights
-from training.teachers.bundle import Teachers
-from training.teachers.networks import Schedule
-from training.teachers.train import TeachersRecipe, train_teachers
-from training.train import train
+from training.inputs.records import Declaration, Records
+from training.kinds.class_sums.model import COUNT_COORDINATE, save_class_sums, train_class_sums
+from training.kinds.dpsgd.choices import Choices
+from training.kinds.dpsgd.model import save_dpsgd
+from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.loading import load_model
+from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
+from training.kinds.registry import PAY_ONCE
+from training.kinds.teachers.bundle import Teachers
+from training.kinds.teachers.networks import Schedule
+from training.kinds.teachers.train import TeachersRecipe, train_teachers
+from training.kinds.weights.model import release_weights, save_weights
 
 WHOLE = whole_picorho("rho:2")
 LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)

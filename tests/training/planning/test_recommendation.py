@@ -5,8 +5,8 @@ import pytest
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import LEAST_PRICE, whole_picorho
-from training.data.records import Records
 from training.errors import TrainingError
+from training.inputs.records import Records
 from training.planning.cases import Estimate, Quality, numbers_declared
 from training.planning.recommendation import (
     LARGEST_PRICE,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
-from training.data.records import Declaration
+from training.inputs.columns import LevelsColumn, NumberColumn, TextColumn, coordinates_of
+from training.inputs.records import Declaration
 from training.planning import rules
 
 LEVELS = LevelsColumn(name="town", levels=tuple(f"t{index}" for index in range(100)))

@@ -1,0 +1,47 @@
+import pytest
+
+from training.bundles.certificate import Certificate, LambdaChoice
+from training.errors import BundleError
+
+
+def test_a_fresh_certificate_verifies(head):
+    assert head.certificate.verify() is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("strong_convexity", 2.0),
+        ("tolerance", 1e-2),
+        ("weight_sensitivity", 0.1),
+        ("logit_sensitivity_per_norm", 0.1),
+        ("feature_norm_bound", 0.5),
+        ("feature_step", 2.0**-30),
+        ("weight_step", 2.0**-50),
+        ("assumptions", ("nothing to worry about",)),
+    ],
+)
+def test_a_changed_number_is_found(head, field, value):
+    changed = head.certificate.model_copy(update={field: value})
+    with pytest.raises(BundleError, match="the certificate does not hold"):
+        changed.verify()
+
+
+def test_what_is_private_is_not_public(head):
+    public = head.certificate.public()
+    assert not {"weights_sha256", "lineage", "created"} & set(public)
+    assert public["weight_sensitivity"] == head.certificate.weight_sensitivity
+
+
+def test_it_reads_back_what_it_wrote(head):
+    assert Certificate.model_validate_json(head.certificate.model_dump_json()) == head.certificate
+
+
+def test_a_lambda_that_was_not_the_chosen_one_is_found(head):
+    choice = LambdaChoice(lams=(head.certificate.strong_convexity, 1e4), most=10, mu=0.5, losses=(0.4, 0.6))
+    changed = head.certificate.model_copy(update={"choice": choice})
+    changed = changed.model_copy(update={"assumptions": changed.assumed()})
+    changed.verify()
+    other = choice.model_copy(update={"losses": (0.6, 0.4)})
+    with pytest.raises(BundleError, match="not the one that the choice led to"):
+        changed.model_copy(update={"choice": other}).verify()

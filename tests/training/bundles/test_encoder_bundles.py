@@ -1,0 +1,161 @@
+"""A head on an encoder: from `dpserve train` to a service that charges, and what its bundle refuses."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpserve.cli import app
+from tests.training.onnx_models import FEATURES, perceptron
+from training.bundles.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
+from training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
+from training.errors import BundleError, NotExportable, TrainingError
+from training.export.files import exported
+from training.features.maps import ENCODER_FILE, NORM_BOUND
+from training.kinds.head.bundle import load_bundle, save_bundle
+from training.kinds.loading import load_model
+
+CONTENT = perceptron()
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSERVE_HOME", str(tmp_path / "home"))
+    generator = np.random.default_rng(4)
+    np.savez(tmp_path / "records.npz", X=generator.random((60, FEATURES)), y=generator.integers(0, 3, 60))
+    (tmp_path / "public.onnx").write_bytes(CONTENT)
+    return tmp_path
+
+
+def train(folder, *options):
+    arguments = [
+        "train", "--data", str(folder / "records.npz"), "--out", str(folder / "bundle"), "--classes", "0,1,2",
+        "--lineage", "images", "--bounds", "0:1", *options,
+    ]  # fmt: skip
+    return CliRunner().invoke(app, arguments)
+
+
+def encoder(folder):
+    return "--lam", "1", "--encoder", str(folder / "public.onnx")
+
+
+@pytest.fixture
+def bundle(trained):
+    done = train(trained, *encoder(trained))
+    assert done.exit_code == 0, done.output
+    return trained / "bundle"
+
+
+def test_it_loads_what_was_trained(bundle):
+    head = load_bundle(bundle)
+    feature_map = head.certificate.feature_map
+    assert feature_map.model_sha256 == hashlib.sha256(CONTENT).hexdigest()
+    assert (bundle / ENCODER_FILE).read_bytes() == CONTENT
+    assert (bundle / ENCODER_FILE).stat().st_mode & 0o077 == 0
+    assert head.certificate.assumptions == (*ASSUMPTIONS, *ENCODER_ASSUMPTIONS)
+    assert feature_map.clip_norm == np.sqrt(8) / 2
+    assert head.on_encoder
+    phi = head.features(np.random.default_rng(0).random((70, FEATURES)))
+    assert phi.shape == (70, 9)
+    assert (np.linalg.norm(phi, axis=1) <= NORM_BOUND).all()
+    assert head.logits(phi).shape == (70, 3)
+
+
+def test_inspect_names_the_encoder(bundle):
+    said = CliRunner().invoke(app, ["inspect", str(bundle)]).output
+    assert "encoder, declared public" in said
+    assert "ONNX, SHA-256" in said
+    assert "made without the private records" in " ".join(said.split())
+    assert "verified" in said
+
+
+def test_the_public_certificate_says_what_the_encoder_is_and_assumes(bundle):
+    public = load_bundle(bundle).certificate.public()
+    assert public["feature_map"]["model_sha256"] == hashlib.sha256(CONTENT).hexdigest()
+    assert ENCODER_ASSUMPTIONS[0] in public["assumptions"]
+
+
+def test_another_model_is_found(bundle):
+    (bundle / ENCODER_FILE).write_bytes(perceptron(seed=1))
+    with pytest.raises(BundleError, match="the certificate says"):
+        load_bundle(bundle)
+    (bundle / ENCODER_FILE).unlink()
+    with pytest.raises(BundleError, match="lacks its encoder"):
+        load_bundle(bundle)
+
+
+def test_a_certificate_without_the_assumption_is_found(bundle):
+    path = bundle / CERTIFICATE_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"assumptions": ASSUMPTIONS}))
+    with pytest.raises(BundleError, match="assumptions are not those"):
+        load_bundle(bundle)
+
+
+def test_a_bundle_is_saved_again_with_its_encoder_and_not_with_another(bundle, tmp_path):
+    head = load_bundle(bundle)
+    save_bundle(tmp_path / "again", head)
+    assert (tmp_path / "again" / ENCODER_FILE).read_bytes() == CONTENT
+    for wrong in (None, CONTENT + b" "):
+        feature_map = head.certificate.feature_map.computed_by(lambda rows: rows, wrong)
+        with pytest.raises(BundleError, match="SHA-256"):
+            save_bundle(
+                tmp_path / "another",
+                replace(head, certificate=head.certificate.model_copy(update={"feature_map": feature_map})),
+            )
+    assert not (tmp_path / "another").exists()
+
+
+def test_a_head_without_an_encoder_takes_no_device(trained):
+    assert train(trained, "--lam", "1").exit_code == 0
+    assert sorted(file.name for file in (trained / "bundle").iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
+    with pytest.raises(TrainingError, match="no encoder"):
+        load_bundle(trained / "bundle", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--device", "cpu"), "goes with --encoder"),
+        (("--features", "relu"), "goes with none of"),
+        (("--teachers", "3"), "goes with none of"),
+        (("--encoder-range", "1:0"), "finite and in order"),
+        (("--encoder-range", "1"), "--encoder-range"),
+        (("--device", "abacus"), "'cpu' or 'cuda'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(trained, options, said):
+    before = {"cpu": ("--lam", "1"), "3": encoder(trained)[2:]}.get(options[-1], encoder(trained))
+    done = train(trained, *before, *options)
+    assert done.exit_code != 0
+    assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())
+    assert not (trained / "bundle").exists()
+
+
+def test_a_model_of_another_width_is_found(bundle):
+    feature_map = load_bundle(bundle).certificate.feature_map
+    with pytest.raises(BundleError, match="gives 8 features, and the certificate says 9"):
+        feature_map.model_copy(update={"width": 9}).open_files(bundle)
+
+
+@pytest.mark.parametrize(
+    "release", ["class-sums", "weights --lam 1", "objective", "dpsgd --records-declared 60 --steps 20"]
+)
+def test_a_pay_once_model_stands_on_an_encoder(trained, release):
+    options = ("--release", *release.split(), "--price", "rho:0.5", "--encoder", str(trained / "public.onnx"))
+    done = train(trained, *options)
+    assert done.exit_code == 0, done.output
+    model = load_model(trained / "bundle", "cpu")
+    assert (trained / "bundle" / ENCODER_FILE).read_bytes() == CONTENT
+    assert set(ENCODER_ASSUMPTIONS) < set(model.certificate.assumptions)
+    rows = np.random.default_rng(0).random((70, FEATURES))
+    answers = model.probabilities(rows)
+    np.testing.assert_allclose(answers[:1], model.probabilities(rows[:1]), atol=1e-3)
+    for form in ("onnx", "sklearn"):
+        with pytest.raises(NotExportable, match="'encoder'"):
+            exported(model, form)
+    (trained / "bundle" / ENCODER_FILE).unlink()
+    with pytest.raises(BundleError, match="lacks its encoder"):
+        load_model(trained / "bundle")

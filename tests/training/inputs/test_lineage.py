@@ -1,0 +1,364 @@
+import multiprocessing
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import make_records
+from training.errors import TrainingError
+from training.inputs.lineage import KnownRecords, Shared, check_lineage_name, equal_by_chance, overlap, owner_key
+from training.inputs.parsing import name_digests
+from training.inputs.records import Units
+
+
+@pytest.fixture
+def known(tmp_path):
+    return KnownRecords(tmp_path / "state")
+
+
+def noted(known, lineage, records):
+    """Note them, as a training does that ends well, and return where else they are."""
+    with known.noted(lineage, known.digests(records)) as elsewhere:
+        return elsewhere
+
+
+def among(known, records):
+    """How many records, and units, as they are, are in each lineage."""
+    return {name: each[:2] for name, each in known.among(known.digests(records)).items() if any(each[:2])}
+
+
+def test_a_set_with_one_record_less_is_recognised_in_any_order(known, records):
+    noted(known, "patients", records)
+    order = np.random.default_rng(1).permutation(len(records.source))[1:]
+    neighbour = replace(records, source=tuple(records.source[index] for index in order))
+
+    assert among(known, neighbour) == {"patients": (len(set(neighbour.source)), 0)}
+
+
+def test_what_is_picked_from_the_source_does_not_matter(known, records):
+    picked = replace(records, X=records.X[:9], y=records.y[:9])
+    assert known.digests(picked).records.tobytes() == known.digests(records).records.tobytes()
+
+
+def test_records_are_counted_in_each_lineage_once(known, records):
+    rows = list(dict.fromkeys(records.source))
+    parts = [replace(records, source=tuple(part)) for part in (rows[:10], rows[5:12], rows[20:])]
+    noted(known, "first", parts[0])
+    noted(known, "first", parts[1])
+    noted(known, "second", parts[1])
+
+    assert among(known, parts[0]) == {"first": (10, 0), "second": (5, 0)}
+    assert among(known, parts[2]) == {}
+
+
+def test_another_owner_recognises_nothing_and_what_is_kept_is_private(known, records, tmp_path):
+    noted(known, "patients", records)
+    other = KnownRecords(tmp_path / "other")
+
+    assert not known.among(other.digests(records))
+    kept = list((tmp_path / "state" / "trained" / "patients").iterdir())
+    assert len(kept) == 9
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*kept, kept[0].parent))
+
+
+def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
+    noted(known, "patients", records)
+    assert noted(known, "patients", replace(records, source=records.source[1:])) == {}
+    assert noted(known, "patients", replace(records, source=(*records.source, b"another"))) == {}
+    sizes = sorted(path.stat().st_size for path in (known.folder / "patients").glob("*.digests"))
+    assert sizes == [16, 16 * len(set(records.source))]
+    assert [path.stat().st_size for path in (known.folder / "patients").glob("*.features*")] == [8 * len(records)] * 8
+
+
+def test_of_two_trainings_at_once_one_sees_the_other(known, records):
+    """Both check before either ends: the second must not find the first's lineage empty."""
+    digests = known.digests(records)
+    with known.noted("first", digests) as by_first, known.noted("second", digests) as by_second:
+        assert (dict(by_first), by_second.keys()) == ({}, {"first"})
+        assert by_second["first"][:2] == (len(digests.records), 0)
+        assert by_second["first"].features == len(records)
+    assert known.among(digests).keys() == {"first", "second"}
+    assert not list(known.folder.rglob("*note"))
+
+
+def test_a_training_that_fails_leaves_no_note(known, records):
+    with pytest.raises(RuntimeError), known.noted("patients", known.digests(records)):
+        raise RuntimeError
+    assert among(known, records) == {}
+    assert not known.folder.exists()
+
+
+def test_a_training_that_was_killed_leaves_its_note(known, records):
+    training = known.noted("patients", known.digests(records))
+    training.__enter__()
+    assert KnownRecords(known.folder.parent).among(known.digests(records)).keys() == {"patients"}
+    training.__exit__(None, None, None)
+
+
+def of_persons(records, column, names, *, of=None):
+    octets = name_digests(names)
+    return replace(records, units=Units(column, np.arange(len(records)) % len(names) if of is None else of, octets))
+
+
+def test_another_record_of_a_known_person_is_noticed_whatever_the_column_is_called(known, records):
+    noted(known, "patients", of_persons(records, "who", ["ann", "bo", "cy"]))
+    other = of_persons(replace(records, source=(b"another",)), "person", ["bo"])
+    assert among(known, other) == {"patients": (0, 1)}
+    assert among(known, replace(other, units=None)) == {}
+    assert known.among(known.digests(replace(other, units=None)))["patients"].features == len(records)
+
+
+def test_an_overlap_counts_records_and_units_apart(known, records):
+    one, other = (of_persons(records, "who", names) for names in (["ann", "bo"], ["bo", "cy", "di"]))
+    noted(known, "patients", replace(one, source=records.source[:7]))
+    digests = known.digests(other)
+    said = overlap("others", digests, known.among(digests))
+    count = len(digests.records)
+    assert f"Of the {count} records and 3 units of the lineage 'others', 7 records and 1 unit are in" in said
+    assert "Units are known by their names" in said
+    alone = known.digests(records)
+    said = overlap("others", alone, known.among(alone))
+    assert f"Of the {count} records of the lineage 'others', 7 records are in the lineage 'patients' as well" in said
+    assert f"{len(records)} of {len(records)} rows are equal to rows there in all columns that are used" in said
+
+
+def test_what_an_earlier_version_noted_still_counts(known, records):
+    digests = known.digests(records)
+    folder = known.folder / "patients"
+    folder.mkdir(parents=True)
+    content = digests.records.tobytes()
+    (folder / ("0" * 32)).write_text("\n".join(content[at : at + 16].hex() for at in range(0, 64, 16)))
+    assert known.among(digests) == {"patients": Shared(4)}
+
+
+def test_digests_that_end_in_zeros_are_not_confused(known, monkeypatch, records):
+    monkeypatch.setattr("training.inputs.lineage.hmac.digest", lambda key, row, kind: row.ljust(32, b"\0"))
+    one, other = (replace(records, source=(row,)) for row in (b"a\0b", b"a"))
+    noted(known, "patients", one)
+    assert not among(known, other)
+    assert among(known, one) == {"patients": (1, 0)}
+
+
+def test_the_owners_key_is_made_once_and_kept_private(tmp_path):
+    path = tmp_path / "state" / "lineage.key"
+    key = owner_key(path)
+    assert len(key) == 32
+    assert owner_key(path) == key
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_key_is_refused(tmp_path):
+    (tmp_path / "key").write_bytes(b"short")
+    with pytest.raises(TrainingError, match="32 secret bytes"):
+        owner_key(tmp_path / "key")
+
+
+def test_names():
+    assert check_lineage_name("patients-2026") == "patients-2026"
+    for name in ("", "{tag}", "a b", "-a", "a" * 65, "..", ".a", "a/b"):
+        with pytest.raises(TrainingError, match="a lineage is named"):
+            check_lineage_name(name)
+
+
+def test_what_was_noted_inside_a_training_that_fails_stays(known, records):
+    def training():
+        with known.noted("patients", known.digests(records)):
+            noted(known, "patients", records)
+            raise TrainingError
+
+    with pytest.raises(TrainingError):
+        training()
+    assert list(among(known, records)) == ["patients"]
+
+
+def noted_as(known, lineage, records):
+    with known.noted(lineage, known.digests(records), records.unit):
+        pass
+
+
+@pytest.mark.parametrize("first", ["who", "age", None])
+def test_a_lineage_keeps_the_privacy_unit_of_its_first_model(known, records, first):
+    one, *others = (
+        records if column is None else of_persons(records, column, ["ann", "bo"])
+        for column in (first, *({"who", "age", None} - {first}))
+    )
+    noted_as(known, "patients", one)
+    for other in others:
+        with pytest.raises(TrainingError, match="patients"):
+            noted_as(known, "patients", replace(other, source=(b"another",)))
+    noted_as(known, "patients", replace(one, source=(b"another",)))
+    noted_as(known, "others", others[0])
+
+
+def test_of_two_trainings_of_different_units_at_once_the_second_is_refused(known, records):
+    by_person = of_persons(records, "who", ["ann", "bo"])
+    for one, other in ((by_person, records), (records, by_person)):
+        with known.noted("patients", known.digests(one), one.unit), pytest.raises(TrainingError):
+            noted_as(known, "patients", other)
+        with pytest.raises(TrainingError):
+            noted_as(known, "patients", other)
+        for path in (known.folder / "patients").iterdir():
+            path.unlink()
+
+
+def test_a_training_that_fails_settles_no_privacy_unit(known, records):
+    by_person = of_persons(records, "who", ["ann", "bo"])
+    with pytest.raises(RuntimeError), known.noted("patients", known.digests(by_person), by_person.unit):
+        raise RuntimeError
+    assert not known.folder.exists()
+    noted_as(known, "patients", records)
+
+
+def test_a_training_that_was_killed_says_how_to_free_its_lineage(known, records):
+    by_person = of_persons(records, "who", ["ann", "bo"])
+
+    def die():
+        with known.noted("patients", known.digests(by_person), by_person.unit):
+            os._exit(9)
+
+    killed = multiprocessing.get_context("fork").Process(target=die)
+    killed.start()
+    killed.join()
+    assert killed.exitcode == 9
+    with pytest.raises(TrainingError) as refused:
+        noted_as(known, "patients", records)
+    assert str(known.folder / "patients") in str(refused.value)
+    shutil.rmtree(known.folder / "patients")
+    noted_as(known, "patients", records)
+    with pytest.raises(TrainingError) as refused:
+        noted_as(known, "patients", by_person)
+    assert str(known.folder) not in str(refused.value)
+
+
+def few_values(seed, count=300):
+    """Records of people with one of 8 rows, who tell nothing apart."""
+    made = make_records(seed=seed, n=count, features=3, classes=2)
+    return replace(
+        made,
+        X=(made.X > 0.5).astype(float),
+        source=tuple(bytes([seed, index % 256, index // 256]) for index in range(count)),
+    )
+
+
+def with_ids(records, first):
+    names = [f"person {first + index}" for index in range(len(records))]
+    return replace(records, ids=name_digests(names))
+
+
+def test_records_are_recognised_by_the_columns_that_are_used(known, records):
+    noted(known, "patients", records)
+    X = records.X.astype(np.float32).astype(np.float64)
+    written_otherwise = replace(records, X=X, y=(records.y + 1) % 3, source=tuple(b"%d" % row for row in range(60)))
+    (found,) = known.among(known.digests(written_otherwise)).values()
+    assert (found.records, found.units, found.labelled) == (0, 0, 0)
+    assert found.features >= len(records) - 1
+    assert found.certain
+
+
+def test_equal_rows_of_other_people_may_be_chance_and_the_refusal_says_so(known):
+    noted(known, "patients", few_values(1))
+    digests = known.digests(few_values(2))
+    elsewhere = known.among(digests)
+    assert elsewhere["patients"][:3] == (0, 0, 300)
+    assert not elsewhere["patients"].certain
+    said = overlap("others", digests, elsewhere)
+    assert "Chance can explain that many" in said
+    assert "300 have an equal in their own table" in said
+    assert "--id COLUMN" in said
+
+
+def test_ids_tell_people_with_equal_rows_apart_where_both_sides_have_them(known):
+    noted(known, "patients", with_ids(few_values(1), 0))
+    others = with_ids(few_values(2), 1000)
+    assert known.among(known.digests(others)) == {}
+    assert known.equal_rows_with_other_names(known.digests(others), "others") == {}
+    assert known.among(known.digests(with_ids(few_values(2), 299)))["patients"][:3] == (0, 1, 0)
+    assert known.among(known.digests(few_values(2)))["patients"].features == 300
+    noted(known, "without", few_values(1))
+    assert known.among(known.digests(others)).keys() == {"without"}
+
+
+def test_a_unit_and_an_id_of_one_name_are_one_person(known, records):
+    noted(known, "patients", of_persons(records, "who", ["ann", "bo"]))
+    other = replace(make_records(seed=5, n=2), source=(b"a", b"b"), ids=name_digests(["bo", "cy"]))
+    assert among(known, other) == {"patients": (0, 1)}
+
+
+def test_ids_that_were_given_anew_are_said(known, records):
+    noted(known, "patients", with_ids(records, 0))
+    digests = known.digests(with_ids(replace(records, source=tuple(b"%d" % row for row in range(60))), 1000))
+    assert known.among(digests) == {}
+    assert known.equal_rows_with_other_names(digests, "others")["patients"].features == len(records)
+    assert known.equal_rows_with_other_names(digests, "patients") == {}
+
+
+@pytest.mark.parametrize("values", [1000, 30, 100_000])
+def test_equal_rows_by_chance_are_bounded(values):
+    """Two sets drawn alike from as many rows: the bound stays above what is equal, in 200 of 200 tries."""
+    generator = np.random.default_rng(0)
+
+    def repeated(rows):
+        return len(rows) - np.sum(np.unique(rows, return_counts=True)[1] == 1)
+
+    for _ in range(200):
+        n, m = generator.integers(20, 400, size=2)
+        one, other = (generator.integers(values, size=size) for size in (n, m))
+        assert np.isin(one, other).sum() <= equal_by_chance(n, repeated(one), m, repeated(other))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 20])
+def test_chance_does_not_explain_a_part_of_the_records_where_none_are_equal(known, records, count):
+    noted(known, "patients", records)
+    rows = tuple(b"%d" % row for row in range(count))
+    part = replace(records, X=records.X[:count], y=1 - records.y[:count] % 2, source=rows)
+    (found,) = known.among(known.digests(part)).values()
+    assert (found.records, found.features, found.certain) == (0, count, True)
+    assert "more than chance explains" in overlap("others", known.digests(part), {"patients": found})
+
+
+def test_chance_explains_few_rows_of_a_large_table_with_few_values(known):
+    noted(known, "patients", few_values(1))
+    assert not known.among(known.digests(few_values(2, 20)))["patients"].certain
+
+
+def test_a_units_name_and_a_key_tell_nothing_apart(known, records):
+    by_household = of_persons(records, "household", [f"h{index}" for index in range(20)])
+    noted(known, "patients", by_household)
+    rows = tuple(b"%d" % row for row in range(3))
+    part = replace(records, X=records.X[:3], y=records.y[:3], source=rows)
+    keyed, named = with_ids(part, 0), of_persons(part, "household", ["a", "b", "c"])
+    both = replace(keyed, units=named.units)
+    assert known.among(known.digests(keyed))["patients"][:3] == (0, 0, 3)
+    for told_apart in (named, both):
+        digests = known.digests(told_apart)
+        assert known.among(digests) == {}
+        assert known.equal_rows_with_other_names(digests, "others")["patients"].features == 3
+    noted(known, "keyed", keyed)
+    assert known.among(known.digests(replace(named, source=(b"x",)))).keys() == {"keyed"}
+
+
+@pytest.mark.parametrize("name", ["0.digests", "0.features5", ".lineage.unit"])
+def test_records_stay_noted_where_their_digests_cannot_be_kept(known, records, name):
+    """A training has written its bundle by then. A folder in a file's place fails as a full disk does."""
+    by_person = of_persons(records, "who", ["ann", "bo"]) if name == ".lineage.unit" else records
+    digests, folder = known.digests(by_person), known.folder / "patients"
+
+    def training():
+        with known.noted("patients", digests, by_person.unit):
+            (folder / name).mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        training()
+    (folder / name).rmdir()
+    (found,) = known.among(digests).values()
+    assert found[:2] == (len(digests.records), len(digests.units))
+    noted_as(known, "patients", by_person)
+
+
+def test_a_damaged_file_of_digests_is_refused(known, records):
+    noted(known, "patients", records)
+    next(known.folder.glob("patients/*.features0")).write_bytes(b"short")
+    with pytest.raises(TrainingError, match="is damaged"):
+        among(known, records)

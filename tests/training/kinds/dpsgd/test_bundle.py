@@ -1,0 +1,296 @@
+"""From records to a bundle and back: what is certified, what is refused, and that the model learns."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accounting import gaussian_envelope
+from accounting.conversions import gaussian_mu
+from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from mechanisms.gaussian_vector import mu_for
+from mechanisms.randomness import SystemRandomness
+from tests.seeded import Seeded
+from training.errors import BundleError, TrainingError
+from training.features.maps import Fourier, Identity
+from training.inputs.records import Declaration, Records
+from training.inputs.sums import ROWS, of_rows
+from training.kinds.class_sums.model import unit
+from training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
+from training.kinds.dpsgd.choices import Choices, by_rule
+from training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
+from training.kinds.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
+from training.kinds.dpsgd.train import DpSgdRecipe, certify, shares, temperature, train_dpsgd
+from training.kinds.loading import load_model
+from training.pay_once.model import ReleasedModel
+
+SHOWN = (Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes")), "l")
+DECLARATION = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
+IDENTITY = Identity(lower=(0.0,) * 3, upper=(1.0,) * 3, clip_norm=1.0, bias=0.0)
+PRICE = 500_000_000_000
+"""rho = 0.5, so that mu = 1."""
+CHOICES = Choices(records_declared=1000, sampling_rate=0.2, steps=20, learning_rate=0.5, hidden=(6,))
+
+
+def some_records(n: int = 1000, seed: int = 0) -> Records:
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(size=(n, 3))
+    y = (X[:, 0] > X[:, 1]).astype(np.int64)
+    return Records(X, y, DECLARATION, tuple(row.tobytes() for row in X))
+
+
+def recipe(**changes) -> DpSgdRecipe:
+    return replace(DpSgdRecipe("small", IDENTITY, CHOICES, PRICE), **changes)
+
+
+@pytest.fixture(scope="module")
+def model() -> DpSgdModel:
+    return train_dpsgd(some_records(), recipe(), "lineage-of-tests", Seeded(0))
+
+
+def test_the_cost_is_that_of_centre_steps_and_calibration_and_is_derived_again(model):
+    certificate = model.certificate
+    cost = Cost.parse(certificate.cost)
+    assert certificate.derived_cost() == cost
+    assert cost.losses == (
+        GaussianLoss(certificate.centre_mu),
+        ApproximateGaussianLoss(certificate.steps_mu, 2.0**-40),
+        GaussianLoss(certificate.calibration_mu),
+    )
+    assert PRICE - 3 <= cost.picorho <= PRICE
+    assert cost.kind == "gaussian"
+    assert gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier, 0.2, 20)
+    assert not gaussian_envelope.covers(certificate.steps_mu, certificate.noise_multiplier * 0.999, 0.2, 20)
+    certificate.verify()
+    assert not {"weights_sha256", "lineage", "created"} & set(certificate.public())
+
+
+def test_without_a_centre_the_steps_get_all_but_the_calibration():
+    certificate = certify(recipe(choices=replace(CHOICES, centre_share=0.0)), *SHOWN)
+    assert certificate.centre_mu == 0
+    assert certificate.steps_mu**2 + certificate.calibration_mu**2 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("price", [10**9, 3 * 10**9, 10**10, 10**12])
+def test_shares_stay_within_the_price(price):
+    centre, steps = shares(price, 0.05)
+    assert (centre == 0) == (price < 2_000_002_000)
+    assert centre**2 / 2 + steps**2 / 2 <= price * 1e-12
+
+
+def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    certificate = save_dpsgd(folder, model)
+    again = load_model(folder)
+    assert isinstance(again, ReleasedModel)
+    assert again.certificate == certificate
+    X = some_records(50, seed=3).X * 3 - 1
+    answers = again.probabilities(X)
+    assert np.array_equal(answers, model.probabilities(X))
+    assert np.allclose(answers.sum(axis=1), 1)
+    assert answers.shape == (50, 2)
+    assert np.array_equal(answers[7:8], again.probabilities(X[7:8])), "rows beside a row change nothing"
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activation):
+    """By products that round nothing: another order of a layer's units is another order of its sums."""
+    choices = replace(CHOICES, hidden=(130, 70), activation=activation)
+    model = train_dpsgd(some_records(200), recipe(choices=choices), "l", Seeded(0))
+    network, generator = model.certificate.network, np.random.default_rng(5)
+    parameters = model.parameters * 10.0 ** generator.uniform(-3, 3, model.parameters.shape)
+    model, X = replace(model, parameters=parameters), some_records(60, seed=3).X
+    logits = model.logits(X)
+    for row in range(0, 60, 7):
+        assert np.array_equal(model.logits(X[row : row + 1])[0], logits[row])
+    shuffled = parameters.copy()
+    (_, _), (weights, _), (last, _) = network.layers(shuffled)
+    order = generator.permutation(70)
+    weights[:], last[:] = weights[:, order], last[order]
+    network.layers(shuffled)[1][1][:] = network.layers(parameters)[1][1][order]
+    assert np.array_equal(replace(model, parameters=shuffled).logits(X), logits)
+    (_, biases), *later = network.layers(parameters)
+    values = model.first_layer.products(model.certificate.feature_map(X, model.tensors)) * model.certificate.input_norm
+    values += biases
+    for weights, biases in later:
+        values = (np.tanh(values) if activation == "tanh" else np.maximum(values, 0)) @ weights + biases
+    np.testing.assert_allclose(logits, values, rtol=1e-11, atol=1e-11 * np.abs(values).max())
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [IDENTITY, Fourier(**IDENTITY.model_dump(exclude={"kind"}), random_features=16, bandwidth=0.5, seed=1)],
+)
+@pytest.mark.parametrize("hidden", [(), (5, 4)])
+def test_every_map_and_depth_makes_a_bundle(feature_map, hidden, tmp_path: Path):
+    choices = replace(CHOICES, hidden=hidden, steps=2, activation="relu")
+    trained = train_dpsgd(some_records(50), recipe(feature_map=feature_map, choices=choices), "l", Seeded(1))
+    save_dpsgd(tmp_path / "bundle", trained)
+    assert np.array_equal(load_dpsgd(tmp_path / "bundle").parameters, trained.parameters)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps_mu", 0.9),
+        ("centre_mu", 0.1),
+        ("centre_mu", 0.0),
+        ("noise_multiplier", 0.9),
+        ("steps", 21),
+        ("sampling_rate", 0.21),
+        ("sampling_rate", 1.5),
+        ("cost", "approximate-gaussian:0.5:9e-13"),
+        ("assumptions", []),
+        ("hidden", [7]),
+        ("clip_norm", 0.0),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_refused(model, tmp_path: Path, field, value):
+    folder = tmp_path / "bundle"
+    save_dpsgd(folder, model)
+    path = folder / "certificate.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(BundleError):
+        load_dpsgd(folder)
+
+
+def test_weights_that_were_changed_are_refused(model, tmp_path: Path):
+    folder = tmp_path / "bundle"
+    other = replace(model, parameters=model.parameters + 1)
+    save_dpsgd(folder, model)
+    save_dpsgd(tmp_path / "other", other)
+    (folder / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    with pytest.raises(BundleError, match="was changed"):
+        load_dpsgd(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": "shuffled"}, "only with Poisson sampling"),
+        ({"choices": replace(CHOICES, sampling_rate=1.5)}, "sampling rate"),
+        ({"choices": replace(CHOICES, steps=0)}, "number of steps"),
+        ({"choices": replace(CHOICES, learning_rate=-1.0)}, "learning rate"),
+        ({"choices": replace(CHOICES, activation="sine")}, "activation"),
+        ({"noise_multiplier": 0.7}, "cost more than the budget of mu = 0.9599: it needs a noise multiplier of 1.4"),
+        ({"price": 10 * 10**12}, "mu must lie"),
+    ],
+)
+def test_what_has_no_certificate_is_refused_before_a_record_is_touched(changes, message):
+    with pytest.raises(TrainingError, match=message):
+        certify(recipe(**changes), *SHOWN)
+
+
+def test_an_invalid_name_is_refused():
+    with pytest.raises(TrainingError, match="a model is named"):
+        recipe(name="../x")
+
+
+def test_more_noise_than_needed_is_kept_and_charged_as_budgeted():
+    certificate = certify(recipe(noise_multiplier=9.0), *SHOWN)
+    assert certificate.noise_multiplier == 9.0
+    assert certificate.cost == certify(recipe(), *SHOWN).cost
+
+
+def test_nothing_public_depends_on_how_many_records_there_are():
+    """But for the digest, the random id and key, and the time, the certificate of one record is that of a thousand."""
+    few, many = (train_dpsgd(some_records(n), recipe(), "l", Seeded(2)).certificate for n in (1, 1000))
+    changing = {"model_id": "0" * 32, "binding_key": "0" * 64, "created": few.created}
+    assert few.model_copy(update=changing) == many.model_copy(update=changing)
+
+
+def test_it_learns_with_little_noise_and_not_with_much():
+    test = some_records(1000, seed=9)
+
+    def accuracy(price: int, seed: int) -> float:
+        choices = by_rule(1000, mu_for(price), 8)
+        trained = train_dpsgd(some_records(), recipe(choices=choices, price=price), "l", Seeded(seed))
+        return float((trained.probabilities(test.X).argmax(axis=1) == test.y).mean())
+
+    quiet = accuracy(10**12, 3)
+    assert quiet > 0.9
+    assert accuracy(10**9, 4) < quiet - 0.03
+
+
+def test_a_service_s_randomness_trains_differently_every_time():
+    first, second = (train_dpsgd(some_records(10), recipe(), "l", SystemRandomness()) for _ in range(2))
+    assert not np.array_equal(first.parameters, second.parameters)
+
+
+def test_progress_counts_the_steps():
+    seen: list[int] = []
+    train_dpsgd(some_records(10), recipe(), "l", Seeded(5), seen.append)
+    assert seen == list(range(1, 21))
+
+
+def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
+    mu = gaussian_mu(1.0, 1e-5)
+    choices = by_rule(10_000, mu, 500)
+    assert by_rule(20_000, mu, 500).learning_rate > choices.learning_rate
+    assert by_rule(10_000, mu, 5000).learning_rate < choices.learning_rate
+    assert by_rule(10_000, mu, 500, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
+    assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
+    assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
+    assert by_rule(100, mu, 500).sampling_rate == 1
+
+
+def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them():
+    """As Adult at epsilon 3: the learning rate was 262.8, and noise alone moved a logit by 40."""
+    mu = gaussian_mu(3.0, 1e-5)
+    choices = by_rule(27_000, mu, 218)
+    way = choices.learning_rate * choices.steps * choices.clip_norm / (1 - choices.momentum)
+    assert way == pytest.approx(2 * mu * 27_000)
+    assert choices.learning_rate < 50
+
+
+@pytest.mark.parametrize(
+    ("momentum", "averaged", "steps"), [(0.9, 0.75, 40), (0.0, 0.5, 9), (0.5, 0.0, 7), (0.9, 1, 1)]
+)
+def test_the_noise_in_the_weights_is_what_noisy_sums_of_nothing_leave(momentum, averaged, steps):
+    """The descent is linear in its sums: a unit in one of them at a time, and the squares of what that leaves."""
+    descent = Descent(steps, 0.3, 50.0, momentum=momentum, averaged=averaged)
+
+    class Unit:
+        def __init__(self, place):
+            self.sums = [float(step == place) for step in range(steps)]
+
+        def noisy_sum(self, parameters):
+            return np.array([self.sums.pop(0)])
+
+    left = [descend(Unit(place).noisy_sum, np.zeros(1), descent)[0] for place in range(steps)]
+    assert noise_of_weights(descent, 7.0) == pytest.approx(7 * np.linalg.norm(left), rel=1e-12)
+    with pytest.raises(ValueError, match="not linear"):
+        noise_of_weights(replace(descent, optimiser="adam"), 1.0)
+
+
+def test_logits_are_divided_until_noise_moves_them_by_two_and_keep_their_order():
+    hot, cool = (
+        replace(recipe(), choices=replace(CHOICES, hidden=(), steps=20, learning_rate=rate)) for rate in (500.0, 0.1)
+    )
+    model = train_dpsgd(some_records(300), hot, "l", Seeded(5))
+    divisor = temperature(model.certificate)
+    assert divisor > 1
+    each = noise_of_weights(model.certificate.descent, model.certificate.noise_multiplier) / divisor
+    assert each * np.hypot(model.certificate.input_norm, 1) == pytest.approx(2)
+    assert temperature(train_dpsgd(some_records(300), cool, "l", Seeded(5)).certificate) == 1
+    adam = model.certificate.model_copy(update={"optimiser": "adam"})
+    assert temperature(adam) == 1
+
+
+def test_the_centre_is_the_mean_and_moves_by_one_row():
+    rows = unit(np.random.default_rng(0).normal(size=(5000, 7)) + 1)
+    total, less = (sum_of_rows(of_rows(some, np.zeros(len(some), dtype=np.int64)), ROWS) for some in (rows, rows[1:]))
+    assert np.allclose(mean_of(total, 5000), rows.mean(axis=0), atol=1e-9)
+    assert np.linalg.norm(mean_of(total, 10)) <= 1 + 1e-12
+    assert np.linalg.norm(total - less) <= 1
+    around = inputs_around(mean_of(total, 5000), rows * 3, 4.0)
+    assert np.allclose(np.linalg.norm(around, axis=1), 4)
+    assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
+
+
+def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):
+    monkeypatch.setattr("training.inputs.sums.MOST_RECORDS", 9)
+    with pytest.raises(TrainingError, match="at most 9 records, not 10"):
+        train_dpsgd(some_records(10), recipe(), "lineage-of-tests", Seeded(0))

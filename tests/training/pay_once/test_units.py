@@ -1,0 +1,254 @@
+"""Privacy units of releases: all records of one unit more or fewer move a sum by no more than one record does."""
+
+import functools
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mechanisms.gaussian_vector import mu_for, whole_picorho
+from tests.seeded import Seeded
+from tests.training.conftest import identity, make_records
+from training.bundles.certificate import UNIT_ASSUMPTION, UNITS
+from training.errors import BundleError, TrainingError
+from training.fitting.network import Network
+from training.inputs.records import Units
+from training.inputs.sums import ROWS, of_rows
+from training.kinds.class_sums import continued
+from training.kinds.class_sums.model import GRID, centre_of, save_class_sums, sums_of, train_class_sums, unit
+from training.kinds.dpsgd.choices import by_rule
+from training.kinds.dpsgd.model import save_dpsgd
+from training.kinds.dpsgd.step import StepRelease, private_step
+from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train
+from training.kinds.loading import load_model
+from training.kinds.objective.model import perturbation_for, train_perturbed
+from training.kinds.teachers.bundle import save_teachers
+from training.kinds.teachers.networks import Schedule
+from training.kinds.teachers.train import TeachersRecipe, parts_of, train_teachers
+from training.kinds.weights.model import release_weights, save_weights
+from training.pay_once import calibration
+
+WHOLE = whole_picorho("rho:0.5")
+KEY = bytes(32)
+
+
+def with_units(records, of):
+    of = np.unique(of, return_inverse=True)[1]
+    names = np.arange(of.max() + 1, dtype="<u8").repeat(2).view(np.uint8).reshape(-1, 16)
+    return replace(records, units=Units("person", of, names))
+
+
+def cases(count=200):
+    """Rows of units of which one has many alike: (all rows, their classes, their units, which rows are that one's)."""
+    for seed in range(count):
+        generator = np.random.default_rng(seed)
+        n, dimension, classes = int(generator.integers(2, 60)), int(generator.integers(1, 9)), 3
+        of = generator.integers(0, int(generator.integers(1, 9)), n)
+        rows = generator.standard_normal((n, dimension))
+        mine = of == generator.choice(of)
+        if seed % 2:
+            rows[mine] = 1.0
+        y = generator.integers(classes, size=n)
+        if seed % 3:
+            y[mine] = 0
+        yield unit(rows), y, np.unique(of, return_inverse=True)[1], mine
+
+
+def sums(rows, y, of, kept, *, weighted=True):
+    """The sums over some of the records, with the weights that they have then."""
+    of = np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
+    weights = Units("person", of).weights() if weighted else None
+    return of_rows(rows[kept], y[kept], weights, of if kept.any() else None)
+
+
+def squared(difference) -> Fraction:
+    return sum((Fraction(float(value)) ** 2 for value in np.ravel(difference)), Fraction(0))
+
+
+def neighbours(weighted=True):
+    for rows, y, of, mine in cases():
+        one = np.arange(len(y)) == np.argmax(mine)
+        for left in (mine, one):
+            if not left.all():
+                pair = [sums(rows, y, of, kept, weighted=weighted) for kept in (~(left & False), ~left)]
+                yield *pair, rows[np.argmax(mine)] * 0.9
+
+
+def test_no_unit_moves_the_centre_or_the_class_sums_by_more_than_one():
+    largest = Fraction(0)
+    for whole, less, mean in neighbours():
+        largest = max(largest, squared(centre_of(whole, ROWS) - centre_of(less, ROWS)))
+        moved = squared(sums_of(whole, ROWS, 3, mean) - sums_of(less, ROWS, 3, mean))
+        largest = max(largest, moved)
+        assert largest <= 1
+    assert largest > Fraction(99, 100)
+
+
+def test_without_weights_a_unit_moves_the_centre_further():
+    """The control: the same sets, each record with the weight 1."""
+    assert any(
+        squared(centre_of(whole, ROWS) - centre_of(less, ROWS)) > 4 for whole, less, _ in neighbours(weighted=False)
+    )
+
+
+def test_no_unit_moves_a_round_of_calibration_by_more_than_one_record_may():
+    generator = np.random.default_rng(1)
+    shares = generator.standard_normal(3)
+    for rows, y, of, mine in cases():
+        if mine.all():
+            continue
+        logits = 50 * rows[:, :1] * np.array([1.0, -1.0, 0.3])
+        pair = [sums(logits, y, of, kept) for kept in (mine | True, ~mine)]
+        term = functools.partial(calibration.round_term, rows=ROWS, scale=1.0, weight=1.0, shares=shares)
+        one, other = (each.total(term) for each in pair)
+        assert squared((one - other) / GRID) <= Fraction(calibration.ROUND_PART) ** 2
+        one, other = (each.total(functools.partial(calibration.counts_term, classes=3)) for each in pair)
+        assert squared((one - other) / GRID) <= Fraction(calibration.COUNTS_PART) ** 2
+
+
+def test_no_unit_moves_a_gradient_step_of_class_sums_further_than_a_record_may():
+    """Whatever the weights are that the steps before led to."""
+    largest = 0.0
+    for seed, (whole, less, row) in enumerate(neighbours()):
+        dimension = len(row)
+        network = Network((dimension, 3))
+        parameters = 10.0 ** (seed % 4 - 2) * np.random.default_rng(seed).standard_normal(network.size)
+        step = functools.partial(continued.gradient_sum, network=network, parameters=parameters, rows=ROWS)
+        ((apart, _),) = network.layers(whole.total(step) - less.total(step))
+        largest = max(largest, float(np.linalg.norm(apart)) / continued.movement(dimension))
+        assert largest <= 1
+    assert largest > 0.9
+
+
+def test_no_unit_moves_the_sum_of_a_step_further_than_a_record_may():
+    largest = 0.0
+    for rows, y, of, mine in cases():
+        if mine.all():
+            continue
+        network = Network((rows.shape[1], 3))
+        parameters = np.random.default_rng(0).standard_normal(network.size)
+        step = private_step(network, StepRelease(1.0, 1.0, 0.5), Seeded(0))
+        bare = replace(step, add_noise=lambda total: total)
+        whole, less = (bare.noisy_total(parameters, sums(rows * 4, y, of, kept), ROWS) for kept in (mine | True, ~mine))
+        largest = max(largest, float(np.linalg.norm(whole - less)))
+    assert 0.49 < largest <= 0.5
+
+
+def test_a_unit_joins_a_step_as_a_whole_and_at_the_rate():
+    """Of 4,000 units at a rate of 0.3; P(|Binomial(4000, 0.3) - 1200| > 145) < 1e-6."""
+    of = np.repeat(np.arange(4000), 3)
+    records = of_rows(np.ones((12_000, 1)), np.zeros(12_000, dtype=np.int64), Units("person", of).weights(), of)
+    seen = []
+    step = private_step(Network((1, 2)), StepRelease(1.0, 0.3), Seeded(4))
+    counted = replace(
+        step,
+        clipped_sum=lambda parameters, inputs, labels, weights: seen.append(len(labels)) or np.zeros_like(parameters),
+    )
+    counted.noisy_total(np.zeros(4), records, ROWS)
+    assert sum(seen) % 3 == 0
+    assert abs(sum(seen) / 3 - 1200) <= 145
+
+
+def trained(kind, records):
+    phi = identity(records)
+    match kind:
+        case "class-sums":
+            return train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0)), save_class_sums
+        case "dpsgd":
+            choices = by_rule(20, mu_for(WHOLE), 3 * (phi.dimension + 1), steps=3)
+            return train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0)), save_dpsgd
+        case "weights":
+            head = train(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
+            return release_weights(head, {"full": WHOLE}, "lineage", Seeded(0), records), save_weights
+        case _:
+            return train_teachers(records, TeachersRecipe("m", phi, teachers=4), "lineage", KEY), save_teachers
+
+
+@pytest.mark.parametrize("kind", ["class-sums", "dpsgd", "weights", "teachers"])
+def test_the_certificate_names_the_unit_and_is_loaded_again(tmp_path, kind):
+    records = with_units(make_records(n=40), np.arange(40) // 4)
+    model, save = trained(kind, records)
+    save(tmp_path / "m", model)
+    certificate = load_model(tmp_path / "m").certificate
+    assert (certificate.neighbouring, certificate.unit) == (UNITS, "person")
+    assert certificate.assumptions[0] == UNIT_ASSUMPTION
+    alone, _ = trained(kind, replace(records, units=None))
+    assert alone.certificate.unit is None
+    assert "unit" not in alone.certificate.model_dump()
+
+
+@pytest.mark.parametrize("kind", ["class-sums", "weights"])
+def test_units_of_one_record_release_what_records_do(kind):
+    records = make_records(n=40)
+    of_units, _ = trained(kind, with_units(records, np.arange(40)))
+    of_records, _ = trained(kind, records)
+    X = records.X[:5]
+    if kind == "weights":
+        of_units, of_records = of_units.at("full"), of_records.at("full")
+    np.testing.assert_array_equal(of_units.logits(X), of_records.logits(X))
+
+
+def test_no_unit_moves_more_than_one_teacher_or_the_mean_further_than_certified():
+    """Every set is trained with a unit and again without it: the same bits in all teachers but that unit's."""
+    changed = 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        n, teachers = int(generator.integers(3, 30)), int(generator.integers(2, 6))
+        records = with_units(make_records(seed=seed, n=n), generator.integers(0, 8, n))
+        mine = records.units.of == generator.choice(records.units.of)
+        if mine.all():
+            continue
+        units = Units("person", np.unique(records.units.of[~mine], return_inverse=True)[1],
+                      records.units.names[np.unique(records.units.of[~mine])])  # fmt: skip
+        rest = replace(records, X=records.X[~mine], y=records.y[~mine], units=units)
+        rule = ("votes", "probabilities")[seed % 2]
+        recipe = TeachersRecipe("m", identity(records), teachers, rule=rule, schedule=Schedule(8, 4, learning_rate=1.0))
+        whole, less = (train_teachers(some, recipe, "lineage", KEY) for some in (records, rest))
+        (weights, biases), (others, other_biases) = whole.layers[0], less.layers[0]
+        moved = (weights != others).any(axis=(1, 2)) | (biases != other_biases).any(axis=1)
+        assert moved.sum() <= 1
+        X = whole.features(generator.uniform(-1, 2, (20, 4)))
+        assert np.all(np.linalg.norm(whole.logits(X) - less.logits(X), axis=1) <= whole.logit_sensitivity(X))
+        changed += int(moved.sum())
+    assert changed > 180  # so that the test above could fail
+
+
+def test_records_of_a_unit_by_themselves_would_move_several_teachers():
+    """The control: without units the records of one person are with several teachers."""
+    records = make_records(n=90)
+    mine = np.arange(90) % 13 == 4
+    assert sum(bool(set(rows) & set(np.flatnonzero(mine))) for rows in parts_of(records, KEY, 5)) > 1
+
+
+def test_all_records_of_a_unit_are_in_one_teachers_part():
+    records = with_units(make_records(n=90), np.arange(90) % 13)
+    parts = parts_of(records, KEY, 5)
+    assert sum(map(len, parts)) == 90
+    holders = [{teacher for teacher, rows in enumerate(parts) if set(rows) & set(np.flatnonzero(records.units.of == u))}
+               for u in range(13)]  # fmt: skip
+    assert all(len(each) == 1 for each in holders)
+    assert len(set.union(*holders)) > 1
+
+
+def test_objective_perturbation_refuses_units_before_it_computes_anything():
+    records = with_units(make_records(n=40), np.arange(40) // 4)
+    with pytest.raises(TrainingError, match="no proof for privacy units"):
+        train_perturbed(records, "m", identity(records), perturbation_for(WHOLE, 3), 1e-4, "lineage", Seeded(0))
+
+
+def test_a_perturbed_objectives_certificate_cannot_name_a_unit():
+    records = make_records(n=40)
+    model = train_perturbed(records, "m", identity(records), perturbation_for(WHOLE, 3), 1e-4, "lineage", Seeded(0))
+    claimed = model.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
+    with pytest.raises(BundleError, match="no proof for privacy units"):
+        claimed.verify()
+
+
+def test_a_head_of_records_is_not_calibrated_on_units():
+    records = make_records(n=40)
+    head = train(records, Recipe("m", identity(records), 1.0, 1e-6), "lineage")
+    with pytest.raises(TrainingError, match="other privacy units"):
+        release_weights(head, {"full": WHOLE}, "lineage", Seeded(0), with_units(records, np.arange(40) // 4))

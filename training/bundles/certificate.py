@@ -1,0 +1,474 @@
+"""The certificate: what is proved about a trained head, in numbers that anyone can derive again.
+
+Everything in it but the digest of the weights and the lineage is public, and `public` leaves those two out: a
+digest of the exact weights would let an adversary who knows all records but one test a guess at the last.
+"""
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from accounting.losses import Cost, GaussianLoss
+from training.bundles.sealing import SealedCertificate
+from training.errors import BundleError
+from training.exact.quantised import weight_step
+from training.features.maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
+from training.fields import NAME, Several
+from training.fitting.sensitivity import (
+    LARGEST_ALPHA,
+    LARGEST_PARAMETER,
+    MOST_LEAST_RECORDS,
+    SMALLEST_ALPHA,
+    SMALLEST_PARAMETER,
+    Convexity,
+    convexified_sensitivity,
+    logit_sensitivity_per_norm,
+    quantised_weight_sensitivity,
+    weight_sensitivity,
+)
+from training.inputs.columns import Columns, coordinates_of, vectors_among
+
+UNIFORM_BITS = (
+    "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
+    "taken for uniform bits."
+)
+"""Assumptions of every draw."""
+
+PSEUDORANDOM_NOISE = (
+    "The noise of an answer is a function of the question under the noise key, which lies with the weights and which "
+    "nobody outside has: BLAKE2b under that key and ChaCha20 under its output are taken for pseudorandom functions.",
+    "A question is what the feature map makes of a row, in steps: asked again it gets the same answer, which is one "
+    "release. Logits are the same numbers whenever they are computed: sums of products of whole numbers are exact in "
+    "double precision below 2^53.",
+)
+"""Assumptions of every answer to a question."""
+
+FLOATING_POINT = (
+    "Floating-point arithmetic follows IEEE 754, and what libraries compute with it (products of matrices, "
+    "exponentials, logarithms, cosines) is accurate to the few units in the last place that the proofs count."
+)
+"""Assumption of every bound on rounding."""
+
+ONE_RECORD = (
+    "Neighbouring data sets differ by the addition or removal of one record; a person with several records is "
+    "protected for each of them, and for all together only by the composition of their number."
+)
+
+TRAINING_SUCCEEDED = (
+    "Training succeeded. That it does, rather than be refused for a bad value, can depend on one record, and is not "
+    "hidden from whoever sees that a model is served."
+)
+
+ONE_LINEAGE = (
+    "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage."
+)
+
+ONE_BY_ONE = (
+    "A record's columns were made from that record and public numbers alone: no scaler, imputer, encoder or other step "
+    "was fitted on the private records before."
+)
+
+NO_OTHER_FIGURE = (
+    "Accuracy, the number of records and any other figure computed from the private records are not covered if "
+    "they are published."
+)
+
+OTHER_ASSUMPTIONS = (
+    "the assumptions are not those that this version's proof makes: another version wrote the bundle, or it was altered"
+)
+"""The objection to a certificate whose assumptions differ."""
+
+ONE_MORE_OR_FEWER: Literal["add or remove one record"] = "add or remove one record"
+UNITS: Literal["add or remove all records of one unit"] = "add or remove all records of one unit"
+
+ASSUMPTIONS = (
+    ONE_RECORD,
+    "Bounds, classes, columns and their names and encodings, feature map, Lambda, tolerance, and the mechanism and the "
+    "price of its answers were chosen without looking at the private records. Choosing any of them by results on the "
+    "private records, or by this model's exact answers, whatever they are about, is not covered.",
+    "Training succeeded. That it does, rather than be refused for a bad value or miss its tolerance, can depend on "
+    "one record, and is not hidden from whoever sees that a model is served.",
+    ONE_LINEAGE,
+    ONE_BY_ONE,
+    "The weights, the noise key, this file's digest of them and the lineage key stay with the owner; only priced "
+    "answers leave.",
+    *PSEUDORANDOM_NOISE,
+    FLOATING_POINT,
+    NO_OTHER_FIGURE,
+)
+
+ENCODER_ASSUMPTIONS = (
+    "The encoder, which `model_sha256` of the feature map names, was made without the private records: "
+    "nobody trained, tuned, distilled or chose it on these records or by results on them. What a public collection "
+    "that it was trained on says about a person who is also in the private records is not covered.",
+    "While the private records' features were computed, one at a time, the encoder gave the same numbers for the same "
+    "row, whatever rows came before; this was checked on public rows.",
+    "While it answers, the encoder may give other numbers for a row on another device or in another batch. Where they "
+    "round to another phi that is another question, with noise of its own and charged as one; a model that is paid for "
+    "once gives another answer to it, computed from what was released.",
+)
+"""Further assumptions of a model on an encoder."""
+
+WORD_VECTOR_ASSUMPTIONS = (
+    "The word vectors that texts are encoded with, whose `sha256` a column names, were made without the private "
+    "records: nobody trained, tuned or chose them on these records or by results on them. What the public text that "
+    "they were made from says about a person who is also in the private records is not covered.",
+)
+"""Further assumptions of a model whose texts are encoded with word vectors."""
+
+
+CHOICE_ASSUMPTION = (
+    "Lambda alone was chosen by results on the private records, as `choice` says. That cost what it says, mu-GDP, "
+    "beside what the model costs, and the lineage paid for it before its noise was drawn. Its candidates, its price "
+    "and about how many records there are were chosen without looking at the records."
+)
+"""Assumption of a model whose Lambda was chosen so, in place of the one on Lambda above."""
+
+UNIT_ASSUMPTION = (
+    "Neighbouring data sets differ by the addition or removal of all records of one unit, which the column of units "
+    "names. A person whose records have several names there is protected for each of them, and for all together only "
+    "by the composition of their number."
+)
+"""The first assumption, where records are weighted by units."""
+
+
+CONVEXIFIED_ASSUMPTION = (
+    "Alpha and n_min, the least number of records, were chosen without looking at the private records. Training "
+    "refuses fewer than n_min records: that there are no fewer is told to whoever sees that a model is served."
+)
+"""Further assumptions of a model on the convexified objective."""
+
+CONVEXIFIED_NO_UNITS = "the convexified objective is proved for one record more or fewer, and not for units of several"
+
+SUM_OF_LOSSES: Literal["sum of cross-entropies + (Lambda/2) ||W||_F^2"] = (
+    "sum of cross-entropies + (Lambda/2) ||W||_F^2"
+)
+LOG_MEAN_EXP: Literal["n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2"] = (
+    "n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2"
+)
+HeadObjective = Literal[
+    "sum of cross-entropies + (Lambda/2) ||W||_F^2",
+    "n_min / alpha ln(mean of exp(alpha cross-entropy)) + (Lambda/2) ||W||_F^2",
+]
+
+
+class Declared(Protocol):
+    """The public facts about a model's training records (`training.inputs.records.Declaration`)."""
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """Each feature's."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes."""
+
+
+class ModelCertificate(SealedCertificate):
+    """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
+
+    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
+    """The fields that are not shown to clients."""
+
+    format_version: int = 2
+    """Loading refuses every other (`training.bundles.sealing`)."""
+    status: Literal["proven", "unproven"]
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    model_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    """Random, not derived from the weights."""
+    created: AwareDatetime
+    neighbouring: Literal["add or remove one record", "add or remove all records of one unit"] = ONE_MORE_OR_FEWER
+    classes: Several[str] = Field(min_length=2, max_length=1024)
+    feature_names: Several[str] = Field(min_length=1)
+    feature_map: Any
+    """A map with public bounds of every feature, `lower` and `upper`."""
+    lineage: str = Field(pattern=f"^{NAME.pattern}$")
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return the certificate of a new model: with its id, its time, and what was declared.
+
+        numbers: the certificate's other fields. Raises ValidationError.
+        """
+        return cls.model_validate(
+            {
+                "name": name,
+                "model_id": secrets.token_hex(16),
+                "created": now(),
+                "classes": tuple(declared.classes),
+                "feature_names": tuple(declared.feature_names),
+                "feature_map": feature_map,
+                "lineage": lineage,
+            }
+            | numbers
+        )
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of a schema that the features encode; none where the features are the columns themselves."""
+        return getattr(self.feature_map, "columns", ())
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        features = len(self.feature_names)
+        if not len(self.feature_map.lower) == len(self.feature_map.upper) == features:
+            raise ValueError(f"the feature map lacks one pair of bounds for each of the {features} feature names")
+        if (self.neighbouring == UNITS) != (getattr(self, "unit", None) is not None):
+            raise ValueError("neighbouring data sets differ by a unit where a column of units is named, and only there")
+        if self.columns and coordinates_of(self.columns)[0] != self.feature_names:
+            raise ValueError("the feature names are not those of the columns' coordinates")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        return self
+
+    @abstractmethod
+    def derived(self) -> Mapping[str, object]:
+        """Return every field that follows from others, by name. Raises ValueError for numbers that have none."""
+
+    def differences(self) -> list[str]:
+        """Return what differs from what is derived again. Raises ValueError for numbers that have no derivation."""
+        return [
+            f"{name} is {getattr(self, name)!r} and should be {value!r}"
+            for name, value in self.derived().items()
+            if getattr(self, name) != value
+        ]
+
+    def verify(self) -> None:
+        """Derive every number again. Returns nothing, or raises BundleError saying all that differs."""
+        try:
+            differs = self.differences()
+        except ValueError as error:
+            raise BundleError(f"the certificate does not hold: {error}") from error
+        if differs:
+            raise BundleError("the certificate does not hold: " + "; ".join(differs))
+
+    def shown_to_all(self) -> str:
+        """Return in words what `public` shows that was computed from the records; empty for nothing."""
+        return ""
+
+    def public(self) -> dict[str, object]:
+        """Return what may be shown to clients, ready for JSON."""
+        return self.model_dump(mode="json", exclude=set(self.PRIVATE))
+
+
+class LambdaChoice(BaseModel):
+    """The choice of Lambda on the private records (`training.kinds.head.choice`), all of it released and paid for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lams: Several[float] = Field(min_length=2)
+    """The candidates."""
+    most: int = Field(ge=1)
+    """Largest number of validating records that counted; sums of losses were divided by it."""
+    mu: float = Field(gt=0, allow_inf_nan=False)
+    """Its cost, beside the model's own price: mu-GDP."""
+    losses: Several[float]
+    """Each candidate's noisy sum of clipped log losses, over `most`."""
+
+    @model_validator(mode="after")
+    def _each_has_a_loss(self) -> Self:
+        if len(self.lams) != len(self.losses):
+            raise ValueError("a choice has one loss for each candidate")
+        return self
+
+    @property
+    def lam(self) -> float:
+        """The candidate of the least sum."""
+        return self.lams[self.losses.index(min(self.losses))]
+
+    @property
+    def cost(self) -> Cost:
+        """mu-GDP."""
+        return Cost((GaussianLoss(self.mu),))
+
+
+class Convexified(BaseModel):
+    """The convexified objective's part of a certificate (`training.fitting.sensitivity.convexified_sensitivity`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float = Field(ge=SMALLEST_ALPHA, le=LARGEST_ALPHA)
+    least_records: int = Field(ge=2, le=MOST_LEAST_RECORDS)
+    """n_min: training refused fewer records. Declared, not counted."""
+    lam: float
+    """lambda = Lambda / n_min, the strong convexity of the objective over n_min."""
+    tolerance: float
+    """tau / n_min, the gradient norm of the objective over n_min that training reached."""
+    gradient_norm: float
+    """rho, the largest norm of a record's gradient."""
+    largest_norm: float
+    """r: no minimiser is longer, in Frobenius norm."""
+    largest_loss: float
+    """B: no record's loss is larger at a minimiser that was made without it."""
+    largest_share: float
+    """s: no record has a larger share in the gradient there."""
+    sum_weight_sensitivity: float
+    """Delta_W of the plain sum of losses with the same Lambda and tolerance, rounding included."""
+    price_of_alpha: float
+    """Delta_W over that: how many times more noise an answer has at the same price."""
+
+    @classmethod
+    def made(
+        cls, convexity: Convexity, strong_convexity: float, tolerance: float, classes: int, dimension: int
+    ) -> Self:
+        """Return every number, of the public choices. Raises ValueError for numbers that have none."""
+        found = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes)
+        weights, plain = (
+            quantised_weight_sensitivity(exact, classes, dimension)
+            for exact in (found.weights, weight_sensitivity(strong_convexity, tolerance, NORM_BOUND))
+        )
+        return cls(
+            alpha=convexity.alpha,
+            least_records=convexity.least_records,
+            lam=strong_convexity / convexity.least_records,
+            tolerance=tolerance / convexity.least_records,
+            gradient_norm=found.gradient_norm,
+            largest_norm=found.largest_norm,
+            largest_loss=found.largest_loss,
+            largest_share=found.largest_share,
+            sum_weight_sensitivity=plain,
+            price_of_alpha=weights / plain,
+        )
+
+    @property
+    def convexity(self) -> Convexity:
+        """The public choices."""
+        return Convexity(self.alpha, self.least_records)
+
+
+class ProvenCertificate(ModelCertificate):
+    """A certificate with a proof, and what the proof assumes."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]]
+
+    status: Literal["proven"] = "proven"
+    assumptions: Several[str]
+    unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
+    """The column of privacy units, if records are weighted by them."""
+    choice: LambdaChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
+    """The choice of Lambda by results on the private records, if there was one."""
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with what the proof assumes. `unit` among the numbers: the column of privacy units, or None."""
+        protected = {"assumptions": (), "neighbouring": UNITS if numbers.get("unit") else ONE_MORE_OR_FEWER}
+        made = super().fresh(name, declared, feature_map, lineage, **protected, **numbers)
+        return made.model_copy(update={"assumptions": made.assumed()})
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what this version's proof assumes."""
+        assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
+        chosen = (CHOICE_ASSUMPTION,) if self.choice else ()
+        return (*assumed, *chosen, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
+
+    def shown_to_all(self) -> str:
+        """Name the noisy losses of a choice, if there was one."""
+        if self.choice is None:
+            return ""
+        return f"the noisy losses by which Lambda was chosen among {len(self.choice.lams)}, mu = {self.choice.mu:.4g}"
+
+    def public_files(self) -> dict[str, bytes]:
+        """Return those of the feature map."""
+        return cast(FeatureMap, self.feature_map).files()
+
+    def open_files(self, folder: Path, device: str | None) -> None:
+        """Open those of the feature map."""
+        cast(FeatureMap, self.feature_map).open_files(folder, device)
+
+    def differences(self) -> list[str]:
+        """Return what differs, the assumptions among it, and a Lambda that was not the chosen one."""
+        others = [] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS]
+        if self.choice is not None and self.choice.lam != getattr(self, "strong_convexity", None):
+            others.append("Lambda is not the one that the choice led to")
+        return super().differences() + others
+
+
+def check_convexified(certificate: "ProvenCertificate") -> None:
+    """Raise ValueError unless the objective is the one that a head's `convexified` tells of, or that it lacks."""
+    convexified = getattr(certificate, "convexified", None)
+    if (getattr(certificate, "objective", None) == LOG_MEAN_EXP) != (convexified is not None):
+        raise ValueError("alpha and n_min go with the convexified objective, and with it alone")
+    if convexified is not None and certificate.unit is not None:
+        raise ValueError(CONVEXIFIED_NO_UNITS)
+
+
+class Certificate(ProvenCertificate):
+    """The certificate of a head trained on the sum of cross-entropies plus (Lambda/2) ||W||_F^2, or convexified."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+
+    assumptions: Several[str] = ASSUMPTIONS
+    objective: HeadObjective = SUM_OF_LOSSES
+    convexified: Convexified | None = Field(default=None, exclude_if=lambda convexified: convexified is None)
+    """The price of the convexified objective, where it is that."""
+    feature_map: HeadFeatureMap
+    feature_norm_bound: float
+    """R, with ||phi(x)||_2 <= R for every x."""
+    strong_convexity: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """Lambda."""
+    tolerance: float = Field(ge=SMALLEST_PARAMETER, le=LARGEST_PARAMETER)
+    """tau: training returns weights with a gradient norm of at most this, for every data set, or fails."""
+    feature_step: float
+    """Every coordinate of phi is a whole multiple of this."""
+    weight_step: float
+    """And every weight of this."""
+    weight_sensitivity: float
+    """Delta_W: neighbouring data sets' weights differ by at most this in Frobenius norm, rounding included."""
+    logit_sensitivity_per_norm: float
+    """The logits at x move by at most this times ||phi(x)||_2 in L2, rounding included."""
+
+    @model_validator(mode="after")
+    def _objective_is_told_of(self) -> Self:
+        check_convexified(self)
+        return self
+
+    def derived(self) -> dict[str, Any]:
+        """Return the bounds, steps and sensitivities: see `derive`."""
+        convexity = None if self.convexified is None else self.convexified.convexity
+        return derive(self.strong_convexity, self.tolerance, len(self.classes), self.feature_map.dimension, convexity)
+
+
+def assumptions_on(
+    feature_map: FeatureMap, unit: str | None = None, assumptions: tuple[str, ...] = ASSUMPTIONS
+) -> tuple[str, ...]:
+    """Return what a proof assumes on this feature map.
+
+    unit: the column of privacy units, None where it is one record. assumptions: those of the proof, the first of which
+    says what neighbouring is.
+    """
+    first = assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
+    encoder = ENCODER_ASSUMPTIONS if isinstance(feature_map, Encoder) else ()
+    return (*first, *encoder, *(WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()))
+
+
+def derive(
+    strong_convexity: float, tolerance: float, classes: int, dimension: int, convexity: Convexity | None = None
+) -> dict[str, Any]:
+    """Return the certificate's derived numbers by name. dimension: of phi(x), the bias included.
+
+    convexity: the choices of the convexified objective; None for the sum of losses.
+    """
+    exact = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
+    told: dict[str, Any] = {}
+    if convexity is not None:
+        exact = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes).weights
+        convexified = Convexified.made(convexity, strong_convexity, tolerance, classes, dimension)
+        told = {"objective": LOG_MEAN_EXP, "convexified": convexified}
+    weights = quantised_weight_sensitivity(exact, classes, dimension)
+    return told | {
+        "feature_norm_bound": NORM_BOUND,
+        "feature_step": STEP,
+        "weight_step": weight_step(dimension),
+        "weight_sensitivity": weights,
+        "logit_sensitivity_per_norm": logit_sensitivity_per_norm(weights),
+    }
+
+
+def now() -> datetime:
+    """The time that a certificate is made at, to the second."""
+    return datetime.now(UTC).replace(microsecond=0)

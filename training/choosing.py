@@ -1,0 +1,145 @@
+"""A pay-once model chosen among several, by noisy scores on records that were kept back.
+
+A keyed hash of each record, or of its privacy unit, says whether it validates, one in
+`training.kinds.head.choice.ONE_IN`, or trains. Each candidate is trained on the others, for an equal share of the
+price. How many records each gets right and wrong is released with Gaussian noise for as much as all the training costs,
+and the candidate with the most right answers is kept, as it was trained; the other models are deleted. A record does
+one or the other, so that the price of both is paid once: `training.pay_once.certificate.ChosenAmong` has the proof.
+
+Right answers and not clipped log losses, which chose no better in seven comparisons on MNIST and Adult
+(docs/releases.md has what a choice is worth).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import picorho
+from accounting.losses import Cost
+from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
+from mechanisms.randomness import Randomness
+from training.bundles.sealing import load_sealed, save_sealed, write_folder
+from training.errors import TrainingError, WrongOption
+from training.inputs.lineage import owner_key
+from training.inputs.records import Records, Units
+from training.inputs.sums import check_count
+from training.kinds import registry as kinds
+from training.kinds.head.choice import ONE_IN, keyed
+from training.kinds.loading import load_model
+from training.kinds.registry import KINDS, PAY_ONCE, Job
+from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
+from training.pay_once.model import ReleasedModel
+
+_GRID = 2**28
+
+
+def choose_release(
+    kind: str,
+    job: Job,
+    option: str,
+    values: Mapping[str, Any],
+    randomness: Randomness,
+    *,
+    pay: Callable[[ReleaseCertificate], None],
+) -> ReleaseCertificate:
+    """Train a candidate for each value of an option, for the job's price together; write the best into job.out.
+
+    values: by their texts. randomness: for the scores' noise. pay: charges the lineage for the model, durably, or
+    raises; nothing is written or told before. Raises WrongOption for an option that is not chosen among
+    so and for a price that is too small for so many candidates, and what `kinds.train` raises.
+    """
+    share = check(kind, job.options, option, values)
+    check_count(len(job.records))
+    training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
+    options = {**job.options, "price": f"rho:{Decimal(share).scaleb(-12):f}"}
+    if "records_declared" in options:
+        options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
+    with TemporaryDirectory(prefix="dpserve-") as folder:
+        models = []
+        for place, value in enumerate(values.values()):
+            out = Path(folder) / str(place)
+            kinds.train(kind, replace(job, records=training, options=options | {option: value}, out=out))
+            model = load_model(out)
+            assert isinstance(model, ReleasedModel)
+            models.append(model)
+        costs = [Cost.parse(model.certificate.cost) for model in models]
+        scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
+        among = ChosenAmong(
+            option=option,
+            candidates=tuple(values),
+            costs=tuple(map(str, costs)),
+            scores=(0.0,) * len(values),
+            scores_mu=scores_mu,
+        )
+        exact = np.array([score(model, validating) for model in models]) / _GRID
+        among = among.model_copy(update={"scores": tuple(among.vector.release(exact, randomness).tolist())})
+        place = among.candidates.index(among.chosen)
+        certificate, tensors = load_sealed(Path(folder) / str(place), type(models[place].certificate))
+        written = save_sealed(Path(folder) / "chosen", tensors, certificate.chosen_by(among))
+        pay(written)
+        write_folder(job.out, {file.name: file.read_bytes() for file in (Path(folder) / "chosen").iterdir()})
+    return written
+
+
+def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
+    """Return what each candidate may cost, in picorho. Raises WrongOption."""
+    choosable = KINDS[kind].choosable if kind in PAY_ONCE else ()
+    if option not in choosable:
+        names = ", ".join(name.replace("_", "-") for name in choosable)
+        raise WrongOption("choose", f"chooses for {kind} among values of {names or 'no option'}, not of {option}")
+    if option in options:
+        raise WrongOption(option, "is what is chosen: leave it out")
+    if "step_noise" in options or "tier" in options:
+        name = "tier" if "tier" in options else "step_noise"
+        raise WrongOption(name, "does not go with --choose: candidates share --price equally")
+    kinds.check(kind, {**options, option: None})
+    if not 2 <= len(values) <= MOST_CANDIDATES:
+        raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
+    if "price" not in options:
+        raise WrongOption("price", "is needed: what all candidates cost together")
+    share = whole_picorho(options["price"]) // len(values)
+    if share < LEAST_PRICE:
+        raise WrongOption(
+            "price",
+            f"is too small for {len(values)} candidates: each has an equal share, and costs at least rho = "
+            f"{LEAST_PRICE / picorho.PICORHO_PER_RHO:g}",
+        )
+    return share
+
+
+def parted(records: Records, key: bytes) -> tuple[Records, Records]:
+    """Return the records that train, and those that validate: each by its own hash, or its unit's."""
+    validates = np.array([int.from_bytes(each[:8], "little") % ONE_IN == 0 for each in keyed(records, key)], dtype=bool)
+    if validates.all():
+        raise TrainingError("there are too few records to choose by: none is left to train on")
+    return _some(records, ~validates), _some(records, validates)
+
+
+def _some(records: Records, taken: NDArray[np.bool_]) -> Records:
+    units = records.units
+    if units is not None:
+        kept, of = np.unique(units.of[taken], return_inverse=True)
+        units = Units(units.column, of, None if units.names is None else units.names[kept])
+    return replace(records, X=records.X[taken], y=records.y[taken], units=units, files=None)
+
+
+def score(model: ReleasedModel, records: Records) -> int:
+    """Return right answers less wrong ones, each times its record's weight, in steps of 2^-28.
+
+    Each row is asked in an array of its own: its term does not depend on the records beside it.
+    """
+    total = 0
+    weights: Sequence[float] | NDArray[np.float64] = (
+        np.ones(len(records)) if records.weights is None else records.weights
+    )
+    for index in range(len(records)):
+        likeliest = int(model.probabilities(records.X[index : index + 1].copy())[0].argmax())
+        step = int(weights[index] * _GRID)
+        total += step if likeliest == records.y[index] else -step
+    return total

@@ -1,0 +1,48 @@
+"""Questions: a model's inputs as its noise and a ledger see them."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.mechanism import Mechanism, noise_context
+from mechanisms.randomness import KeyedRandomness, NoiseKey
+from training.exact.quantised import question_bytes
+
+Floats = NDArray[np.float64]
+
+
+class MeteredModel(Protocol):
+    """A model whose answers are paid for one by one: a certified head, teachers, or a published network."""
+
+    @property
+    def certificate(self) -> Any:
+        """Its certificate."""
+        ...
+
+    @property
+    def noise_key(self) -> NoiseKey:
+        """The key of the noise of its answers."""
+        ...
+
+    def features(self, X: Floats) -> Floats:
+        """Return the questions that rows (n, d) ask: phi, (n, D). Public, and nothing private enters them."""
+        ...
+
+    def logits(self, phi: Floats) -> Floats:
+        """Return the exact logits (n, C): a function of the weights and of each question alone, to the bit."""
+        ...
+
+    def logit_sensitivity(self, phi: Floats) -> Floats:
+        """Return how far one record moves each row's logits, or is claimed to, (n,): a function of the question."""
+        ...
+
+
+def noise_of(model: MeteredModel, mechanism: Mechanism, phi: Floats, sensitivity: Floats) -> KeyedRandomness:
+    """Return the noise of questions phi (n, D) with these sensitivities (n,), and their digests for a ledger.
+
+    phi and sensitivity are what the model's `features` and `logit_sensitivity` return. A question is the model, the
+    mechanism with its price, phi and the sensitivity: with any other of them words and digest are others.
+    """
+    context = noise_context(model.certificate.model_id, mechanism)
+    return KeyedRandomness(model.noise_key, context, question_bytes(phi, sensitivity))

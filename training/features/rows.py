@@ -1,0 +1,35 @@
+"""A feature map as sums over records take it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.features.maps import Bins, FeatureMap
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """A feature map as `Rows.make` takes it. Its tensors are made where they are needed.
+
+    sparse: whether a map whose rows are mostly zeros gives them as a sparse matrix.
+    """
+
+    feature_map: FeatureMap
+    sparse: bool = False
+    _tensors: dict[str, Floats] = field(default_factory=dict)
+
+    def __call__(self, X: Floats) -> Any:
+        """Return phi (m, D) of rows (m, d)."""
+        if self.sparse and isinstance(self.feature_map, Bins):
+            return self.feature_map.sparse(X)
+        if not self._tensors:
+            self._tensors.update(self.feature_map.public_tensors())
+        return self.feature_map(X, self._tensors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the tensors out."""
+        return Features, (self.feature_map, self.sparse)

@@ -1,0 +1,1 @@
+"""Objectives, the solver, networks and their gradients, and how far one record can move what they give."""

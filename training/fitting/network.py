@@ -1,0 +1,189 @@
+"""Fully connected networks in NumPy: forward passes, and sums of per-record gradients clipped to a norm.
+
+The gradient of one record's loss with respect to a dense layer is the outer product of its input a and the
+gradient d at its output, so its squared norm is |a|^2 |d|^2, and (|a|^2 + 1)|d|^2 with the bias. Norms therefore need
+no per-record gradient, and the clipped sum is one product of matrices, A^T (w D) ("ghost clipping", Goodfellow
+2015; Li, Tramer, Liang and Hashimoto 2022).
+
+That a record moves the sum by its own contribution alone takes contributions that are functions of their record, bit
+for bit. Gradients are therefore those at inputs and weights on grids coarse enough for exact products (`exact`), which
+round to about 2^-21 of a row's largest value.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import TrainingError
+from training.exact.products import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
+from training.inputs.sums import BLOCK, Sums
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Activation = Literal["tanh", "relu"]
+
+MOST_SHARDS = 2**11
+"""Largest number of shards for which `SUM_ERROR` bounds the rounding."""
+
+SUM_ERROR = 2.0**-16
+"""Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
+
+_NORM_ERROR = 2.0**-30
+
+
+def check_shards(records: Sums) -> None:
+    """Raise TrainingError for records in more shards than sums of gradients are covered for."""
+    if len(records.lengths) > MOST_SHARDS:
+        raise TrainingError(
+            f"gradients are summed over at most {MOST_SHARDS} files, not {len(records.lengths)}: join some of them"
+        )
+
+
+@dataclass(frozen=True)
+class Network:
+    """Dense layers of these widths, inputs first and classes last, with biases, `activation` between them.
+
+    Parameters are one vector (size,): for each layer its weights (inputs, outputs) row by row, then its biases.
+    """
+
+    widths: tuple[int, ...]
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no network."""
+        if len(self.widths) < 2 or min(self.widths) < 1 or self.widths[-1] < 2:
+            raise ValueError(f"a network needs an input and at least two outputs, not widths {self.widths}")
+        if self.widths[-1] > MOST_CLASSES:
+            raise ValueError(f"a network may have up to {MOST_CLASSES} outputs, not {self.widths[-1]}")
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum((width + 1) * following for width, following in pairwise(self.widths))
+
+    def layers(self, parameters: Floats) -> list[tuple[Floats, Floats]]:
+        """Return views of the weights (inputs, outputs) and biases (outputs,) of each layer."""
+        views, start = [], 0
+        for width, following in pairwise(self.widths):
+            middle, end = start + width * following, start + (width + 1) * following
+            views.append((parameters[start:middle].reshape(width, following), parameters[middle:end]))
+            start = end
+        return views
+
+    def initial(self, seed: int) -> Floats:
+        """Return first parameters from a public seed: Glorot-uniform weights, and zeros in the last layer and biases.
+
+        A last layer of zeros gives every class the same probability, so that no budget is spent on unlearning.
+        """
+        generator = np.random.RandomState(seed)  # NumPy promises never to change this generator's stream.
+        parameters = np.zeros(self.size)
+        for weights, _ in self.layers(parameters)[:-1]:
+            limit = np.sqrt(6 / sum(weights.shape))
+            weights[:] = generator.uniform(-limit, limit, weights.shape)
+        return parameters
+
+    def logits(self, parameters: Floats, inputs: Floats) -> Floats:
+        """Return the logits (n, C) of inputs (n, widths[0])."""
+        values = inputs
+        *hidden, (weights, biases) = self.layers(parameters)
+        for hidden_weights, hidden_biases in hidden:
+            values = self._activated(values @ hidden_weights + hidden_biases)
+        logits: Floats = values @ weights + biases
+        return logits
+
+    def clipped_sum(
+        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float, weights: Floats | None = None
+    ) -> Floats:
+        """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
+
+        inputs: (n, widths[0]); labels: (n,). weights: (n,), by which each is multiplied after that.
+        Values that are not finite, or beyond 2^200, count as 0, and a record
+        whose gradient has no finite norm all the same contributes nothing.
+
+        A record's contribution is a function of the record and the parameters alone, bit for bit: it takes largest
+        values, products, squared lengths and sums of probabilities that are exact in any order (`exact`), and
+        operations on single numbers, of which all but exp and tanh are rounded as IEEE 754 prescribes.
+
+        It is at most clip_norm long. The computed norm of d and a is within 2^-30 of its own: squares are exact,
+        and their least, 2^-452, does not underflow.
+
+        Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
+        (`training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128 + k +
+        8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm: for neighbours
+        together at most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
+        """
+        total = np.zeros(self.size)
+        views = self.layers(total)
+        for start in range(0, len(inputs), BLOCK):
+            block = slice(start, start + BLOCK)
+            factors = self._clipped(parameters, inputs[block], labels[block], clip_norm)
+            for (layer, biases), (a, d) in zip(views, factors, strict=True):
+                if weights is not None:
+                    d = d * weights[block, None]
+                if start == 0:
+                    np.matmul(a.T, d, out=layer)
+                else:
+                    layer += a.T @ d
+                biases += d.sum(axis=0)
+        return total
+
+    def record_gradients(self, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
+        """Return every record's own gradient (n, size): for tests and audits, which look at single records."""
+        gradients = np.empty((len(inputs), self.size))
+        start = 0
+        for a, d in self.gradient_factors(parameters, inputs, labels):
+            count = a.shape[1] * d.shape[1]
+            np.einsum("ni,nj->nij", a, d, out=gradients[:, start : start + count].reshape(len(a), *a.shape[1:], -1))
+            gradients[:, start + count : start + count + d.shape[1]] = d
+            start += count + d.shape[1]
+        return gradients
+
+    def _clipped(
+        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """Yield a (n, width) and scaled d (n, following) of each layer."""
+        factors = self.gradient_factors(parameters, inputs, labels)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = sum((squared_lengths(a) + 1) * squared_lengths(d) for a, d in factors)
+            norms = np.sqrt(squares) * (1 + _NORM_ERROR)
+            scales = np.where(np.isfinite(norms), clip_norm / np.maximum(norms, clip_norm), 0.0)[:, None]
+        finite = scales[:, 0] > 0
+        for a, d in factors:
+            if finite.all():
+                yield a, d * scales
+            else:
+                yield np.where(finite[:, None], a, 0.0), np.where(finite[:, None], d, 0.0) * scales
+
+    def gradient_factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
+        """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids."""
+        layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = [on_grid(inputs)]
+            for weights, biases in layers[:-1]:
+                values.append(on_grid(self._activated(_affine(values[-1], weights, biases))))
+            weights, biases = layers[-1]
+            d = probabilities(_affine(values[-1], weights, biases))
+            d[np.arange(len(labels)), labels] -= 1
+            d = on_grid(d)
+            factors = [(values[-1], d)]
+            for a, before, (weights, _) in zip(values[:0:-1], values[-2::-1], layers[:0:-1], strict=True):
+                d = product(d, weights.T)
+                d *= 1 - a * a if self.activation == "tanh" else a > 0
+                d = on_grid(d)
+                factors.append((before, d))
+        return factors[::-1]
+
+    def _activated(self, z: Floats) -> Floats:
+        """Return the activation of z, in its place."""
+        activated: Floats = np.tanh(z, out=z) if self.activation == "tanh" else np.maximum(z, 0, out=z)
+        return activated
+
+
+def _affine(rows: Floats, weights: Floats, biases: Floats) -> Floats:
+    z = product(rows, weights)
+    z += biases
+    return z

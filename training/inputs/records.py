@@ -1,0 +1,247 @@
+"""Private records, and what their owner declares about them without looking at them.
+
+Bounds and class names are public: they go into the certificate and are never computed from the records, because
+a minimum, a maximum or a list of the classes that occur would each say something about single records.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError
+from training.inputs.columns import BOOLEANS, Columns
+from training.inputs.feature_digests import feature_digests
+from training.inputs.sums import Sums, of_rows
+
+Floats = NDArray[np.float64]
+
+_MOST_SHOWN = 8
+_SOME = 2**14
+
+
+class NoRecords(DataError):
+    """A table has columns and no records."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The public facts about records: feature names, bounds of each feature, and class names.
+
+    lower, upper: d numbers each, in the features' own units, lower < upper. classes: at least two names.
+    """
+
+    feature_names: tuple[str, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    classes: tuple[str, ...]
+    columns: Columns = ()
+    """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a declaration that contradicts itself."""
+        if not len(self.feature_names) == len(self.lower) == len(self.upper) > 0:
+            raise DataError("a declaration needs one name, one lower and one upper bound for each feature")
+        for name, low, high in zip(self.feature_names, self.lower, self.upper, strict=True):
+            if not (np.isfinite(low) and np.isfinite(high) and low < high and np.isfinite(high - low)):
+                raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
+        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+            raise DataError("declare at least two classes, each once, as in --classes no,yes")
+
+    @property
+    def features(self) -> int:
+        """Number of features of a record."""
+        return len(self.feature_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The privacy unit of each record, where neighbouring data sets differ by all records of one unit.
+
+    column: its name, public. of: (n,), for each record the index of its unit. names: 16 bytes of each unit (u, 16), the
+    same wherever it is named.
+    """
+
+    column: str
+    of: NDArray[np.int64]
+    names: NDArray[np.uint8] | None = None
+
+    def weights(self) -> Floats:
+        """Return 1/n_u for each record (n,), n_u being how many records its unit has, so that a unit's add up to <= 1.
+
+        1/n is rounded by at most u = 2^-53 of itself, and so is its product with 1 - 2u: n times that is at most
+        (1 + u)^2 (1 - 2u) = 1 - 3u^2 - 2u^3 < 1. A unit's only record has the weight 1.
+        """
+        return self.shares(np.bincount(self.of))[self.of]
+
+    @staticmethod
+    def shares(counts: NDArray[np.int64]) -> Floats:
+        """Return the weight of a record of units with so many records: see `weights`."""
+        shares: Floats = np.where(counts == 1, 1.0, 1.0 / np.maximum(counts, 1) * (1 - 2.0**-52))
+        return shares
+
+
+class Digests(Sequence[bytes]):
+    """16 bytes of each record, in an array (n, 16)."""
+
+    def __init__(self, octets: NDArray[np.uint8]) -> None:
+        """octets: (n, 16)."""
+        self._octets = octets
+
+    def __len__(self) -> int:
+        """Number of digests."""
+        return len(self._octets)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield them; faster than one by one."""
+        for start in range(0, len(self), _SOME):
+            some = self._octets[start : start + _SOME].tobytes()
+            yield from (some[at : at + 16] for at in range(0, len(some), 16))
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Digests": ...
+
+    def __getitem__(self, index: int | slice) -> "bytes | Digests":
+        """Return one, or some."""
+        return Digests(self._octets[index]) if isinstance(index, slice) else self._octets[index].tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """n records that fit their declaration. X: (n, d) float64 within the bounds; y: (n,) int64 class indices.
+
+    source: the canonical bytes of every row of the file or set they come from, or a digest of them, whether it, or each
+    of its columns, is used or not: what makes two trainings ones on the same records. units: whose each record is; None
+    where every record is a unit of its own.
+    """
+
+    X: Floats
+    y: NDArray[np.int64]
+    declaration: Declaration
+    source: Sequence[bytes]
+    units: Units | None = None
+    files: tuple[int, ...] | None = None
+    """Number of records in each file that they were read from; None for one file."""
+    ids: NDArray[np.uint8] | None = None
+    """16 bytes of each record's key (n, 16), if it has one: its own, or its person's."""
+
+    def __len__(self) -> int:
+        """Number of records: private."""
+        return len(self.y)
+
+    @property
+    def unit(self) -> str | None:
+        """The column of privacy units, if there is one."""
+        return None if self.units is None else self.units.column
+
+    @property
+    def weights(self) -> Floats | None:
+        """The weight of each record (n,), or None for 1 each."""
+        return None if self.units is None else self.units.weights()
+
+    def feature_digests(self) -> NDArray[np.uint64]:
+        """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""
+        told = self.declaration
+        return feature_digests(self.X, self.y, told.feature_names, told.lower, told.upper, told.classes)
+
+    @cached_property
+    def sums(self) -> Sums:
+        """The sums over the records, which are all that training sees."""
+        return of_rows(self.X, self.y, self.weights, None if self.units is None else self.units.of, self.files)
+
+
+def check_records(
+    X: Floats,
+    labels: Sequence[object] | NDArray[np.generic],
+    declaration: Declaration,
+    *,
+    source: Sequence[bytes],
+    clip: bool = False,
+    values: Sequence[str] | None = None,
+    file_name: str = "",
+    row_name: Callable[[int], str] = lambda index: f"row {index}",
+) -> Records:
+    """Return the records, or raise DataError naming every column that breaks the declaration, and where it first does.
+
+    X: (n, d) float64. labels: n values, each equal (as text, or as a number) to one declared class, or to one of
+    `values`, what each class is called here. source: see `Records`. clip: draw finite values back to their bounds
+    instead of refusing them. file_name: where the records come from. row_name: how it counts its rows, given a 0-based
+    index.
+    """
+    values = declaration.classes if values is None else values
+    if len(values) != len(declaration.classes) or len(set(values)) < len(values):
+        raise DataError("each class needs one value of its own in the records")
+    where = f"{file_name}, " if file_name else ""
+    if X.ndim != 2 or X.shape[1] != declaration.features:
+        raise DataError(f"the records have shape {X.shape}, and {declaration.features} features are declared")
+    if len(labels) != len(X):
+        raise DataError(f"there are {len(X)} records but {len(labels)} labels")
+    if len(X) == 0:
+        raise DataError("there are no records")
+    lower, upper = np.asarray(declaration.lower), np.asarray(declaration.upper)
+    if clip:
+        X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
+    bad = _outside(X, lower, upper, declaration.feature_names, row_name)
+    if bad:
+        raise DataError(where + bad)
+    indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
+    return Records(X, indices, declaration, tuple(source))
+
+
+def _outside(
+    X: Floats, lower: Floats, upper: Floats, names: Sequence[str], row_name: Callable[[int], str]
+) -> str | None:
+    """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
+    broken = ~((lower <= X) & (upper >= X))
+    found, finite = [], True
+    for column in map(int, np.flatnonzero(broken.any(axis=0))):
+        row = int(np.argmax(broken[:, column]))
+        value, low, high = X[row, column], lower[column], upper[column]
+        said = f"is below the declared bound {low:g}" if value < low else f"is above the declared bound {high:g}"
+        if not np.isfinite(value):
+            said, finite = "is not a finite number", False
+        found.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {said}")
+    if not found:
+        return None
+    advice = ". Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+    more = f"; and {len(found) - _MOST_SHOWN} more columns" if len(found) > _MOST_SHOWN else ""
+    return "; ".join(found[:_MOST_SHOWN]) + more + (advice if finite else "")
+
+
+def _class_indices(
+    labels: Sequence[object] | NDArray[np.generic], classes: tuple[str, ...], row_name: Callable[[int], str]
+) -> NDArray[np.int64]:
+    index_of: dict[object, int] = {name: index for index, name in enumerate(classes)}
+    for index, name in enumerate(classes):
+        number = _as_number(name)
+        if number is not None:
+            index_of.setdefault(number, index)
+    indices = np.empty(len(labels), dtype=np.int64)
+    for row, label in enumerate(labels):
+        text = str(label).strip()
+        found = index_of.get(text)
+        if found is None and (number := _as_number(text)) is not None:
+            found = index_of.get(number)
+        if found is None:
+            shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            advice = (
+                "; --classes VALUE=NAME,VALUE=NAME gives names to numbers"
+                if _as_number(text) is not None and not any(isinstance(known, float) for known in index_of)
+                else ""
+            )
+            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}{advice}")
+        indices[row] = found
+    return indices
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(BOOLEANS.get(text.lower(), text))
+    except ValueError:
+        return None

@@ -1,0 +1,375 @@
+"""A schema file: what an owner declares about a table's columns without looking at its values.
+
+The format is Frictionless Table Schema (https://datapackage.org/standard/table-schema/) as JSON or as TOML: `fields`
+with `name`, `type`, `constraints` (`minimum`, `maximum`, `enum`, `required`, `maxLength`), `categories`,
+`missingValues`, `trueValues` and `falseValues`; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of
+them. Four properties of a field are this project's own, as the standard allows: `unknownLevels` ("refuse" or
+"coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and `text` with `buckets`, `of`
+("words" or "characters") and `lengths`. What each type becomes is in `training.inputs.columns`.
+
+A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
+"""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.errors import DataError
+from training.inputs.columns import (
+    BooleanColumn,
+    Column,
+    Columns,
+    LevelsColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    Vectors,
+    coordinates_of,
+)
+from training.inputs.records import Declaration
+from training.inputs.word_vectors import WordVectors
+
+_NAMED = 12
+"""Columns that are named before the others are counted."""
+TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
+
+_TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
+_FIELD_PROPERTIES = {"name", "type", "constraints", "categories", "missingValues", "trueValues", "falseValues"}
+_FIELD_PROPERTIES |= {"unknownLevels", "ifMissing", "parts", "text"}
+_SAID_ONLY = {"$schema", "title", "description", "example", "examples", "rdfType", "categoriesOrdered", "name"}
+"""Properties that say something to people, and change nothing here."""
+_CONSTRAINTS = {"minimum", "maximum", "enum", "required", "maxLength"}
+_DEFAULT_PARTS = {"date": ("time", "month", "weekday"), "datetime": ("time", "month", "weekday", "hour")}
+_LEVELS_OF = ("number", "integer", "string")
+"""Types whose values may be levels."""
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """The column of labels. column: its levels are what classes are called in the table; classes: their names."""
+
+    column: LevelsColumn
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The declared columns of a table, in the schema's order.
+
+    class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
+    table may have other columns, which are left out. missing: texts that stand for none in a column without a field.
+    """
+
+    columns: Columns
+    class_names: Mapping[str, tuple[str, ...]]
+    subset: bool = False
+    missing: tuple[str, ...] = ()
+
+    def split(self, label: str) -> tuple[Columns, LabelColumn]:
+        """Return the columns of features, and the label. Raises DataError for a label that is none."""
+        found = next((column for column in self.columns if column.name == label), None)
+        if found is None:
+            names = ", ".join(column.name for column in self.columns)
+            raise DataError(f"the schema has no field {label!r} to be the label; its fields are {names}")
+        if isinstance(found, BooleanColumn):
+            texts = (found.false, found.true)
+            if texts != (BooleanColumn.model_fields["false"].default, BooleanColumn.model_fields["true"].default):
+                if len(found.false) != 1 or len(found.true) != 1:
+                    raise DataError(f"the label {label!r} needs one text for true and one for false, or categories")
+                levels = (found.false[0], found.true[0])
+            else:
+                levels = ("false", "true")
+            known = LevelsColumn(name=label, levels=levels, missing=found.missing)
+            return self._but(label), LabelColumn(known, ("false", "true"))
+        if not isinstance(found, LevelsColumn) or len(found.levels) < 2:
+            raise DataError(
+                f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "
+                '{"value": 0, "label": "no"} gives a number a name'
+            )
+        return self._but(label), LabelColumn(
+            found.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, found.levels)
+        )
+
+    def with_word_vectors(self, vectors: WordVectors) -> "Schema":
+        """Return the schema with every text encoded by these vectors too. Raises DataError where there is no text."""
+        if not any(isinstance(column, TextColumn) for column in self.columns):
+            raise DataError('the schema has no free text, a string with "text": {}, to encode with word vectors')
+        update = {"vectors": Vectors(sha256=vectors.sha256, width=vectors.width)}
+        columns = [each.model_copy(update=update) if isinstance(each, TextColumn) else each for each in self.columns]
+        return replace(self, columns=tuple(columns))
+
+    def _but(self, label: str) -> Columns:
+        features = tuple(column for column in self.columns if column.name != label)
+        if not features:
+            raise DataError("the schema has no field beside the label")
+        return features
+
+
+def declaration_of(schema: Schema, label: str) -> Declaration:
+    """Return what a schema declares of the records of a table. label: the field of classes. Raises DataError."""
+    columns, classes = schema.split(label)
+    return Declaration(*coordinates_of(columns), classes.classes, columns)
+
+
+def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequence[str]) -> Schema | None:
+    """Return the schema of other rows for a model with these columns and classes; None if it has no columns.
+
+    label: their column of classes. values: what each class is called there. A table may have more columns.
+    """
+    if not columns:
+        return None
+    known = LevelsColumn(name=label, levels=tuple(values))
+    return Schema((*columns, known), {label: tuple(classes)}, subset=True)
+
+
+def read_schema(path: Path) -> Schema:
+    """Read a schema file, .json or .toml. Raises DataError that names all that is wrong in it."""
+    try:
+        text = path.read_text("utf-8-sig")
+        content = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if path.suffix.lower() == ".toml" else "JSON"
+        raise DataError(f"{path.name} is not a schema in {kind}: {error}") from error
+    return parse_schema(content, path.name)
+
+
+def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
+    """Return what a Table Schema descriptor declares. Raises DataError that names all that is wrong in it."""
+    if not isinstance(content, dict) or not isinstance(content.get("fields"), list) or not content["fields"]:
+        raise DataError(f"{file_name} needs a list of fields, as a Table Schema has it")
+    problems = [
+        f"the property {name!r} is not known here: leave it out"
+        for name in content.keys() - _TABLE_PROPERTIES - _SAID_ONLY
+    ]
+    match = content.get("fieldsMatch", "equal")
+    match = match[0] if isinstance(match, list) and len(match) == 1 else match
+    if match not in ("equal", "subset"):
+        problems.append(f'fieldsMatch must be "equal" or "subset", not {match!r}')
+    columns: list[Any] = []
+    known: set[str] = set()
+    class_names: dict[str, tuple[str, ...]] = {}
+    for index, field in enumerate(content["fields"]):
+        reading = _Field(field, index, content.get("missingValues", [""]))
+        column = reading.column()
+        problems += reading.problems
+        if column is None:
+            continue
+        if column.name in known:
+            problems.append(f"field {column.name!r} is there twice")
+        known.add(column.name)
+        columns.append(column)
+        if reading.class_names:
+            class_names[column.name] = reading.class_names
+    if not problems:
+        names = [name for column in columns for name, _, _ in column.coordinates]
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
+    if problems:
+        raise DataError("\n - ".join([f"{file_name} cannot be used:", *problems]))
+    missing = _as_texts(content.get("missingValues", [""])) or ()
+    return Schema(tuple(columns), class_names, match == "subset", missing)
+
+
+class _Field:
+    """One field of a descriptor on its way to a column; collects what is wrong with it."""
+
+    def __init__(self, field: Any, index: int, missing: Any) -> None:
+        """field: as the file has it. missing: the table's `missingValues`."""
+        self._field = field if isinstance(field, dict) else {}
+        self._name = self._field.get("name")
+        self._where = f"field {self._name!r}" if isinstance(self._name, str) else f"field number {index + 1}"
+        self._missing = missing
+        self.problems: list[str] = []
+        self.class_names: tuple[str, ...] = ()
+
+    def column(self) -> Column | None:
+        """Return the column, or None if something is wrong."""
+        field = self._field
+        if not isinstance(self._name, str) or not self._name:
+            self._wrong("needs a name")
+            return None
+        for name in sorted(field.keys() - _FIELD_PROPERTIES - _SAID_ONLY):
+            if name != "format" or field[name] != "default":
+                self._wrong(f"the property {name!r} is not known here: leave it out")
+        constraints = field.get("constraints") or {}
+        if not isinstance(constraints, dict):
+            self._wrong("constraints must be an object")
+            return None
+        for name in sorted(constraints.keys() - _CONSTRAINTS):
+            self._wrong(f"the constraint {name!r} is not checked here: leave it out")
+        type_ = field.get("type")
+        if type_ not in TYPES:
+            self._wrong(
+                f"needs a type, one of {', '.join(TYPES)}"
+                if type_ is None
+                else f"the type {type_!r} has no encoding: take one of {', '.join(TYPES)}; or leave the field out, and "
+                'set fieldsMatch to "subset"'
+            )
+            return None
+        common = {
+            "name": self._name,
+            "required": self._boolean(constraints.get("required", False)),
+            "missing": self._texts("missingValues", field.get("missingValues", self._missing)),
+        }
+        if (value := field.get("ifMissing")) is not None:  # TOML has dates
+            common["if_missing"] = value if isinstance(value, str | int | float) else str(value)
+        made = self._made(type_, constraints, common)
+        return None if self.problems else made
+
+    def _made(self, type_: str, constraints: Mapping[str, Any], common: dict[str, Any]) -> Column | None:
+        field = self._field
+        levels = self._levels(type_, constraints)
+        self._belongs("unknownLevels", levels is not None, "a field with enum or categories")
+        self._belongs("parts", type_ in _DEFAULT_PARTS, "a date or a datetime")
+        self._belongs("text", type_ == "string" and levels is None, "a string without enum or categories")
+        self._belongs("maxLength", "text" in field, 'free text, with "text": {}', constraints)
+        self._belongs("trueValues", type_ == "boolean", "a boolean")
+        self._belongs("falseValues", type_ == "boolean", "a boolean")
+        if levels is not None:
+            for name in ("minimum", "maximum"):
+                self._belongs(name, False, "a field without enum or categories", constraints)
+            return self._validated(LevelsColumn, common | {"levels": levels} | self._given(unknown="unknownLevels"))
+        if type_ == "boolean":
+            return self._validated(BooleanColumn, common | self._given(true="trueValues", false="falseValues"))
+        if type_ == "string":
+            if "text" not in field:
+                self._wrong('needs constraints.enum with its levels, or "text": {} where it is free text')
+                return None
+            text = field["text"]
+            if not isinstance(text, dict) or text.keys() - {"buckets", "of", "lengths"}:
+                self._wrong("text is an object with buckets, of and lengths, each of which may be left out")
+                return None
+            longest = {"longest": constraints["maxLength"]} if "maxLength" in constraints else {}
+            return self._validated(TextColumn, common | text | longest)
+        bounds = {name: constraints.get(name) for name in ("minimum", "maximum")}
+        lacking = [f"constraints.{name}" for name, value in bounds.items() if value is None]
+        if lacking:
+            self._wrong(f"needs {' and '.join(lacking)}: public bounds, which must not be read off the records")
+            return None
+        if type_ in _DEFAULT_PARTS:
+            texts = {name: value if isinstance(value, str) else str(value) for name, value in bounds.items()}
+            parts = {"parts": field.get("parts", _DEFAULT_PARTS[type_])}
+            return self._validated(TimeColumn, common | texts | parts | {"kind": type_})
+        return self._validated(NumberColumn, common | bounds | {"kind": type_})
+
+    def _levels(self, type_: str, constraints: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Return the declared levels as texts; None if none are declared."""
+        declared = [
+            (name, values)
+            for name, values in (("enum", constraints.get("enum")), ("categories", self._field.get("categories")))
+            if values is not None
+        ]
+        if not declared:
+            return None
+        name, values = declared[0]
+        if len(declared) > 1 or type_ not in _LEVELS_OF:
+            why = "take one of them" if len(declared) > 1 else f"leave it out of a {type_}"
+            self._wrong(f"{' and '.join(name for name, _ in declared)}: {why}")
+            return None
+        if not isinstance(values, list) or not values:
+            self._wrong(f"{name} must list the levels")
+            return None
+        if name == "categories" and all(isinstance(each, dict) and "value" in each for each in values):
+            self.class_names = tuple(str(each.get("label", each["value"])) for each in values)
+            values = [each["value"] for each in values]
+        if not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in values):
+            self._wrong(f"{name} must list texts or numbers")
+            return None
+        if self.class_names and len(set(self.class_names)) < len(self.class_names):
+            self._wrong("two categories have one label")
+        return tuple(str(each).strip() for each in values)
+
+    def _given(self, **properties: str) -> dict[str, Any]:
+        return {ours: self._field[theirs] for ours, theirs in properties.items() if theirs in self._field}
+
+    def _belongs(self, name: str, fits: bool, to: str, properties: Mapping[str, Any] | None = None) -> None:
+        if not fits and (self._field if properties is None else properties).get(name) is not None:
+            self._wrong(f"{name} belongs to {to}")
+
+    def _boolean(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            self._wrong("constraints.required is true or false")
+        return value is True
+
+    def _texts(self, name: str, values: Any) -> tuple[str, ...]:
+        texts = _as_texts(values)
+        if texts is None:
+            self._wrong(f"{name} must be a list of texts")
+        return texts or ()
+
+    def _validated(self, kind: type[Column], fields: dict[str, Any]) -> Column | None:
+        try:
+            return kind.model_validate(fields)
+        except ValidationError as error:
+            for each in error.errors():
+                where = ".".join(map(str, each["loc"]))
+                said = each["msg"].removeprefix("Value error, ")
+                self._wrong(f"{where}: {said[:1].lower()}{said[1:]}" if where else said)
+            return None
+
+    def _wrong(self, what: str) -> None:
+        self.problems.append(f"{self._where}: {what}")
+
+
+def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Return a template of a schema, and what is to be filled in, from names and storage types alone.
+
+    What is to be filled in is said once, after the names of the columns that lack it. columns: each column's name and
+    its type, None where the file does not say. label: the column of classes, if known.
+    """
+    fields: list[dict[str, Any]] = []
+    missing: dict[str, list[str]] = {}
+    for name, type_ in columns:
+        field: dict[str, Any] = {"name": name, "type": type_}
+        if name == label:
+            field |= {"type": type_ or "string", "constraints": {"required": True, "enum": []}}
+            what = "constraints.enum: its classes"
+            if type_ == "boolean":
+                field["constraints"] = {"required": True}
+                what = ""
+        else:
+            field["constraints"], what = _TO_FILL_IN[type_]
+            field["constraints"] = dict(field["constraints"])
+        fields.append(field)
+        if what:
+            missing.setdefault(what, []).append(name)
+    return {"fields": fields, "missingValues": [""]}, [f"{_listed(names)}: {what}" for what, names in missing.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+_BOUNDS = ({"minimum": None, "maximum": None}, "constraints.minimum and maximum, known without the records")
+_TO_FILL_IN: Mapping[str | None, tuple[Mapping[str, Any], str]] = {
+    "number": _BOUNDS,
+    "integer": _BOUNDS,
+    "date": _BOUNDS,
+    "datetime": _BOUNDS,
+    "boolean": ({}, ""),
+    "string": ({"enum": []}, 'constraints.enum with its levels; or "text": {} in its place, for free text'),
+    None: (
+        {},
+        "type (number, integer, boolean, string, date or datetime); minimum and maximum for numbers and dates, enum "
+        'for levels, "text": {} for free text',
+    ),
+}
+
+
+def _as_texts(values: Any) -> tuple[str, ...] | None:
+    """Return texts, or the values of objects, without the spaces around them; None of anything else."""
+    if isinstance(values, list):
+        texts = [each.get("value") if isinstance(each, dict) else each for each in values]
+        if all(isinstance(each, str) for each in texts):
+            return tuple(str(each).strip() for each in texts)
+    return None

@@ -1,0 +1,311 @@
+"""Private records from a table, read and encoded batch by batch as their public schema says."""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError
+from training.inputs.columns import (
+    MISSING_TEXTS,
+    Column,
+    Columns,
+    LevelsColumn,
+    NumberColumn,
+    blocks_of,
+    coordinates_of,
+    with_missing,
+)
+from training.inputs.declared import parse_bounds
+from training.inputs.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
+from training.inputs.schema import LabelColumn, Schema
+from training.inputs.tables import Batch, Table, open_table
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int, float], None]
+"""Told how many records have been read, and which share of the table that is, from 0 to 1, as far as is known."""
+
+_MOST_SHOWN = 8
+_FEWEST_KEPT = 2**12
+_MOST_IN_MEMORY = 2**29
+
+CLIP_ADVICE = "Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
+MISSING_ADVICE = "--missing COLUMN=VALUE says what a missing value counts as, --missing COLUMN=level that it is its own"
+NUMBER_ADVICE = "encode it as a number, or leave the column out with --ignore; or describe the columns with --schema"
+LABEL_ADVICE = "--classes VALUE=NAME,VALUE=NAME gives names to numbers"
+
+
+def read_with_schema(
+    source: Any,
+    schema: Schema,
+    label: str,
+    *,
+    ignore: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    clip: bool = False,
+    unit: str | None = None,
+    id_column: str | None = None,
+    progress: Progress = lambda _, __: None,
+) -> Records:
+    """Read a table (`open_table`) whose columns a schema describes.
+
+    label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
+    become, where the schema says otherwise, as `training.inputs.columns.with_missing` takes it. clip: draw numbers and
+    times back to their bounds instead of refusing them. unit: the column that names each record's privacy unit;
+    id_column: the one with a key of each record, or of its person. These two are no features. Raises DataError that
+    names every column that does not fit, with the line where it first does not and what to do.
+    """
+    columns, classes = schema.split(label)
+    nameless = {column.name: column.missing for column in columns}
+    of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
+    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
+    columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
+    table = open_table(source)
+    _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
+    declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
+    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id)
+    return _read(table, reading, declaration, progress)
+
+
+def read_numbers(
+    source: Any,
+    *,
+    label: str,
+    classes: Sequence[str],
+    bounds: Sequence[str],
+    ignore: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    clip: bool = False,
+    values: Sequence[str] | None = None,
+    unit: str | None = None,
+    id_column: str | None = None,
+    progress: Progress = lambda _, __: None,
+) -> Records:
+    """Read a table (`open_table`) in which every column but the label is a number.
+
+    label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
+    out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
+    as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
+    refusing them. unit, id_column: as for `read_with_schema`, which says what is raised.
+    """
+    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
+    table = open_table(source)
+    features = [name for name in table.names if name != label and name not in ignore]
+    _check_names(table, features, label, ignore, subset=False)
+    lower, upper = parse_bounds(bounds, features)
+    declaration = Declaration(tuple(features), lower, upper, tuple(classes))
+    columns: Columns = tuple(
+        NumberColumn(name=name, minimum=low, maximum=high, required=True, missing=MISSING_TEXTS if missing else ("",))
+        for name, low, high in zip(features, lower, upper, strict=True)
+    )
+    if missing:
+        columns = with_missing(columns, missing)
+        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns)
+    values = tuple(classes if values is None else values)
+    if len(values) != len(classes) or len(set(values)) < len(values):
+        raise DataError("each class needs one value of its own in the records")
+    known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
+    return _read(table, _Reading(columns, known, clip, unit, encoded=False, id_column=id_column), declaration, progress)
+
+
+def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
+    """Return the columns that are no features, beside the label."""
+    if unit == label:
+        raise DataError(f"the column {label!r} cannot name both the classes and the units or records")
+    return tuple(ignore) if unit is None or unit in ignore else (*ignore, unit)
+
+
+def column_names(source: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns. Raises DataError."""
+    return open_table(source).names
+
+
+def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Sequence[str], *, subset: bool) -> None:
+    missing = [repr(name) for name in (*columns, label, *ignore) if name not in table.names]
+    if missing:
+        raise DataError(
+            f"{table.name} has no column {' or '.join(_some(missing))}; its columns are {', '.join(table.names)}"
+        )
+    extra = [repr(name) for name in table.names if name not in (*columns, label, *ignore)]
+    if extra and not subset:
+        raise DataError(
+            f"{table.name} has columns that the schema does not describe: {', '.join(_some(extra))}. Describe them, "
+            'leave them out with --ignore, or set "fieldsMatch": "subset" to leave out all others'
+        )
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    return [*names[:_MOST_SHOWN], *([f"{len(names) - _MOST_SHOWN} more"] if len(names) > _MOST_SHOWN else [])]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The options by which a table is read.
+
+    encoded: whether a schema was given, for what to advise. nameless, idless: texts that are no unit's name, or no key.
+    """
+
+    columns: Columns
+    label: LabelColumn
+    clip: bool
+    unit: str | None
+    encoded: bool
+    nameless: tuple[str, ...] = ()
+    id_column: str | None = None
+    idless: tuple[str, ...] = ()
+
+    def advice(self, column: Column, said: str) -> str:
+        """Return what the owner can do about a value that was refused."""
+        if "declared bound" in said:
+            return CLIP_ADVICE
+        if column is self.label.column:
+            return "" if self.encoded or "not one of" not in said else LABEL_ADVICE
+        if "value is required" in said and not self.encoded:
+            return MISSING_ADVICE
+        if isinstance(column, LevelsColumn):
+            return LEVEL_ADVICE
+        return NUMBER_ADVICE if not self.encoded and "finite" not in said else ""
+
+
+def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
+    X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
+    source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
+    ids = _Growing((16,), np.uint8)
+    known: dict[str, int] = {}
+    files: dict[str, int] = {}
+    problems: dict[str, tuple[Column | None, str, str]] = {}
+    for batch, share in table.batches():
+        arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
+        rows = batch.data.num_rows
+        # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
+        block = X.more(rows)
+        absent: dict[str, Any] = {}
+        for column, part in blocks_of(reading.columns, block):
+            found = parse(column, arrays[column.name], clip=reading.clip)
+            if found.numbers is not None:
+                arrays[column.name] = found.numbers
+            absent[column.name] = found.absent
+            if found.refused:
+                _note(problems, column, batch, found.refused)
+            else:
+                column.fill(found.values, found.absent, part)
+        block += 0.0  # 0.0 and -0.0 are the same number
+        labels, refused = _labels(reading.label.column, arrays)
+        if refused:
+            _note(problems, reading.label.column, batch, refused)
+        else:
+            y.more(rows)[:] = labels.values
+        if reading.unit is not None:
+            units.more(rows)[:], nameless = numbered(arrays[reading.unit], known, reading.nameless)
+            if nameless:
+                _note(problems, None, batch, nameless, reading.unit)
+        _add_ids(reading, arrays, ids, problems, batch)
+        source.more(rows)[:] = digests_of(list(arrays), list(arrays.values()), absent)
+        files[batch.part.path] = files.get(batch.part.path, 0) + rows
+        progress(len(X), share)
+    if problems:
+        raise DataError(_said(problems, reading))
+    if not len(X):
+        raise NoRecords(f"{table.name} has a header and no records")
+    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(known))
+    keys = None if reading.id_column is None else ids.whole()
+    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
+
+
+def _add_ids(
+    reading: _Reading, arrays: Mapping[str, Any], ids: "_Growing", problems: dict[str, Any], batch: Batch
+) -> None:
+    """Add 16 bytes of each record's key, if there is a column of them, or note the first that is none."""
+    if reading.id_column is None:
+        return
+    known: dict[str, int] = {}
+    places, refused = numbered(arrays[reading.id_column], known, reading.idless, what="id")
+    if refused:
+        _note(problems, None, batch, refused, reading.id_column)
+    else:
+        ids.more(len(places))[:] = name_digests(known)[places]
+
+
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+    """Return the labels, and the first that is not one of the classes or missing."""
+    labels = parse(column, arrays[column.name])
+    refused = labels.refused
+    if labels.absent.any() and (refused is None or np.argmax(labels.absent) < refused[0]):
+        refused = int(np.argmax(labels.absent)), "the label is missing"
+    return labels, refused
+
+
+def _note(
+    problems: dict[str, tuple[Column | None, str, str]],
+    column: Column | None,
+    batch: Batch,
+    refused: tuple[int, str],
+    unit: str = "",
+) -> None:
+    """Note what is wrong with a column, or with that of units, unless something is noted already."""
+    name = unit if column is None else column.name
+    if name not in problems:
+        row, said = refused
+        problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", said
+
+
+def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> str:
+    found = [f"{where}: {said}" for _, where, said in problems.values()]
+    advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values() if column)
+    more = [f"and {len(found) - _MOST_SHOWN} more columns"] if len(found) > _MOST_SHOWN else []
+    lines = [*found[:_MOST_SHOWN], *more, *filter(None, advice)]
+    return "\n".join(lines) if len(found) > 1 else ". ".join(lines)
+
+
+class _Growing:
+    """An array that rows are added to, without a second copy of all of them.
+
+    Beyond _MOST_IN_MEMORY bytes they lie in a file without a name, which nobody else can open and which goes with the
+    process, in the folder that TMPDIR names; memory then holds what is looked at.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """shape: of a row."""
+        self._rows: NDArray[Any] = np.empty((0, *shape), dtype=dtype)
+        self._used = 0
+        self._file: IO[bytes] | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self._used
+
+    @property
+    def _width(self) -> int:
+        return math.prod(self._rows.shape[1:])
+
+    def more(self, rows: int) -> NDArray[Any]:
+        """Return room for more rows, to be written before the next is asked for."""
+        start, self._used = self._used, self._used + rows
+        if self._file is None and self._used * self._rows[:0].itemsize * self._width > _MOST_IN_MEMORY:
+            self._rows.resize((start, *self._rows.shape[1:]), refcheck=False)
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the mapping that `whole` returns
+        if self._file is not None:
+            self._rows.tofile(self._file)
+            self._rows = np.empty((rows, *self._rows.shape[1:]), dtype=self._rows.dtype)
+            return self._rows
+        if self._used > len(self._rows):
+            # A large array grows by the operating system's moving its pages: nothing is copied, so little room will do.
+            room = max(self._used, len(self._rows) * 9 // 8, _FEWEST_KEPT)
+            self._rows.resize((room, *self._rows.shape[1:]), refcheck=False)
+        view: NDArray[Any] = self._rows[start : self._used]
+        return view
+
+    def whole(self) -> NDArray[Any]:
+        """Return all rows, and no more room."""
+        if self._file is not None:
+            self._rows.tofile(self._file)
+            self._file.flush()
+            return np.memmap(self._file, self._rows.dtype, "r+", shape=(self._used, *self._rows.shape[1:]))
+        self._rows.resize((self._used, *self._rows.shape[1:]), refcheck=False)
+        return self._rows

@@ -1,0 +1,479 @@
+"""Tables wherever they are: files, folders and object stores that Arrow reads, and data frames in memory.
+
+A table comes in batches, so that what it takes does not grow with its rows, and every row has a place that an error can
+name. Nothing here interprets a value: CSV is read as text.
+"""
+
+import csv
+import io
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as pa_dataset
+import pyarrow.fs as pa_fs
+
+from training.errors import DataError
+from training.inputs.columns import DELIMITERS, NUMBER
+
+LONGEST_LINE = 2**22
+"""Bytes of a record in a CSV file, about: also what is read at once, which a processor's cache should hold."""
+
+_BLOCK = LONGEST_LINE
+_BATCH = 2**14
+"""Records of a batch, where the source leaves it to us."""
+_LONGEST_HEADER = 2**20
+_LONGEST_WAIT = 60.0
+"""Seconds for one block to come, where nobody needs it any more."""
+_TEXT_FILES = {".csv", ".tsv"}
+_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
+csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
+_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some records that follow each other. first: how many of the same file came before."""
+
+    data: pa.RecordBatch
+    part: "_Part"
+    first: int
+
+    def place(self, row: int) -> str:
+        """Return where a row of the batch is, for people: "line 7" of a CSV file, and else "row 5", from 0."""
+        return self.part.place(self.first + row)
+
+
+class _Part:
+    """A file of a table, or a stream."""
+
+    def __init__(self, name: str, path: str = "") -> None:
+        """name: for people. path: which file of the table it is."""
+        self.name, self.path = name, path
+
+    def place(self, row: int) -> str:
+        """Return where a row is, by its index in the file."""
+        return f"row {row}"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        raise NotImplementedError
+
+    @property
+    def share(self) -> float:
+        """Share of it that has been read, from 0 to 1, as far as is known."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table that is open. names: its columns; types: for each its storage type in words, None where it is text.
+
+    name: where it comes from, for people.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    types: tuple[str | None, ...]
+    _parts: tuple[_Part, ...]
+
+    def batches(self) -> Iterator[tuple[Batch, float]]:
+        """Yield the records with the share of all that has been read. Raises DataError that names the place."""
+        for index, part in enumerate(self._parts):
+            first = 0
+            for data in part.batches():
+                if data.num_rows:
+                    yield Batch(data, part, first), (index + part.share) / len(self._parts)
+                    first += data.num_rows
+
+
+def open_table(source: Any) -> Table:
+    """Open a table.
+
+    source: the path or the URL (file://, s3://, gs://, hdfs://) of a CSV, Parquet or Feather file or of a folder of
+    such files, compressed or not, by the ends of their names; or an object with `__arrow_c_stream__`, as Arrow tables
+    and the data frames of pandas and Polars are. A CSV file's delimiter is the one of `,;|^`, tab and \\x01 that its
+    header has most of. Raises DataError for what cannot be read.
+    """
+    if hasattr(source, "__arrow_c_stream__"):
+        return _stream(source)
+    if not isinstance(source, str | Path):
+        raise DataError(f"a table is a path, a URL or a data frame, not {type(source).__name__}")
+    with _errors(str(source)):
+        files, paths = _found(str(source))
+    kinds = {_kind(path) for path in paths}
+    if len(kinds) != 1:
+        raise DataError(f"{source} holds files of several kinds: {', '.join(sorted(map(str, kinds)))}")
+    (kind,) = kinds
+    if kind is None:
+        known = ", ".join(sorted(_TEXT_FILES | _FORMATS.keys()))
+        raise DataError(f"{source} is no table that can be read: a file ends in {known}, or in one of these and .gz")
+    name = Path(str(source)).name
+    return _csv_table(name, files, paths) if kind == "csv" else _dataset(name, str(source), files, paths, kind)
+
+
+def files_of(source: str) -> list[str]:
+    """Return the files of a table, in order, each as `open_table` takes it. Raises DataError."""
+    with _errors(source):
+        _, paths = _found(source)
+    scheme, separator, _ = source.rpartition("://")
+    return [f"{scheme}{separator}{path}" for path in paths]
+
+
+def _found(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
+    """Return the file system and the paths of a table's files, in order."""
+    files, path = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))
+    info = files.get_file_info(path)
+    if info.type == pa_fs.FileType.NotFound and _kind(path) is not None:
+        raise DataError(f"cannot read {source}: No such file or directory")
+    if info.type != pa_fs.FileType.Directory:
+        return files, [path]
+    inside = files.get_file_info(pa_fs.FileSelector(path, recursive=True))
+    paths = [each.path for each in inside if each.is_file and not each.base_name.startswith((".", "_"))]
+    if not paths:
+        raise DataError(f"the folder {source} holds no files")
+    return files, sorted(paths)
+
+
+def _kind(path: str) -> str | None:
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+        return "csv" if suffixes and suffixes[-1] in _TEXT_FILES else None
+    if not suffixes:
+        return None
+    return "csv" if suffixes[-1] in _TEXT_FILES else _FORMATS.get(suffixes[-1])
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Say what Arrow refuses in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror or _one_line(error)}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{name} is damaged or of another kind: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+class _CsvFile(_Part):
+    """A CSV file."""
+
+    def __init__(self, name: str, files: pa_fs.FileSystem, path: str) -> None:
+        """Read the header."""
+        super().__init__(name, path)
+        self._files, self._path = files, path
+        self._share = 0.0
+        self._size = max(files.get_file_info(path).size or 1, 1)
+        self.names, self._delimiter = self._header()
+
+    @property
+    def share(self) -> float:
+        """Share of the file's bytes that has been read."""
+        return self._share
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, every value as text."""
+        with self._opened() as (raw, text):
+            try:
+                for data in self._reader(text, [], threads=True):
+                    self._share = min(raw.bytes / self._size, 1.0)
+                    if text.holds_nul:
+                        break
+                    yield data
+            except (pa.ArrowException, OSError) as error:
+                self._refuse(error)
+            if text.holds_nul:
+                raise DataError(f"{self.name}, line {self._line_of_nul()}: holds a NUL character, which is no text")
+            if text.quotes % 2:
+                raise DataError(f"{self.name}: {self._unclosed()}")
+
+    def _reader(self, text: "_Counted", invalid: list[pa_csv.InvalidRow], *, threads: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. invalid: is given the first row with too many or too few values, if there is one."""
+
+        def refuse(row: pa_csv.InvalidRow) -> str:
+            invalid.append(row)
+            return "error"
+
+        returned = threading.Event()
+        try:
+            yield from pa_csv.open_csv(
+                pa.PythonFile(_Lent(text, returned), "r"),
+                pa_csv.ReadOptions(
+                    use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
+                ),
+                pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
+                ),
+            )
+        finally:
+            text.ended = True
+            returned.wait(_LONGEST_WAIT)
+
+    def place(self, row: int) -> str:
+        """Return the line on which a row ends; where lines cannot be counted, its number."""
+        before = -1
+        try:
+            with self._lines() as lines:
+                reader = csv.reader(lines, delimiter=self._delimiter)
+                for each in reader:
+                    before += bool(each)
+                    if before == row + 1:
+                        return f"line {reader.line_num}"
+        except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):
+            pass
+        return f"record {row + 1}"
+
+    def _line_of_nul(self) -> int:
+        line = 1
+        with self._opened() as (_, stream):
+            while content := stream.read(_BLOCK):
+                before, found, _ = content.partition(b"\0")
+                line += before.count(b"\n")
+                if found:
+                    break
+        return line
+
+    def _unclosed(self) -> str:
+        """Say where a quote is not closed."""
+        number = 0
+        try:
+            with self._lines() as lines:
+                reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+                for _ in reader:
+                    number = reader.line_num
+        except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):
+            return f"a quote is opened and not closed after line {number}"
+        return 'a value holds a single ": write it as "" in quotes'
+
+    def _refuse(self, first: Exception) -> None:
+        """Say what Arrow refuses, and where. Reads the file again by one thread, which alone counts rows."""
+        error, done = first, 0
+        invalid: list[pa_csv.InvalidRow] = []
+        try:
+            with self._opened() as (_, again):
+                for data in self._reader(again, invalid, threads=False):
+                    done += data.num_rows
+        except (pa.ArrowException, OSError) as second:
+            error = second
+        text = str(error)
+        if invalid:
+            row = invalid[0]
+            opened = "; a quote is opened and not closed" if row.text.count('"') % 2 else ""
+            raise DataError(
+                f"{self.name}, {self.place(row.number - 2)}: {row.actual_columns} values, and the header has "
+                f"{row.expected_columns} columns{opened}"
+            ) from None
+        if "straddling" in text:
+            raise DataError(
+                f"{self.name}, {self._after(done)}: a record is longer than {LONGEST_LINE // 2**20} MiB, or a quote is "
+                "opened and not closed"
+            ) from None
+        if "UTF8" in text:
+            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text") from None
+        with _errors(self.name):
+            raise error
+
+    def _after(self, done: int) -> str:
+        return f"after {self.place(done - 1)}" if done else "after line 1"
+
+    def _header(self) -> tuple[list[str], str]:
+        with _errors(self.name), self._opened() as (_, stream):
+            start = stream.read(_LONGEST_HEADER)
+        try:
+            text = start.decode("utf-8-sig", errors="strict" if len(start) < _LONGEST_HEADER else "ignore")
+        except UnicodeDecodeError as error:
+            if error.start < max(start.find(b"\n"), 1):
+                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start})") from error
+            text = start.decode("utf-8-sig", errors="replace")
+        line = text.lstrip("\r\n").partition("\n")[0]
+        if len(line) >= _LONGEST_HEADER - 8:
+            raise DataError(f"{self.name}, line 1 is longer than 1 MiB; it must name the columns")
+        delimiter = max(DELIMITERS, key=line.count)
+        names = [name.strip() for name in next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=delimiter), [])]
+        if not names or not line.strip():
+            raise DataError(f"{self.name} is empty; its first line must name the columns")
+        twice = {name for name, count in Counter(names).items() if count > 1}
+        if twice or "" in names:
+            raise DataError(
+                f"{self.name}, line 1: every column needs a name of its own; look at {sorted(twice) or ''!r}"
+            )
+        if all(NUMBER.fullmatch(name) for name in names):
+            raise DataError(f"{self.name}, line 1 holds numbers; the first line must name the columns")
+        return names, delimiter
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple["_Counted", "_Counted"]]:
+        """Open the file; yield its bytes, and its text, which is another stream where it is compressed."""
+        suffix = Path(self._path).suffix.lower()
+        codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}.get(suffix)
+        with self._files.open_input_stream(self._path, compression=None) as opened:
+            raw = _Counted(opened)
+            yield raw, _Counted(pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec)) if codec else raw
+
+    @contextmanager
+    def _lines(self) -> Iterator[io.TextIOWrapper]:
+        with self._opened() as (_, stream):
+            yield io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="")
+
+
+class _Lent:
+    """A stream that Arrow reads, by a thread of its own that is ahead of us, and longer there than we need it.
+
+    A thread that still asks for bytes when Python ends never comes back, and Arrow waits for it for ever: so whoever
+    lends a stream waits until it is returned.
+    """
+
+    closed = False
+
+    def __init__(self, stream: "_Counted", returned: threading.Event) -> None:
+        """returned: set when nobody can read any more."""
+        self._stream = stream
+        weakref.finalize(self, returned.set)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        stream = self._stream
+        del self  # an error's traceback would hold it
+        return stream.read(size)
+
+
+class _Counted(io.RawIOBase):
+    """A stream of bytes that counts them and its quotes, and notices NUL. ended: give no more."""
+
+    ended = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        """stream: what is read."""
+        super().__init__()
+        self._stream = stream
+        self.quotes = self.bytes = 0
+        self.holds_nul = False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes."""
+        content: bytes = b"" if self.ended else self._stream.read(size if size >= 0 else None)
+        self.quotes += content.count(b'"')
+        self.holds_nul |= b"\0" in content
+        self.bytes += len(content)
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read the next bytes into a buffer."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _csv_table(name: str, files: pa_fs.FileSystem, paths: list[str]) -> Table:
+    with _errors(name):
+        parts = [_CsvFile(Path(path).name, files, path) for path in paths]
+    for part in parts[1:]:
+        if part.names != parts[0].names:
+            raise DataError(f"{part.name} has other columns than {parts[0].name}: {', '.join(part.names)}")
+    return Table(name, tuple(parts[0].names), (None,) * len(parts[0].names), tuple(parts))
+
+
+class _Fragment(_Part):
+    """A Parquet or Feather file."""
+
+    def __init__(self, fragment: pa_dataset.Fragment, schema: pa.Schema) -> None:
+        """schema: of the whole table."""
+        super().__init__(Path(fragment.path).name, fragment.path)
+        self._fragment, self._schema = fragment, schema
+        self._rows = self._done = 0
+
+    @property
+    def share(self) -> float:
+        """Share of its rows that has been read."""
+        return self._done / max(self._rows, 1)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        with _errors(self.name):
+            self._done, self._rows = 0, self._fragment.count_rows()
+            for data in self._fragment.to_batches(
+                schema=self._schema, batch_size=_BATCH, batch_readahead=1, fragment_readahead=1
+            ):
+                self._done += data.num_rows
+                yield data
+
+
+def _dataset(name: str, source: str, files: pa_fs.FileSystem, paths: list[str], kind: str) -> Table:
+    base = (
+        None
+        if len(paths) == 1
+        else pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))[1]
+    )
+    with _errors(name):
+        dataset = pa_dataset.dataset(paths, format=kind, filesystem=files, partitioning="hive", partition_base_dir=base)
+        parts = tuple(_Fragment(fragment, dataset.schema) for fragment in dataset.get_fragments())
+        for part in parts:
+            with _errors(part.name):
+                part._fragment.physical_schema  # noqa: B018 - reads the file's end
+    return _typed(name, dataset.schema, parts)
+
+
+class _Stream(_Part):
+    """An object that gives Arrow data, perhaps once only."""
+
+    def __init__(self, source: Any) -> None:
+        """source: with `__arrow_c_stream__`."""
+        super().__init__("the table")
+        self._source = source
+        with _errors(self.name):
+            self._reader: pa.RecordBatchReader | None = pa.RecordBatchReader.from_stream(source)
+        self.schema = self._reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        reader, self._reader = self._reader, None
+        with _errors(self.name):
+            for data in reader or pa.RecordBatchReader.from_stream(self._source):
+                for start in range(0, data.num_rows, _BATCH):
+                    yield data.slice(start, _BATCH)
+
+
+def _stream(source: Any) -> Table:
+    part = _Stream(source)
+    return _typed(part.name, part.schema, (part,))
+
+
+def _typed(name: str, schema: pa.Schema, parts: tuple[_Part, ...]) -> Table:
+    if len(set(schema.names)) < len(schema.names):
+        raise DataError(f"{name}: every column needs a name of its own")
+    return Table(name, tuple(schema.names), tuple(_in_words(field.type) for field in schema), parts)
+
+
+def _in_words(type_: pa.DataType) -> str:
+    """Return the type of a schema's field that a storage type is; the storage type itself where there is none."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_boolean(type_):
+        return "boolean"
+    if pa.types.is_integer(type_):
+        return "integer"
+    if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "number"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_date(type_):
+        return "date"
+    return "datetime" if pa.types.is_timestamp(type_) else str(type_)

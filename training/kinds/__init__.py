@@ -1,0 +1,1 @@
+"""Kinds of models: a folder for each, and the registry of all."""

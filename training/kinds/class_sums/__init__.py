@@ -1,0 +1,1 @@
+"""Class sums: the noisy sum of the records' directions in each class, released once."""

@@ -1,0 +1,458 @@
+"""Noisy class sums: the sum of the records' directions in each class, released once, and a classifier made of them.
+
+The model of few records per class: one record moves the sums by at most 1, whatever is trained from them.
+
+What is released, in this order, each on exact integer-grid noise (`mechanisms.gaussian_vector`):
+1. the centre: the sum over the records of (sqrt(1 - b^2) u, b), with u = phi(x)/||phi(x)|| and b = COUNT_COORDINATE.
+   From it follows the noisy mean m = total / count, drawn into the unit ball. All records share m, and inner
+   products with it drown what tells classes apart.
+2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
+
+3. gradient steps from the sums' directions, where the price allows it: `training.kinds.class_sums.continued`.
+4. how far to trust what came of it: `training.pay_once.calibration`.
+
+What is computed from that is post-processing: the classes' directions under the noise
+(`training.kinds.class_sums.shrinkage`), and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what
+the steps led to, or TEMPERATURE times the direction of class c where there were none. The constants that steps add to
+the logits are among the calibration's.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from accounting import picorho, sampling_error
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
+from mechanisms.elementary import softmax
+from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
+from mechanisms.randomness import Randomness
+from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.errors import TrainingError
+from training.exact.products import on_grid, squared_lengths
+from training.features.maps import FeatureMap
+from training.features.rows import Features
+from training.fields import Several
+from training.inputs.records import Records
+from training.inputs.sums import Rows, Shard, Sums, check_count
+from training.kinds.class_sums import continued
+from training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
+from training.pay_once import calibration
+from training.pay_once.calibration import Calibration
+from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+from training.pay_once.model import Around, rounded
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+CENTRE_SHARE = Fraction(1, 20)
+"""The share that the centre is paid from of what calibration leaves of mu^2, at most."""
+
+CENTRE_NOISE = 0.1
+"""Length of the mean's noise beside rows of length 1: with less of it answers are no better."""
+
+COUNT_COORDINATE = 0.2
+TEMPERATURE = 8.0
+"""The temperature of the cosines, before they are calibrated."""
+
+GRID = 2**28
+"""Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
+_SHRINK = 1.0 - 2.0**-30
+
+
+STEPS_ASSUMPTIONS = (
+    "In the gradient steps a record's gradient comes of products that round nothing, in any order, and exp gives the "
+    "same bits for the same number wherever it stands in an array. That there were as many steps, with the noise that "
+    "steps_mu says, is the owner's word, which the weights do not refute.",
+)
+"""Further assumptions of a model with gradient steps."""
+
+
+def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
+    """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
+    before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
+    return Cost((*before, *calibration.losses(steps_mu), *calibration.losses(calibration_mu)))
+
+
+_OF_STEPS = UnknownNoise(
+    "gradient steps followed the class sums, each with noise: nothing is proved of how far all of it moved an answer"
+)
+
+
+class ClassSumsCertificate(ReleaseCertificate):
+    """The certificate of noisy class sums."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "A record's features and direction are computed from that record and released numbers alone, number by number "
+        "or by sums that are exact, and the same arithmetic on the same numbers gives the same bits.",
+    )
+
+    release: Literal["class-sums"] = "class-sums"
+    assumptions: Several[str] = ASSUMPTIONS
+    centre_mu: float = Field(gt=0, allow_inf_nan=False)
+    """The cost of the noisy centre: mu-GDP."""
+    sums_mu: float = Field(gt=0, allow_inf_nan=False)
+    """The cost of the noisy class sums, given the centre: mu-GDP."""
+    steps_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda mu: not mu)
+    """The cost of the gradient steps, given both: mu-GDP; 0 where there are none."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """The cost of the calibration, given all before: mu-GDP; 0 where there is none."""
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what the proof assumes: more where there were steps."""
+        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
+
+    def derived_cost(self) -> Cost:
+        """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
+
+        Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
+        (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
+        because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-28 are exact, so
+        the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
+        a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
+        of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
+        the second depends on the first through its output alone, and adaptive composition adds the squares of the
+        mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost beside them is proved in
+        `training.kinds.class_sums.continued` and `training.pay_once.calibration`. Everything else is computed from
+        these.
+
+        Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
+        `training.inputs.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term
+        in the centre is the sum of its records' w times theirs, rounded towards zero: by the triangle inequality at
+        most n w <= 1 long. In the class sums its records may lie in several rows of the matrix, and the same inequality
+        holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others by their weights'
+        change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
+        """
+        centre, sums = self.mechanisms()
+        if self.steps_mu:
+            continued.law(self.steps_mu, len(self.classes), self.feature_map.dimension)
+        return cost_of(centre.mu, sums.mu, self.steps_mu, self.calibration_mu)
+
+    def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
+        """The mechanism that releases the centre and the sums. Raises ValueError where they cannot be."""
+        dimension = self.feature_map.dimension
+        return (
+            GaussianVector(self.centre_mu, dimension + 1, 1.0),
+            GaussianVector(self.sums_mu, len(self.classes) * dimension, 1.0),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
+
+    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.
+
+    Nothing in it but the certificate's lineage and digest is private.
+    """
+
+    certificate: ClassSumsCertificate
+    centre: Floats
+    sums: Floats
+    tensors: dict[str, Floats]
+    calibration: Calibration
+    stepped: Floats | None = None
+
+    def probabilities(self, X: Floats) -> Floats:
+        """Return the softmax of the calibrated logits, (n, C)."""
+        return softmax(self.calibration(self.logits(X)))
+
+    def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
+        """See `training.pay_once.model.ReleasedModel`.
+
+        Let S be the sums, T = S + N those released, N of standard deviation s on each number, and l_c the length of row
+        c once T was shrunk. With b the calibration's scale, logit c of T as it was released is
+
+            r_c = (TEMPERATURE b / l_c) <T_c, v> + a public number,
+
+        and as v is at most 1 long and computed from the centre, which N is independent of, its noise is Gaussian of
+        standard deviation TEMPERATURE b s / l_c at most, and independent of the other classes'. So r is what has known
+        noise, and an interval holds what the same scales and offsets give of S. The answer itself comes of the shrunk
+        sums, which are nearer to S, but how near depends on S: an interval reaches to the answer, and that makes it
+        wider. l and b were computed after N was drawn: they are taken as if they did not depend on it. l_c hangs on
+        the one number <N_c, v> among D; that intervals hold what they should all the same is tested on sums of noise
+        alone.
+
+        Where gradient steps were taken from the sums nothing is proved: see `training.kinds.dpsgd.model`.
+        """
+        if self.stepped is not None:
+            return self.probabilities(X), _OF_STEPS
+        both = self._both.products(self.certificate.feature_map(X, self.tensors))
+        classes = both.shape[1] // 2
+        logits = self.calibration(both[:, :classes])
+        noise = self.calibration.scale * self._noise[None, :]
+        return softmax(logits), AnswerNoise("gaussian", noise, logits=self.calibration(both[:, classes:]))
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the logits (n, C), before calibration."""
+        return self._scores.products(self.certificate.feature_map(X, self.tensors))
+
+    @functools.cached_property
+    def _scores(self) -> Around:
+        return Around.mean(self.mean, self.weights)
+
+    @functools.cached_property
+    def weights(self) -> Floats:
+        """The matrix that v is multiplied by, `rounded` for exact products: (C, D)."""
+        return rounded(TEMPERATURE * self.directions if self.stepped is None else self.stepped)
+
+    @functools.cached_property
+    def _both(self) -> Around:
+        """The logits, and behind them `answers`' r, before calibration."""
+        released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
+        return Around.mean(self.mean, np.vstack([self.weights, released]))
+
+    @functools.cached_property
+    def _noise(self) -> Floats:
+        """The noise of r before calibration, (C,)."""
+        noise: Floats = TEMPERATURE * self._standard_deviation / self._lengths
+        return noise
+
+    @functools.cached_property
+    def _lengths(self) -> Floats:
+        """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
+        shrunk, noisy = (np.linalg.norm(rows, axis=1) for rows in (self._shrunk, self.sums))
+        lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
+        return lengths
+
+    @functools.cached_property
+    def _shrunk(self) -> Floats:
+        return shrunk(self.sums, self._standard_deviation)
+
+    @property
+    def _standard_deviation(self) -> float:
+        return self.certificate.mechanisms()[1].standard_deviation
+
+    @functools.cached_property
+    def mean(self) -> Floats:
+        """m: the noisy mean of the records' directions, (D,)."""
+        return mean_of(self.centre)
+
+    @functools.cached_property
+    def directions(self) -> Floats:
+        """The direction of each class, (C, D)."""
+        return unit_rows(self._shrunk)
+
+
+def train_class_sums(
+    records: Records,
+    name: str,
+    feature_map: FeatureMap,
+    whole: int,
+    lineage: str,
+    randomness: Randomness,
+    progress: Callable[[int], None] = lambda _: None,
+    records_declared: int | None = None,
+) -> ClassSums:
+    """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
+
+    progress is told how many rows are done, of two passes over them. records_declared: about how many records there
+    are, as a public number; without it there are no gradient steps. Raises TrainingError for a price that cannot be,
+    and for more than MOST_RECORDS records.
+    """
+    check_count(len(records))
+    tensors, declaration = feature_map.public_tensors(), records.declaration
+    classes = len(declaration.classes)
+    try:
+        for_calibration, others = calibration.divided(whole)
+        calibration_mu = calibration.mu_of(for_calibration)
+        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
+        steps_mu = mu_for(for_steps) if for_steps else 0.0
+        centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
+        certificate = ClassSumsCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
+            calibration_mu=calibration_mu,
+            centre_mu=centre_mu,
+            sums_mu=sums_mu,
+            steps_mu=steps_mu,
+        )
+        centre_release, sums_release = certificate.mechanisms()
+    except ValueError as error:
+        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
+    rows = Rows(Directions(Features(feature_map)))
+    centre = centre_release.release(centre_of(records.sums, rows, progress), randomness)
+    exact = sums_of(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
+    sums = sums_release.release(exact, randomness)
+    model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
+    constants = np.zeros(classes)
+    if steps_mu and records_declared is not None:
+        around = Rows(Centred(rows.make, model.mean))
+        stepped, constants = continued.descended(
+            model.directions, records.sums, around, steps_mu, records_declared, randomness
+        )
+        model = replace(model, stepped=stepped)
+
+    def logits(X: Floats) -> Floats:
+        return model.logits(X) + constants
+
+    found = calibration.calibrated(records.sums, logits, classes, calibration_mu, randomness)
+    return replace(model, calibration=Calibration(found.scale, found.scale * constants + found.offsets))
+
+
+def shares(whole: int, dimension: int = 0, records_declared: int | None = None) -> tuple[float, float]:
+    """Return the mus of the centre and the sums, which cost at most `whole` picorho together.
+
+    The centre gets CENTRE_SHARE, or as much less as leaves CENTRE_NOISE in the mean of so many records, a public
+    number; or what the least release costs if that is more. Raises ValueError for too little.
+    """
+    centre = whole * CENTRE_SHARE.numerator // CENTRE_SHARE.denominator
+    if records_declared is not None:
+        mu = math.sqrt(dimension) / (CENTRE_NOISE * max(records_declared, 1))
+        centre = min(centre, math.ceil(mu * mu / 2 * picorho.PICORHO_PER_RHO))
+    centre = max(centre, LEAST_PRICE)
+    if whole < 2 * LEAST_PRICE:
+        raise ValueError(
+            f"class sums are two releases, and cost at least {2 * sampling_error.LEAST_RELEASE_RHO:g} rho, not "
+            f"{whole / picorho.PICORHO_PER_RHO:g}"
+        )
+    return mu_for(centre), mu_for(whole - centre)
+
+
+def unit(rows: Floats) -> Floats:
+    """Return rows (n, D) drawn to length 1, a hair less; a row without a direction is zero.
+
+    A row's direction is a function of that row alone, bit for bit: it is rounded to a grid first on which its length is
+    exact in any order (`exact.on_grid`), and the rest is done number by number. It is at most 1 - 2^-31 long.
+    """
+    whole = on_grid(rows)
+    lengths = np.sqrt(squared_lengths(whole))
+    scales = np.where(lengths > SHORTEST_ROW, _SHRINK / np.maximum(lengths, SHORTEST_ROW), 0.0)
+    whole *= scales[:, None]
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Map rows (n, d) to their directions u = phi/||phi||, (n, D)."""
+
+    features: Callable[[Floats], Floats]
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return the directions."""
+        return unit(self.features(X))
+
+
+@dataclass(frozen=True, eq=False)
+class Centred:
+    """Map rows (n, d) to their directions around the mean, v = (u - m)/||u - m||, (n, D)."""
+
+    directions: Callable[[Floats], Floats]
+    mean: Floats
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return them."""
+        return unit(self.directions(X) - self.mean)
+
+
+def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambda _: None) -> Floats:
+    """Return the sum over the rows u of (sqrt(1 - b^2) u, b), exactly as `derived_cost` says: (D + 1,)."""
+    total: Integers = records.total(functools.partial(_centre_term, rows=rows), progress=progress)
+    return total / GRID
+
+
+def _centre_term(shard: Shard, _: None, *, rows: Rows) -> Integers:
+    """Return a shard's part of the centre, (D + 1,), in steps."""
+    parts = []
+    for u, _y, weights in shard.blocks(rows):
+        with_count = np.empty((len(u), u.shape[1] + 1))
+        np.multiply(u, math.sqrt(1 - COUNT_COORDINATE**2), out=with_count[:, :-1])
+        with_count[:, -1] = COUNT_COORDINATE * _SHRINK
+        parts.append(grid_terms(with_count, weights).sum(axis=0).astype(np.int64))
+    total: Integers = np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros((), dtype=np.int64)
+    return total
+
+
+def mean_of(centre: Floats) -> Floats:
+    """Return the noisy mean m of the directions, (D,), from the noisy centre: in the unit ball, as every mean is."""
+    count = max(float(centre[-1]) / COUNT_COORDINATE, 1.0)
+    mean = centre[:-1] / (math.sqrt(1 - COUNT_COORDINATE**2) * count)
+    drawn: Floats = mean / max(1.0, float(np.linalg.norm(mean)))
+    return drawn
+
+
+def sums_of(
+    records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
+) -> Floats:
+    """Return for each class the sum of v over its rows u, exactly as `derived_cost` says: (C, D)."""
+    total: Integers = records.total(
+        functools.partial(_sums_term, rows=rows, classes=classes, mean=mean), progress=progress
+    )
+    return total / GRID
+
+
+def _sums_term(shard: Shard, _: None, *, rows: Rows, classes: int, mean: Floats) -> Integers:
+    """Return a shard's part of the class sums, (C, D), in steps: products with 0 and 1, which are exact."""
+    total = np.zeros((classes, len(mean)), dtype=np.int64)
+    for u, y, weights in shard.blocks(rows):
+        terms = grid_terms(unit(u - mean), weights)
+        for each in np.unique(y):
+            total[each] += terms[y == each].sum(axis=0).astype(np.int64)
+    return total
+
+
+def grid_terms(vectors: Floats, weights: Floats | None = None) -> Floats:
+    """Return the records' vectors (n, D) in steps of 1/GRID, rounded towards zero, so that none becomes longer.
+
+    weights: (n,), from 0 to 1, by which each is multiplied, as a record of a privacy unit is.
+
+    What is longer than 1 - 2^-41 all the same, which rounding of the norm excludes, counts as nothing: the sensitivity
+    of a sum of such terms is 1 whatever happened before. The squared length is summed exactly, in two halves of 14
+    bits: with |k| <= 2^28 and at most 2^22 coordinates no sum reaches 2^53. What is rounded then, number by number, is
+    off by less than 2^-51 of itself. A weight's product is rounded by 2^-53 of itself and then towards zero: a unit's
+    terms, whose weights add up to at most 1 (`training.inputs.records.Units`), are at most 1 long together.
+    """
+    steps = np.trunc(np.clip(vectors * GRID, -GRID, GRID))
+    low = np.abs(steps)
+    high = np.floor(low * 2.0**-14)
+    low -= high * 2.0**14
+    squared = np.einsum("ij,ij->i", high, high) * 2.0**28
+    squared += np.einsum("ij,ij->i", high, low) * 2.0**15
+    squared += np.einsum("ij,ij->i", low, low)
+    steps[~(squared <= GRID**2 * (1 - 2.0**-40))] = 0.0
+    if weights is not None:
+        steps *= weights[:, None]
+        np.trunc(steps, out=steps)
+    return steps
+
+
+def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
+    if model.stepped is not None:
+        own["stepped"] = model.stepped
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
+
+
+def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
+    dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
+    shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
+    if certificate.steps_mu:
+        shapes["stepped"] = (classes, dimension)
+    public = certificate.feature_map.public_tensors()
+    released = checked_tensors(tensors, shapes, public)
+    for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
+        check_on_grid(name, released[name], vector.step)
+    return ClassSums(
+        certificate,
+        released["centre"],
+        released["sums"],
+        public,
+        Calibration.read(released["calibration"]),
+        released.get("stepped"),
+    )

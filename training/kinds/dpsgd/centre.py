@@ -1,0 +1,74 @@
+"""Inputs around a private centre: rows of unit length, less a noisy mean, drawn to one length again.
+
+Rows of unit length often lie about a long mean, which says nothing of their classes and takes up most of every
+clipped gradient. A small part of the budget buys the mean once, before training.
+
+Whatever a record adds to a sum must be a function of that record alone, bit for bit. Where features cancel to the
+last bit, drawing them to unit length makes a whole vector of that bit: so features are exact
+(`training.features.maps`), and lengths are (`training.kinds.class_sums.model.unit`).
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.gaussian_vector import GaussianVector
+from training.fitting.network import Floats
+from training.inputs.sums import Rows, Shard, Sums
+from training.kinds.class_sums.model import GRID, grid_terms, unit
+
+
+def centre_release(mu: float, dimension: int) -> GaussianVector:
+    """Return how `sum_of_rows` is released, as mu-GDP. Raises ValueError where it cannot be.
+
+    Neighbours' sums differ by exactly one record's term, of length at most 1: see `sum_of_rows`.
+    """
+    return GaussianVector(mu, dimension, 1.0)
+
+
+def sum_of_rows(records: Sums, rows: Rows) -> Floats:
+    """Return the sum (D,) of rows of length at most 1, in steps of 2^-28.
+
+    A row counts as `class_sums.grid_terms` has it: rounded towards zero, and as nothing where it is longer than 1
+    all the same. A term depends on its own row alone, and sums of up to 2^24 of them stay below 2^53 steps, so
+    that nothing is rounded: a row more or less moves the sum by its own term, by at most 1, and so do all rows of a
+    unit.
+    """
+    total: NDArray[np.int64] = records.total(functools.partial(_term, rows=rows))
+    return total / GRID
+
+
+def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
+    parts = [grid_terms(made, weights).sum(axis=0).astype(np.int64) for made, _y, weights in shard.blocks(rows)]
+    total: NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
+    return total
+
+
+def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
+    """Return the centre (D,): the noisy sum over the declared number of records, drawn into the unit ball."""
+    mean: Floats = noisy_sum / records_declared
+    return mean / max(1.0, float(np.linalg.norm(mean)))
+
+
+def inputs_around(centre: Floats, rows: Floats, length: float) -> Floats:
+    """Return what the first layer sees of mapped rows (n, D): around the centre (D,), of this length, (n, D).
+
+    Each row is computed alone. One that lies on the centre is zero.
+    """
+    return unit(unit(rows) - centre) * length
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Map rows (n, d) to the inputs of the first layer, (n, D)."""
+
+    directions: Callable[[Floats], Floats]
+    centre: Floats
+    length: float
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return the inputs."""
+        return inputs_around(self.centre, self.directions(X), self.length)

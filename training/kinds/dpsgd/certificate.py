@@ -1,0 +1,137 @@
+"""The certificate of a model trained by DP-SGD: every public choice, and the cost of the run."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from accounting import gaussian_envelope
+from accounting.losses import ApproximateGaussianLoss, Cost
+from mechanisms import wide_gaussian
+from mechanisms.gaussian_vector import GaussianVector
+from training.fields import Several
+from training.fitting.network import Activation, Network
+from training.kinds.dpsgd.centre import centre_release
+from training.kinds.dpsgd.descent import Descent, Optimiser
+from training.kinds.dpsgd.step import StepRelease, grid_step
+from training.pay_once import calibration
+from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+
+Sampling = Literal["poisson"]
+
+
+class DpSgdCertificate(ReleaseCertificate):
+    """The certificate of a network, or of a linear head where nothing is hidden, trained by DP-SGD."""
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
+        *COMMON_ASSUMPTIONS,
+        "The number of records was declared without counting them: the sampling rate, the number of steps, the "
+        "learning rate and the batch size that sums are divided by follow from the declared number alone.",
+        "Sampling and noise were drawn from the operating system's randomness stretched by ChaCha20, which is taken "
+        "to be indistinguishable from uniform bits. The noise lies on a grid of integers and its law is exact but for "
+        "what the delta of the cost covers.",
+        "What rounding adds to a sum of clipped gradients in 64-bit floating point is covered. A record's features and "
+        "input are computed from that record and released numbers alone, number by number or by sums that are exact, "
+        "and the same arithmetic on the same numbers gives the same bits. Its gradient comes of products that "
+        "round nothing, in any order, and exp and tanh give the same bits for the same number wherever it stands in "
+        "an array.",
+        "Noise multiplier, sampling and clipping were those stated here: that is the owner's word, which the weights "
+        "do not refute.",
+        "The sums before noise, intermediate or not, and the times that steps took were seen by nobody.",
+    )
+
+    release: Literal["dpsgd"] = "dpsgd"
+    assumptions: Several[str] = ASSUMPTIONS
+    objective: Literal["sum of cross-entropies, gradients clipped record by record"] = (
+        "sum of cross-entropies, gradients clipped record by record"
+    )
+    hidden: Several[int] = Field(max_length=8)
+    """The widths of the hidden layers; none for a linear head."""
+    activation: Activation
+    input_norm: float = Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False)
+    """Every row's features are scaled to this length, around the centre, before the first layer."""
+    first_weights_seed: int = Field(ge=0, lt=2**32)
+    """Public: the weights that training starts from hold nothing of the records."""
+    sampling: Sampling = "poisson"
+    """Each record joins each step with probability sampling_rate, independently of all others."""
+    sampling_rate: float
+    steps: int
+    clip_norm: float
+    """No record's gradient, over all layers, is longer than this."""
+    noise_multiplier: float
+    """The standard deviation of the noise on every coordinate of a sum, in units of clip_norm, or a little less."""
+    records_declared: int = Field(ge=1)
+    """A public number, near the number of records if training is to go well. Privacy does not rest on it."""
+    optimiser: Optimiser
+    learning_rate: float
+    momentum: float
+    averaged: float
+    """The share of the last steps whose weights are averaged."""
+    centre_mu: float = Field(ge=0)
+    """The cost of the noisy mean that inputs are taken around: mu-GDP; 0 where they are not."""
+    steps_mu: float
+    """All steps together are covered by mu-GDP but for a delta of 2^-40, at every epsilon."""
+    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """The cost of the calibration, given the weights: mu-GDP; 0 where there is none."""
+
+    @property
+    def network(self) -> Network:
+        """The network. Raises ValueError where there is none of these widths."""
+        return Network((self.feature_map.dimension, *self.hidden, len(self.classes)), self.activation)
+
+    @property
+    def step_release(self) -> StepRelease:
+        """The private step. Raises ValueError for numbers that describe none."""
+        return StepRelease(self.noise_multiplier, self.sampling_rate, self.clip_norm)
+
+    @property
+    def descent(self) -> Descent:
+        """The descent along the noisy sums. Raises ValueError for numbers that describe none."""
+        return Descent(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            expected_batch=self.sampling_rate * self.records_declared,
+            optimiser=self.optimiser,
+            momentum=self.momentum,
+            averaged=self.averaged,
+        )
+
+    @property
+    def centre_release(self) -> GaussianVector | None:
+        """The mechanism that releases the centre, if it is released. Raises ValueError where it cannot be."""
+        return centre_release(self.centre_mu, self.feature_map.dimension) if self.centre_mu else None
+
+    def derived_cost(self) -> Cost:
+        """Return the costs of centre, steps and calibration, composed.
+
+        They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again (`training.pay_once.calibration`).
+
+        The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
+        alone. A step is a sampled Gaussian (`step.private_step`), steps are chosen adaptively, and
+        `accounting.gaussian_envelope.least_mu` says what covering them means, why the noise sampler's error is within
+        the delta, and how it is checked. Everything after the steps is post-processing. Raises ValueError where
+        steps_mu does not cover them.
+
+        What this checks is that the numbers follow from one another: a mu below what the noise, the rate and the steps
+        come to is refused, however little below. That the training had this noise is the owner's word
+        (`COMMON_ASSUMPTIONS`): the weights are averages of what was released, and lie on no grid that could refute a
+        certificate with twice the noise and half the mu. Keeping a noisy sum beside them would not change that: its
+        grid follows from noise_multiplier times clip_norm, and one can be doubled in the certificate while the other
+        is halved.
+        """
+        network, release, steps = self.network, self.step_release, self.descent.steps
+        centre = self.centre_release
+        grid_step(release, network.size)
+        gaussian_envelope.check_sampler(self.noise_multiplier, steps, network.size, wide_gaussian.DISTANCE)
+        if not gaussian_envelope.covers(self.steps_mu, self.noise_multiplier, self.sampling_rate, steps):
+            raise ValueError(
+                f"mu = {self.steps_mu:.6g} does not cover {steps} steps at sampling rate {self.sampling_rate:.6g} with "
+                f"noise multiplier {self.noise_multiplier:.6g}"
+            )
+        return cost_of(centre, self.steps_mu, self.calibration_mu)
+
+
+def cost_of(centre: GaussianVector | None, steps_mu: float, calibration_mu: float) -> Cost:
+    """Return the composition of all: what `DpSgdCertificate.derived_cost` proves."""
+    before = centre.cost.losses if centre else ()
+    of_steps = ApproximateGaussianLoss(steps_mu, gaussian_envelope.DELTA)
+    return Cost((*before, of_steps, *calibration.losses(calibration_mu)))

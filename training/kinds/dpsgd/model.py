@@ -1,0 +1,110 @@
+"""A model trained by DP-SGD as a service sees it, and its bundle. Serving it needs NumPy alone."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mechanisms import elementary
+from mechanisms.answer_noise import UnknownNoise
+from training.bundles.sealing import (
+    checked_tensors,
+    layer_shapes,
+    layer_tensors,
+    layers_in,
+    load_sealed,
+    save_sealed,
+    with_public_tensors,
+)
+from training.exact.products import matrix_on_grid, on_grid, product
+from training.fitting.network import Floats
+from training.kinds.dpsgd.certificate import DpSgdCertificate
+from training.pay_once.model import Around, rounded
+
+_CENTRE = "centre"
+
+UNKNOWN = UnknownNoise("every step of training had noise, and how far that moved an answer is not known")
+
+
+@dataclass(frozen=True, eq=False)
+class DpSgdModel:
+    """A network on a public feature map. parameters: (size,), as `Network` lays them out, the last layer calibrated.
+
+    centre: (dimension,), what inputs are taken around, released before training; zeros where nothing was.
+    tensors: the feature map's public ones.
+    """
+
+    certificate: DpSgdCertificate
+    parameters: Floats
+    centre: Floats
+    tensors: dict[str, Floats]
+
+    def probabilities(self, X: Floats) -> Floats:
+        """See `training.pay_once.model.ReleasedModel`."""
+        return elementary.softmax(self.logits(X))
+
+    def answers(self, X: Floats) -> tuple[Floats, UnknownNoise]:
+        """See `training.pay_once.model.ReleasedModel`.
+
+        Nothing is proved that would make an interval: a clipped step is a gradient step of no convex function where
+        there are more than two classes, and with momentum none that brings two models closer, so that the noise of
+        early steps may be damped or may grow. To add the steps' noise as if each were kept is no bound either way.
+        """
+        return self.probabilities(X), UNKNOWN
+
+    def logits(self, X: Floats) -> Floats:
+        """Return the logits (n, C) of rows (n, d): the same bits for a row whatever rows are beside it.
+
+        By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
+        are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
+        """
+        first = self.first_layer.products(self.certificate.feature_map(X, self.tensors))
+        values = first * self.certificate.input_norm + self.layers[0][1]
+        for weights, biases in self._later:
+            active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
+            coarse = on_grid(active)
+            products = product(np.concatenate([coarse, on_grid(active - coarse)]), weights)
+            top, bottom = np.hsplit(products[: len(X)], 2), np.hsplit(products[len(X) :], 2)
+            # The smallest first; each addition is rounded in one way.
+            values = ((bottom[1] + bottom[0]) + top[1]) + top[0] + biases
+        return values
+
+    @functools.cached_property
+    def _later(self) -> list[tuple[Floats, Floats]]:
+        """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
+        found = []
+        for weights, biases in self.layers[1:]:
+            coarse = matrix_on_grid(weights)
+            found.append((np.hstack([coarse, matrix_on_grid(weights - coarse)]), biases))
+        return found
+
+    @functools.cached_property
+    def layers(self) -> list[tuple[Floats, Floats]]:
+        """Each layer's weights (inputs, outputs) and biases, the first weights `rounded` for exact products."""
+        (weights, biases), *others = self.certificate.network.layers(self.parameters)
+        return [(rounded(weights.T).T, biases), *others]
+
+    @functools.cached_property
+    def first_layer(self) -> Around:
+        """The first layer on rows around the centre."""
+        return Around.mean(self.centre, self.layers[0][0].T)
+
+
+def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
+    """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
+    own = layer_tensors(model.certificate.network.layers(model.parameters)) | {_CENTRE: model.centre}
+    return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
+
+
+def load_dpsgd(folder: Path, device: str | None = None) -> DpSgdModel:
+    """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
+    certificate, tensors = load_sealed(folder, DpSgdCertificate, device)
+    network, public = certificate.network, certificate.feature_map.public_tensors()
+    shapes = layer_shapes(network.widths) | {_CENTRE: (certificate.feature_map.dimension,)}
+    released = checked_tensors(tensors, shapes, public)
+    parameters = np.empty(network.size)
+    for views, layer in zip(network.layers(parameters), layers_in(released, network.widths), strict=True):
+        for view, numbers in zip(views, layer, strict=True):
+            view[:] = numbers
+    return DpSgdModel(certificate, parameters, released[_CENTRE], public)

@@ -1,0 +1,204 @@
+"""Training by DP-SGD on private records."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+from pydantic import ValidationError
+
+from accounting import gaussian_envelope, picorho, sampling_error
+from mechanisms.gaussian_vector import mu_for
+from mechanisms.randomness import Randomness
+from training.bundles.certificate import Declared
+from training.errors import TrainingError
+from training.features.maps import FeatureMap
+from training.features.rows import Features
+from training.fields import NAME
+from training.fitting.network import Floats, check_shards
+from training.inputs.records import Records
+from training.inputs.sums import ROWS, Rows, check_count, of_rows
+from training.kinds.class_sums.model import Directions
+from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
+from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
+from training.kinds.dpsgd.choices import Choices
+from training.kinds.dpsgd.descent import descend, noise_of_weights
+from training.kinds.dpsgd.model import DpSgdModel
+from training.kinds.dpsgd.step import private_step
+from training.pay_once import calibration
+
+Progress = Callable[[int], None]
+"""Told how many steps are done."""
+
+
+@dataclass(frozen=True)
+class DpSgdRecipe:
+    """The public choices of a training run: the model's name, its feature map, how it is trained, and what it may cost.
+
+    price: what all of it may cost, in picorho. noise_multiplier: of a step; None for the least that the price allows.
+    sampling: how records join a step; only Poisson sampling is covered.
+    """
+
+    name: str
+    feature_map: FeatureMap
+    choices: Choices
+    price: int
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+
+    def __post_init__(self) -> None:
+        """Refuse what no certificate could be made for."""
+        if not NAME.fullmatch(self.name):
+            raise TrainingError(
+                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
+            )
+        if self.sampling not in get_args(Sampling):
+            raise TrainingError(
+                f"DP-SGD is covered only with Poisson sampling, not {self.sampling!r}: that a step tells little of a "
+                "record rests on whether it took part, which each record decides for itself; batches of a fixed size, "
+                "or that pass through shuffled records, have no such bound"
+            )
+
+
+def certify(recipe: DpSgdRecipe, declared: Declared, lineage: str, unit: str | None = None) -> DpSgdCertificate:
+    """Return the certificate of a run before it is made: from public choices alone.
+
+    unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
+
+    Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
+    """
+    choices = recipe.choices
+    try:
+        for_calibration, for_training = calibration.divided(recipe.price)
+        calibration_mu = calibration.mu_of(for_calibration)
+        centre_mu, steps_mu = shares(for_training, choices.centre_share)
+        noise = _noise(recipe, steps_mu)
+        dimension = recipe.feature_map.dimension
+        cost = cost_of(centre_release(centre_mu, dimension) if centre_mu else None, steps_mu, calibration_mu)
+        certificate = DpSgdCertificate.fresh(
+            recipe.name,
+            declared,
+            recipe.feature_map,
+            lineage,
+            unit=unit,
+            cost=str(cost),
+            noise_multiplier=noise,
+            centre_mu=centre_mu,
+            steps_mu=steps_mu,
+            calibration_mu=calibration_mu,
+            **choices.as_fields(),
+        )
+        certificate.derived_cost()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = str(first["loc"][0]).replace("_", " ") if first["loc"] else "the choices"
+        raise TrainingError(f"{where}: {first['msg'].lower()}") from error
+    except ValueError as error:
+        raise TrainingError(str(error)) from error
+    return certificate
+
+
+def shares(price: int, centre_share: float) -> tuple[float, float]:
+    """Return the mus of the centre and of all steps, which together cost at most `price` picorho, without calibration.
+
+    The centre gets its share, or the least that a release may cost; nothing where that is more than a fifth.
+    """
+    least = math.ceil(sampling_error.LEAST_RELEASE_RHO * picorho.PICORHO_PER_RHO * (1 + 1e-6))
+    centre = max(math.floor(price * centre_share), least)
+    if not centre_share or 5 * centre > price:
+        return 0.0, mu_for(price)
+    return mu_for(centre), mu_for(price - centre)
+
+
+def _noise(recipe: DpSgdRecipe, mu: float) -> float:
+    """Return the noise multiplier, the owner's or the least. Raises TrainingError where the owner's is too little."""
+    rate, steps, noise = recipe.choices.sampling_rate, recipe.choices.steps, recipe.noise_multiplier
+    if noise is not None and gaussian_envelope.covers(mu, noise, rate, steps):
+        return noise
+    least = gaussian_envelope.least_noise(mu, rate, steps)
+    if noise is not None:
+        raise TrainingError(
+            f"{steps} steps at sampling rate {rate:g} with noise multiplier {noise:g} cost more than the budget of "
+            f"mu = {mu:.4g}: it needs a noise multiplier of {least:.4g}"
+        )
+    return least
+
+
+def directions_of(X: Floats, feature_map: FeatureMap) -> Floats:
+    """Return the records' rows, mapped and of length 1 or a hair less: (n, D), each a function of its record alone."""
+    return Directions(Features(feature_map))(X)
+
+
+def train_dpsgd(
+    records: Records,
+    recipe: DpSgdRecipe,
+    lineage: str,
+    randomness: Randomness,
+    progress: Progress = lambda _: None,
+    directions: Floats | None = None,
+) -> DpSgdModel:
+    """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
+
+    directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
+    Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
+    is touched.
+    """
+    check_count(len(records))
+    sums = records.sums if directions is None else of_rows(directions, records.y)
+    check_shards(sums)
+    declaration = records.declaration
+    certificate = certify(recipe, declaration, lineage, records.unit)
+    tensors = recipe.feature_map.public_tensors()
+    rows = ROWS if directions is not None else Rows(Directions(Features(recipe.feature_map)))
+    centre = np.zeros(recipe.feature_map.dimension)
+    if (release := certificate.centre_release) is not None:
+        noisy_sum = release.release(sum_of_rows(sums, rows), randomness)
+        centre = mean_of(noisy_sum, certificate.records_declared)
+    network = certificate.network
+    step = private_step(network, certificate.step_release, randomness)
+    inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
+    parameters = descend(
+        lambda parameters: step.noisy_total(parameters, sums, inputs),
+        network.initial(certificate.first_weights_seed),
+        certificate.descent,
+        lambda done, _, __: progress(done),
+    )
+    if not np.isfinite(parameters).all():
+        raise TrainingError("the weights grew without bound: take a smaller --learning-rate")
+    last_weights, last_biases = network.layers(parameters)[-1]
+    last_weights /= temperature(certificate)
+    last_biases /= temperature(certificate)
+    model = DpSgdModel(certificate, parameters.copy(), centre, tensors)
+    found = calibration.calibrated(
+        records.sums, model.logits, len(declaration.classes), certificate.calibration_mu, randomness
+    )
+    last_weights *= found.scale
+    last_biases *= found.scale
+    last_biases += found.offsets
+    return replace(model, parameters=parameters)
+
+
+_LINEAR_LOGIT_NOISE = 2.0
+"""Found on rows that were held back, as the rule for the learning rate, and so was the logarithm for networks: from
+epsilon 0.3 to 8 the log loss fell or stayed on every set."""
+
+
+def temperature(certificate: DpSgdCertificate) -> float:
+    """Return what a model's logits are divided by, at least 1, from the certificate's public numbers alone.
+
+    Clipping counts a record on the wrong side as much however far it is there, so that logits grow until noise stops
+    them, and every answer is sure of itself. Division by one positive number keeps their order. So they are divided
+    until noise in the last layer's weights moves a logit by at most 2 for a linear head, whose inputs have the length
+    input_norm; and by ln C in a network of C classes, whose last layer's inputs are taken to be as long as tanh allows,
+    the square root of their number. It is post-processing of what was released. The weights are divided by it once, so
+    that whoever reads them needs no more.
+    """
+    if certificate.optimiser != "momentum":
+        return 1.0
+    each = noise_of_weights(certificate.descent, certificate.noise_multiplier * certificate.clip_norm)
+    if certificate.hidden:
+        length, most = math.sqrt(certificate.hidden[-1]), math.log(len(certificate.classes))
+    else:
+        length, most = certificate.input_norm, _LINEAR_LOGIT_NOISE
+    return max(1.0, each * math.hypot(length, 1.0) / most)

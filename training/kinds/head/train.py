@@ -1,0 +1,53 @@
+"""Training of a certified head on private records."""
+
+from mechanisms.randomness import NoiseKey
+from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, derive
+from training.errors import DataError, TrainingError
+from training.exact.quantised import quantised
+from training.features.rows import Features
+from training.fitting.log_mean_exp import RegularisedLogMeanExp
+from training.fitting.objective import RegularisedCrossEntropy
+from training.fitting.solver import Objective, Progress, minimise
+from training.inputs.records import Records
+from training.inputs.sums import Rows
+from training.kinds.head.bundle import CertifiedHead
+from training.kinds.head.recipe import Recipe
+
+
+def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
+    """Minimise the objective on the records, round the weights to their grid and certify the result.
+
+    Raises NotConverged when the tolerance is not reached, and DataError for fewer records than the convexified
+    objective was declared to have at least: then there is no certificate. The digest in the
+    returned certificate is zero until `save_bundle` has written the weights.
+    """
+    tensors = recipe.feature_map.public_tensors()
+    classes = len(records.declaration.classes)
+    rows = Rows(Features(recipe.feature_map, sparse=True))
+    size, convexity = (classes, recipe.feature_map.dimension), recipe.convexity
+    objective: Objective
+    if convexity is None:
+        objective = RegularisedCrossEntropy(records.sums, *size, recipe.strong_convexity, rows)
+    else:
+        if records.unit is not None:
+            raise TrainingError(CONVEXIFIED_NO_UNITS)
+        if len(records) < convexity.least_records:
+            # How many there are is private.
+            raise DataError(
+                f"there are fewer than the {convexity.least_records} records that were declared, without which the "
+                "bound does not hold"
+            )
+        objective = RegularisedLogMeanExp(records.sums, *size, recipe.strong_convexity, convexity, rows)
+    weights = quantised(minimise(objective, recipe.tolerance, progress))
+    certificate = Certificate.fresh(
+        recipe.name,
+        records.declaration,
+        recipe.feature_map,
+        lineage,
+        unit=records.unit,
+        strong_convexity=recipe.strong_convexity,
+        choice=recipe.choice,
+        tolerance=recipe.tolerance,
+        **derive(recipe.strong_convexity, recipe.tolerance, classes, recipe.feature_map.dimension, convexity),
+    )
+    return CertifiedHead(certificate, weights, tensors, NoiseKey.fresh())

@@ -1,0 +1,1 @@
+"""Released weights: a certified head's weights with Gaussian noise, in one precision or several."""

@@ -1,0 +1,1 @@
+"""The common parts of models that are private themselves: certificate, answers, calibration."""

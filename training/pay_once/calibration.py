@@ -1,0 +1,247 @@
+"""Calibrated probabilities: a scale for a released model's logits, and how much the class shares count, paid for once.
+
+Noise makes a model surer than it is right, by how much nobody can say without records: on pure noise the best scale is
+0, on supermarket baskets it is 50. A small share of the budget buys two numbers. With z the logits, the answer is
+
+    softmax(beta z + gamma l),    l = ln of the noisy shares of the classes,
+
+so that the constant predictor (0, 1), the uniform one (0, 0) and the model as it is (1, 0) are all among the answers.
+A negative gamma takes back what a model that was held small leans towards the common classes.
+
+What is released, by one Gaussian vector on the records (`law`): first the noisy counts of the classes; then, in each of
+ROUNDS rounds, noisy sums of the gradient and the curvature of the cross-entropy in (ln beta, gamma), at which Newton's
+method takes one step. The mean of where the last rounds end is taken.
+
+The sensitivity. A record adds to the counts COUNTS_PART in one coordinate, and to a round a vector of length at most
+ROUND_PART, whatever the rounds before have given (`record_terms`): a function of this record and of what was released
+before, in whole steps of 2^-28, so that sums of at most MOST_RECORDS terms are exact and every other record's term has
+the same bits. COUNTS_PART^2 + ROUNDS ROUND_PART^2 <= 1: one record more or less moves all parts together by at most 1,
+and `GaussianVector.release_part` says why parts that are chosen by the ones before cost no more than one vector.
+Of a privacy unit each record's parts are multiplied by its weight and rounded towards zero, and weights add up to at
+most 1 (`training.inputs.records.Units`): all records of a unit together move all parts by at most 1, too. The
+model's weights were released before; that release and this one compose adaptively, and add the squares of their mus
+(Dong, Roth and Su 2022, Corollary 3.3).
+
+The records that the model was trained on are used again. What its release has learnt of one record alone is small as
+its mu is, so that its logits there are nearly those of a new row; only at large budgets and few records for each class
+is the scale a little high (docs/mechanisms.md).
+
+A gradient counts up to 2 + ln C nats of each number: a record that the model is sure of and wrong about weighs no more.
+That biases beta upwards a little where a model is often sure and wrong, and lets the noise be small.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.losses import GaussianLoss
+from mechanisms import elementary
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
+from mechanisms.randomness import Randomness
+from training.inputs.sums import Rows, Shard, Sums, check_count
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+SHARE = Fraction(3, 100)
+"""The share of a model's price that buys its calibration, or the least that a release may cost if that is more."""
+
+MOST_SHARE = Fraction(1, 5)
+"""Where the least release would take more than this share, the model is not calibrated."""
+
+ROUNDS = 6
+_AVERAGED = 3
+_GRID = 2**28
+_NUMBERS = 5
+
+COUNTS_PART = math.floor(math.sqrt(0.4) * _GRID) / _GRID
+ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * _GRID) / _GRID
+
+_LARGEST_LOGIT = 2.0**20
+_MOST_OF_SHARES = 2.0
+"""|gamma| is at most this."""
+_CAUTION = 2.0
+"""Number of standard deviations of a gradient's noise by which curvature is raised: little evidence moves little."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A calibration of a model's logits (n, C) before the softmax: scale times them, plus offsets (C,)."""
+
+    scale: float
+    offsets: Floats
+
+    @classmethod
+    def none(cls, classes: int) -> Self:
+        """Leave logits as they are."""
+        return cls(1.0, np.zeros(classes))
+
+    @classmethod
+    def read(cls, numbers: Floats) -> Self:
+        """Return what `numbers` wrote."""
+        return cls(float(numbers[0]), numbers[1:])
+
+    @property
+    def numbers(self) -> Floats:
+        """The scale and the offsets, (1 + C,), for a bundle."""
+        return np.concatenate([[self.scale], self.offsets])
+
+    def __call__(self, logits: Floats) -> Floats:
+        """Return the calibrated logits, (n, C)."""
+        calibrated: Floats = self.scale * logits + self.offsets
+        return calibrated
+
+
+def divided(whole: int) -> tuple[int, int]:
+    """Return what calibration and the model's own releases may cost of a price, all in picorho.
+
+    Calibration gets SHARE, or what the least release costs if that is more, and nothing where that is above MOST_SHARE.
+    """
+    part = min(max(math.floor(whole * SHARE), LEAST_PRICE), LARGEST_PRICE)
+    if part > whole * MOST_SHARE:
+        return 0, whole
+    return part, whole - part
+
+
+def mu_of(part: int) -> float:
+    """Return the mu of a calibration that may cost so many picorho; 0 for none."""
+    return mu_for(part) if part else 0.0
+
+
+def losses(mu: float) -> tuple[GaussianLoss, ...]:
+    """Return what a release of mu beside the model costs, as its `law` proves; nothing for mu = 0."""
+    return (GaussianLoss(mu),) if mu else ()
+
+
+def law(mu: float, classes: int) -> GaussianVector:
+    """Return how all parts of a calibration are released together. Raises ValueError where they cannot be."""
+    return GaussianVector(mu, classes + ROUNDS * _NUMBERS, 1.0)
+
+
+def calibrated(
+    records: Sums, logits_of: Callable[[Floats], Floats], classes: int, mu: float, randomness: Randomness
+) -> Calibration:
+    """Release a calibration of mu for a model that was released, on the records that it was trained on.
+
+    logits_of: the model's logits (m, C) of rows (m, d), each a function of its row and of released numbers, bit for
+    bit. mu: 0 for none, which leaves the logits as they are. Raises TrainingError for too many records.
+    """
+    if not mu:
+        return Calibration.none(classes)
+    check_count(sum(records.lengths))
+    vector = law(mu, classes)
+    counts = records.total(functools.partial(counts_term, classes=classes)) / _GRID
+    noise = vector.standard_deviation
+    shares = log_shares(vector.release_part(counts, randomness) / COUNTS_PART, noise / COUNTS_PART)
+    rows = Rows(logits_of)
+    log_scale, weight = 0.0, 0.0
+    ends = []
+    for _ in range(ROUNDS):
+        term = functools.partial(round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares)
+        total = records.total(term)
+        noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART
+        step = _newton_step(noisy, noise / ROUND_PART, classes, weight)
+        log_scale += step[0]
+        weight = min(max(weight + step[1], -_MOST_OF_SHARES), _MOST_OF_SHARES)
+        ends.append((log_scale, weight))
+    log_scale, weight = np.mean(ends[-_AVERAGED:], axis=0)
+    return Calibration(math.exp(log_scale), weight * shares)
+
+
+def counts_term(shard: Shard, _: None, *, classes: int) -> Integers:
+    """Return what a shard adds to the counts, (C,), in steps."""
+    total = np.zeros(classes, dtype=np.int64)
+    for _X, y, weights in shard.blocks():
+        parts = np.full(len(y), COUNTS_PART * _GRID) if weights is None else np.trunc(COUNTS_PART * _GRID * weights)
+        # At most 2^10 numbers of at most 2^28: exact in doubles.
+        total += np.bincount(y, parts, classes).astype(np.int64)
+    return total
+
+
+def round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float, shares: Floats) -> Integers:
+    """Return what a shard adds to a round, (5,), in steps."""
+    total = np.zeros(_NUMBERS, dtype=np.int64)
+    for logits, y, weights in shard.blocks(rows):
+        terms = record_terms(np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT), y, scale, weight, shares)
+        if weights is not None:
+            terms = np.trunc(terms * weights[:, None]).astype(np.int64)
+        total += terms.sum(axis=0)
+    return total
+
+
+def log_shares(counts: Floats, noise: float) -> Floats:
+    """Return ln of the classes' shares, (C,), of mean 0, from counts with noise of this standard deviation.
+
+    Counts are drawn towards their mean by how much of their variance is noise (Efron and Morris 1973), and none stays
+    below a twentieth of the mean, or below 1.
+    """
+    mean = max(float(counts.sum()) / len(counts), 1.0)
+    signal = max(float(np.square(counts - mean).mean()) - noise * noise, 0.0)
+    drawn = mean + (counts - mean) * (signal / (signal + noise * noise))
+    logarithms = np.log(np.maximum(drawn, max(1.0, mean / 20)))
+    shares: Floats = logarithms - logarithms.mean()
+    return shares
+
+
+def record_terms(logits: Floats, y: Integers, scale: float, weight: float, shares: Floats) -> Integers:
+    """Return what each record adds to a round, (n, 5), in steps of 2^-28: at most ROUND_PART long.
+
+    With p = softmax(a + weight l), a = scale logits and l = `shares`, and b = 2 + ln C: the means under p of
+    (a - a_y)/b and (l - l_y)/b, which are the gradient, and the variances and the covariance of a and l under p over
+    b^2. Each number is clipped to [-1, 1] and the vector to a length of 1, which stands for ROUND_PART.
+
+    A record's numbers are made of operations that IEEE 754 rounds in one way, `elementary.exp` and sums from left to
+    right, so that they do not depend on the records beside it. The computed length is within 2^-48 of itself; the
+    vector is drawn 2^-20 shorter than it may be, and rounded towards zero, which makes none longer. A value that is not
+    a number counts as 0.
+    """
+    bound = _counted(logits.shape[1])
+    with np.errstate(all="ignore"):
+        scaled = logits * scale
+        summed = scaled + weight * shares
+        weights = elementary.exp(summed - summed.max(axis=1, keepdims=True))
+        p = weights / elementary.row_sums(weights)[:, None]
+        mean = elementary.row_sums(p * scaled)
+        mean_share = elementary.row_sums(p * shares)
+        around, share_around = scaled - mean[:, None], shares - mean_share[:, None]
+        numbers = np.stack(
+            [
+                (mean - scaled[np.arange(len(y)), y]) / bound,
+                (mean_share - shares[y]) / bound,
+                elementary.row_sums(p * around * around) / bound**2,
+                elementary.row_sums(p * around * share_around) / bound**2,
+                elementary.row_sums(p * share_around * share_around) / bound**2,
+            ],
+            axis=1,
+        )
+        numbers = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -1, 1)
+        lengths = np.sqrt(elementary.row_sums(numbers * numbers))
+    numbers *= (ROUND_PART * (1 - 2.0**-20) / np.maximum(lengths, 1.0))[:, None]
+    steps: Integers = np.trunc(numbers * _GRID).astype(np.int64)
+    return steps
+
+
+def _counted(classes: int) -> float:
+    """Return up to how many nats a number of a record's gradient counts: two beyond what a guess loses."""
+    return 2 + math.log(classes)
+
+
+def _newton_step(sums: Floats, noise: float, classes: int, weight: float) -> tuple[float, float]:
+    """Return a step in (ln scale, weight of the shares) from noisy sums of records' terms, (5,): each at most 1 long.
+
+    noise: the standard deviation of the sums' noise. A weight other than 0 costs as much as half its square in nats.
+    """
+    bound = _counted(classes)
+    gradient = sums[:2] * bound + np.array([0.0, weight])
+    along, both, across = sums[2:] * bound**2
+    values, vectors = np.linalg.eigh(np.array([[along, both], [both, across]]))
+    curvature = np.maximum(values, 0.0) + _CAUTION * noise * bound
+    step = -vectors @ ((vectors.T @ gradient) / curvature)
+    clipped = np.clip(step, -1.0, 1.0)
+    return float(clipped[0]), float(clipped[1])

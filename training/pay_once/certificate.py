@@ -1,0 +1,256 @@
+"""The certificate of a release that is paid for once: what it cost, in numbers that anyone can derive again.
+
+Everything in it but the digest of the weights, the binding key, the lineage and the time is public, and `public`
+leaves those out.
+"""
+
+import hmac
+import json
+import math
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from accounting import sampling_error
+from accounting.losses import Cost
+from mechanisms.gaussian_vector import GaussianVector
+from training.bundles.certificate import (
+    FLOATING_POINT,
+    NO_OTHER_FIGURE,
+    ONE_BY_ONE,
+    ONE_LINEAGE,
+    ONE_RECORD,
+    TRAINING_SUCCEEDED,
+    UNIFORM_BITS,
+    Declared,
+    ProvenCertificate,
+)
+from training.errors import BundleError
+from training.features.maps import HeadFeatureMap
+from training.fields import Several
+
+Floats = NDArray[np.float64]
+
+COMMON_ASSUMPTIONS = (
+    ONE_RECORD,
+    "Bounds, classes, columns and their names and encodings, feature map, price and every number of the training were "
+    "chosen without looking at the private records. Choosing any of them by results on the private records is not "
+    "covered.",
+    TRAINING_SUCCEEDED,
+    ONE_LINEAGE,
+    ONE_BY_ONE,
+    "The bundle and the lineage key stay with the owner; what leaves it is paid for.",
+    "The training was the one that this certificate describes, and its numbers and model id are the owner's word: the "
+    "values released refute some false ones (a grid that is another), and not all.",
+    UNIFORM_BITS,
+    FLOATING_POINT,
+    "HMAC-SHA256 under a key that stays with the owner is taken for a pseudorandom function, where receipts name what "
+    "was released.",
+    "Training again on the same records is another release, with noise of its own, and is paid for again.",
+    NO_OTHER_FIGURE,
+)
+"""Assumptions of every pay-once model; a subclass adds its own."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A precision that a client can hold. `cost` is what it costs beyond the tier before it."""
+
+    name: str
+    cost: Cost
+
+
+MOST_CANDIDATES = 16
+
+CHOSEN_ASSUMPTIONS = (
+    "One option was chosen among candidates by noisy scores, which the cost covers. The candidates, and every other "
+    "number, were chosen without looking at the private records.",
+    "The other candidates' models were paid for with this one and were deleted, unseen, and so were the exact scores: "
+    "that is the owner's word. The noisy scores and the choice are seen with this certificate: the lineage has paid "
+    "for them, and the account of a client who does not hold the model has not.",
+)
+"""Further assumptions of a model that was chosen among several."""
+
+
+class ChosenAmong(BaseModel):
+    """The choice of a model among several of one kind, all of them paid for (`training.choosing`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    option: str
+    candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
+    """Its values."""
+    costs: Several[str]
+    """The cost of training each, as the text of a `Cost`."""
+    by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
+        "right answers less wrong ones on the records that validate, with Gaussian noise"
+    )
+    scores: Several[float]
+    """Each candidate's, as released: the greatest one's model was kept."""
+    scores_mu: float
+    """The cost of all scores together for a record that validates: mu-GDP."""
+    validating: Literal["one in 6, by a keyed hash of the record or its unit"] = (
+        "one in 6, by a keyed hash of the record or its unit"
+    )
+
+    @property
+    def chosen(self) -> str:
+        """The candidate of the greatest score."""
+        return self.candidates[self.scores.index(max(self.scores))]
+
+    @property
+    def vector(self) -> GaussianVector:
+        """The noise on all scores together. A record adds 1 or -1 to each, and so moves them by sqrt(k) in L2."""
+        size = len(self.candidates)
+        return GaussianVector(self.scores_mu, size, math.sqrt(size) * (1 + 2.0**-40))
+
+    def cost(self, own: Cost) -> Cost:
+        """Return the cost of all candidates' training, which covers the scores: `own` is that of the chosen one.
+
+        Proof, by parallel composition. Let neighbouring sets differ by one record. Its keyed hash, a function of it
+        alone, says whether it trains or validates, and all other records are in the same part in both sets.
+
+        It trains. The records that validate are the same. The candidates' models are releases of the training records
+        and cost the composition of `costs`. Given them, scores, noise and choice are functions of the models, of the
+        same records and of randomness of their own: post-processing.
+
+        It validates. The records that train are the same, and so is the law of the models. Given these, its term in
+        each of the k scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term
+        changes. In whole steps of 2^-28, sums of at most MOST_RECORDS (`training.inputs.sums`) terms are exact: the
+        scores move by at most sqrt(k) in L2, and their release is scores_mu-GDP (`GaussianVector`). The choice follows
+        from it. scores_mu^2 is at most the sum of the squares of the mus in `costs`, and the trade-off function of
+        mu-GDP falls with mu; coins only lower it.
+
+        One of the two happens, whatever the key, and also to whoever knows it: the cost is the larger of the two, that
+        of training. It composes with other releases of the lineage as that does, since to one record each choice is
+        either of the two. The number of records, of either part, enters nowhere else: neither divides a score.
+
+        Units: neighbours differ by all records of one unit, the hash is of its name, and all of them are in one part.
+        Each one's terms are multiplied by its weight and rounded towards zero, and weights add up to at most 1
+        (`training.inputs.records.Units`): a unit's term in a score is at most 1.
+
+        `accounting.sampling_error` counts the draws of one of the two, too. The others are draws from the same law on
+        both sides, sampler and all, given what came before.
+
+        Raises ValueError for numbers that are not so.
+        """
+        if not len(self.candidates) == len(set(self.candidates)) == len(self.costs) == len(self.scores):
+            raise ValueError("a choice has a cost and a score for each of its candidates, and each candidate once")
+        scores, step = np.array(self.scores), self.vector.step
+        if not np.array_equal(np.rint(scores / step) * step, scores):
+            raise ValueError("the scores do not lie on the grid of noise that their mu gives")
+        if dict(zip(self.candidates, self.costs, strict=True)).get(self.chosen) != str(own):
+            raise ValueError(f"the choice of {self.option} = {self.chosen} does not cost {str(own)!r}")
+        whole = Cost(tuple(loss for each in self.costs for loss in Cost.parse(each).losses))
+        if not whole.is_gaussian or Fraction(self.vector.mu) ** 2 / 2 > whole.rho:
+            raise ValueError(f"scores of mu = {self.scores_mu:.6g} cost more than training the candidates")
+        return whole
+
+
+class ReleaseCertificate(ProvenCertificate):
+    """The common fields of pay-once models. A subclass states its public numbers and derives the cost from them.
+
+    The model id also names the release in the ledger: holding it is paid for once.
+    """
+
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
+    PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
+
+    format_version: Literal[3] = 3
+    """2 had no calibration."""
+    release: str
+    """Its kind: a Literal in each subclass, by which `training.kinds.loading` finds the loader."""
+    binding_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """256 random bits that never leave the owner: see `drawn`. Private."""
+    feature_map: HeadFeatureMap
+    cost: str
+    """The cost of holding all of it, as the text of a `Cost`."""
+    chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
+    """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
+
+    @classmethod
+    def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
+        """Return it with a binding key of its own."""
+        return super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
+
+    def chosen_by(self, among: ChosenAmong) -> Self:
+        """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.cost`."""
+        made = self.model_copy(update={"chosen_among": among, "cost": str(among.cost(self.derived_cost()))})
+        return made.model_copy(update={"assumptions": made.assumed()})
+
+    def shown_to_all(self) -> str:
+        """Name the noisy scores by which it was chosen, if it was."""
+        if (among := self.chosen_among) is None:
+            return super().shown_to_all()
+        return f"the noisy scores by which it was chosen among {len(among.candidates)}, mu = {among.scores_mu:.4g}"
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return what the proof assumes: more where it was chosen."""
+        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()))
+
+    @property
+    def drawn(self) -> bytes:
+        """HMAC-SHA256 of the model file's digest under the binding key: what the ledger's ids of its steps stand on.
+
+        With the model id alone, a second release that was given the first one's id would be served for nothing. Under
+        one key two files have one value only if SHA-256 collides. The model file holds the finer tiers too, which some
+        clients have not paid for, and clients see hashes of receipts, in which the steps' ids are. A bare digest would
+        let a client test a guess of what was drawn, though only one of all of it, noise included. HMAC-SHA256 under a
+        key that nobody else has is taken for a pseudorandom function, as `COMMON_ASSUMPTIONS` says: its values say
+        nothing about the file.
+        """
+        return hmac.digest(bytes.fromhex(self.binding_key), bytes.fromhex(self.weights_sha256), "sha256")
+
+    def seal(self, content: Mapping[str, object]) -> str:
+        """HMAC-SHA256 of an evaluation and the model file's digest under the binding key: says nothing of the file."""
+        written = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        sealed = b"dpserve: an evaluation\0" + bytes.fromhex(self.weights_sha256) + written
+        return hmac.digest(bytes.fromhex(self.binding_key), sealed, "sha256").hex()
+
+    @abstractmethod
+    def derived_cost(self) -> Cost:
+        """Return the cost of this model, derived again from the certificate's other public numbers, with its proof.
+
+        Raises ValueError for numbers that have none.
+        """
+
+    def derived(self) -> Mapping[str, object]:
+        """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
+        own = self.derived_cost()
+        cost = own if self.chosen_among is None else self.chosen_among.cost(own)
+        for tier in self.tiers:
+            sampling_error.check_release_rho(tier.cost.rho)
+        for loss in cost.losses:
+            # Each has draws of its own, and the reserve counts them by the least price.
+            sampling_error.check_release_rho(loss.rho)
+        return {"cost": str(cost)}
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The precisions that can be held, the coarsest first; here one, the whole release."""
+        return (Tier("full", Cost.parse(self.cost)),)
+
+
+def check_on_grid(name: str, values: Floats, step: float) -> None:
+    """Raise BundleError unless every value is a float64 nearest to a whole multiple of `step`, as drawn ones are.
+
+    A release with exact noise lies on the grid that its certificate's numbers give. Most certificates that were changed
+    to cost less have another grid, which the values refute; not all. With half the mu, or a quarter, the noise has
+    twice the steps and the grid stays: its scale S is a power of two and g is close to sensitivity / (S mu)
+    (`grid.gaussian_scale`). Grids that told powers of two apart would not end it: sensitivity and mu can be changed
+    together, and g is a function of their ratio, whatever function it is. So the check finds certificates that belong
+    to another release, and one that an owner wrote to cost less is the owner's false word (`COMMON_ASSUMPTIONS`).
+    |k| < 2^51, so that the rounded quotient is k itself.
+    """
+    if not np.array_equal(np.rint(values / step) * step, values):
+        raise BundleError(
+            f"the tensor {name} does not lie on the grid of noise that the certificate describes: it was drawn with "
+            "other numbers, and cost something else"
+        )
