@@ -12,14 +12,15 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
+from accounting.arrays import Floats, Singles
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption
-from training.features.encoder import OnnxEncoder, Singles
+from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
+from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, default_clip_norm
 from training.inputs import preprocessing
 from training.inputs.columns import usual_norm
 from training.inputs.declared import parse_classes

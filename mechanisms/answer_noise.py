@@ -46,9 +46,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.elementary import softmax
 
-Floats = NDArray[np.float64]
 Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
 Place = Literal["logits", "log-odds", "selection", "training"]
 Holds = Literal["without noise", "median"]

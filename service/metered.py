@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
+from accounting.arrays import Floats
+from accounting.ledger import Charge, ChargeRequest, Ledger
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import row_price
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
@@ -23,8 +24,8 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
-from service.errors import InvalidRows, RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.errors import InvalidRows, Refusal, UnknownTier
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Timeline, timeline
 from training.exact.questions import noise_of
 from training.features.maps import FeatureMap
@@ -48,8 +49,6 @@ class _Arrival(Waiting, eq=False, kw_only=True):
     time: float
     timeline: Timeline | None
 
-
-Refusal = LedgerError | RequestRefused
 
 ServedModel = CertifiedHead | PublishedNetwork | Teachers
 """What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
@@ -146,7 +145,7 @@ class MeteredPredictor(Predictor):
                 timed.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
-            _prediction(decided, answers[of], known.part(of))
+            Prediction(probabilities=answers[of], noise=known.part(of), charge=decided)
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -230,17 +229,3 @@ def _charged_rows(rows: Sequence[slice], decisions: Mapping[int, Charge | Refusa
         if isinstance(decisions[place], Charge):
             charged += range(each.start, each.stop)
     return charged
-
-
-def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Prediction:
-    """Return one request's answers, (n, C)."""
-    return Prediction(
-        probabilities=answers,
-        noise=noise,
-        balance=charge.balance,
-        receipt=charge.receipt,
-        replayed=len(answers) - charge.new_to_client,
-        charged_rows=charge.new_to_client,
-        charged=charge.charged,
-        earlier=charge.earlier,
-    )

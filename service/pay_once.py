@@ -32,6 +32,7 @@ import numpy as np
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
+from accounting.arrays import Floats
 from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     Charge,
@@ -48,8 +49,8 @@ from accounting.picorho import to_rho
 from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
-from service.errors import Overloaded, RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.errors import Overloaded, Refusal, UnknownTier
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Timeline, timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
@@ -61,8 +62,6 @@ SECONDS_HELD = 0.5
 _MOST_REMEMBERED = 10_000
 _FEW_ROWS = 64
 """Rows that are computed on the event loop; while more are computed, other requests go on."""
-
-Refusal = LedgerError | RequestRefused
 
 
 class TierForClient(BaseModel):
@@ -183,16 +182,7 @@ class PayOncePredictor(Predictor):
             traced.begin()
         rows = _Rows(rows=len(request.X), deadline=request.deadline, tier=held.tier, X=request.X, timeline=traced)
         probabilities, noise = await self._computing.submit(rows)
-        charge = held.charge
-        return Prediction(
-            probabilities=probabilities,
-            noise=noise,
-            balance=charge.balance,
-            receipt=charge.receipt,
-            charged=charge.charged,
-            earlier=charge.earlier,
-            tier=held.tier,
-        )
+        return Prediction(probabilities=probabilities, noise=noise, charge=held.charge, tier=held.tier)
 
     def _wish(self, caller: Caller, request: RowsRequest, traced: Timeline | None) -> _Wish:
         if traced is not None:

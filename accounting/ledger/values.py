@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
@@ -228,6 +229,9 @@ class Balance:
         return min(currency.answers(left, price) for currency, left in (own, *self.shared_left))
 
 
+_questions_of = attrgetter("questions")
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
     """An admitted request.
@@ -251,18 +255,15 @@ class Charge:
     @property
     def new_to_client(self) -> int:
         """How many questions the client's account was charged for."""
-        return sum(len(receipt.questions) for receipt in self.receipts)
-
-    @property
-    def new_to_lineage(self) -> int:
-        """How many questions the lineage's account was charged for; it would tell the client what others ask."""
-        return sum(receipt.lineage_questions for receipt in self.receipts)
+        return sum(map(len, map(_questions_of, self.receipts)))
 
     @property
     def charged(self) -> int:
         """What the client's account was charged, in what it counts; the lineage's, where it alone pays."""
-        currency = self.balance.budget.currency
-        return sum(receipt.total_in(currency) for receipt in self.receipts)
+        currency, total = self.balance.budget.currency, 0
+        for receipt in self.receipts:
+            total += receipt.total_in(currency, receipt.releases)
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)

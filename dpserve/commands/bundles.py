@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
 from accounting.losses import Cost
 from accounting.picorho import to_rho
@@ -22,7 +24,7 @@ from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.options import ChargedLedger
-from dpserve.commands.tables import FileOptions, Integers
+from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
@@ -34,7 +36,7 @@ from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, P
 from training.export.files import FORMS, exported
 from training.features.maps import Bins, Encoder
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
-from training.inputs.records import Floats, Units
+from training.inputs.records import Units
 from training.kinds.loading import load_model
 from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
 from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
@@ -463,7 +465,7 @@ async def _charge_both(
             except BudgetExhausted as refused:  # somebody else was charged meanwhile
                 raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
             for receipt in charge.receipts:
-                spent[receipt.model] += receipt.total
+                spent[receipt.model] += receipt.total_in(RHO, receipt.releases)
     return [
         f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
         for wish, what in ((model, "the model"), (evaluated, "the evaluation"))

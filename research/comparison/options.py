@@ -6,12 +6,13 @@ from typing import Literal
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.elementary import softmax
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
 from training.planning import options as planned
-from training.planning.cases import Case, Floats
+from training.planning.cases import Case
 from training.planning.options import UNLIMITED, Qualities, Trial
 
 Status = Literal["proven", "unproven", "not private"]

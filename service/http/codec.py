@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import is_unproven
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
@@ -29,7 +30,7 @@ from service.http.schemas import (
     ReceiptOut,
 )
 from service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
-from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
+from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -52,9 +53,10 @@ _Parsed = TypeVar("_Parsed")
 
 def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
     """Return what a request was charged."""
-    receipt, currency, price = prediction.receipt, prediction.balance.budget.currency, predictor.price_per_row
+    charge, price = prediction.charge, predictor.price_per_row
+    receipt, currency = charge.receipt, charge.balance.budget.currency
     return ReceiptOut(
-        id=receipt.number if receipt else prediction.earlier,
+        id=receipt.number if receipt else charge.earlier,
         model=predictor.certificate.name,
         mechanism=predictor.mechanism_name,
         status=predictor.mechanism_status,
@@ -63,14 +65,14 @@ def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
         replayed_rows=prediction.replayed,
         currency=currency.name,
         price_per_row=currency.value(currency.price(price) or 0),
-        charged=currency.value(prediction.charged),
+        charged=currency.value(charge.charged),
         tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
     )
 
 
 def budget_of(predictor: Predictor, prediction: Prediction) -> BudgetOut:
     """Return the client's account."""
-    balance, price = prediction.balance, predictor.price_per_row
+    balance, price = prediction.charge.balance, predictor.price_per_row
     currency = balance.budget.currency
     return BudgetOut(
         currency=currency.name,

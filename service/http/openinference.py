@@ -38,7 +38,7 @@ from service.http.schemas import (
     answers,
 )
 from service.models import VERSION, Models
-from service.predictor import INTERVAL, OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import INTERVAL, OUTPUTS, Prediction, Predictor, RowsRequest
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
@@ -132,10 +132,6 @@ class OpenInferenceCodec:
             return said, {"content-type": "application/json"} | headers
         headers[JSON_LENGTH] = str(len(said))
         return said + raw, {"content-type": "application/octet-stream"} | headers
-
-    def encode_quote(self, predictor: Predictor, quote: RowsQuote) -> Reply:
-        """Never called: the protocol has no dry run, and a query is refused."""
-        raise NotImplementedError
 
 
 def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:

@@ -454,9 +454,9 @@ def test_requests_for_one_tier_ask_the_ledger_once_and_the_first_has_the_receipt
     service.ledger.charge_batch = counted
     answers = service.call(ask())
     assert sizes == [1]
-    assert [answer.charged > 0 for answer in answers] == [True, False, False]
-    assert [answer.receipt is not None for answer in answers] == [True, False, False]
-    assert len({answer.balance.spent for answer in answers}) == 1
+    assert [answer.charge.charged > 0 for answer in answers] == [True, False, False]
+    assert [answer.charge.receipt is not None for answer in answers] == [True, False, False]
+    assert len({answer.charge.balance.spent for answer in answers}) == 1
     plane._held.clear()
     service.call(ask(Idempotency("a name", bytes(32))))
     assert sizes == [1, 2]
@@ -487,7 +487,7 @@ def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
     with calls_of(service.ledger) as called:
         answers = service.call(ask())
     assert called == ["charge"]
-    assert sorted(answer.charged > 0 for answer in answers) == [False] * 31 + [True]
+    assert sorted(answer.charge.charged > 0 for answer in answers) == [False] * 31 + [True]
 
 
 def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(service):
@@ -510,7 +510,7 @@ def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(s
     service.call(hang_up_and_drain())
     paid = service.spent()
     assert paid > 0
-    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charged == 0
+    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charge.charged == 0
     assert service.spent() == paid
     with pytest.raises(DeadlinePassed):
         service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))

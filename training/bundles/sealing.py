@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from accounting.arrays import Floats
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
 from training.regular_files import read_regular, sha256_of
@@ -44,7 +45,6 @@ _PUBLIC = "feature_map."
 
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
-Floats = NDArray[np.float64]
 Tensors = dict[str, NDArray[np.generic]]
 
 

@@ -12,9 +12,7 @@ from importlib.metadata import version
 from itertools import takewhile
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from training.errors import NotExportable
 from training.features.maps import HeadFeatureMap
@@ -28,7 +26,6 @@ from training.pay_once.calibration import Calibration, losses
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, TieredModel, rounded
 
-Floats = NDArray[np.float64]
 Activation = Literal["tanh", "relu"]
 
 

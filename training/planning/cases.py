@@ -6,8 +6,8 @@ from functools import cached_property
 from statistics import fmean, stdev
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from mechanisms.answer_noise import AnyNoise, Uncertainty
 from training.exact.quantised import norms, quantised
 from training.features.hog import Shape
@@ -19,9 +19,6 @@ from training.inputs.records import Declaration, Records
 from training.kinds.dpsgd.train import directions_of
 from training.planning import rules
 from training.planning.rules import Features
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 MOST_ASKED = 10_000
 """Rows that are held out and asked about: an accuracy on them is within 0.01 of that on all."""

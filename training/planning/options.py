@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from accounting.arrays import Floats
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
@@ -19,7 +20,7 @@ from training.inputs.sums import of_rows
 from training.pay_once import calibration
 from training.pay_once.model import rounded
 from training.planning import rules
-from training.planning.cases import TOLERANCE, Case, Floats, Heads, Quality, logits_move, weights_move
+from training.planning.cases import TOLERANCE, Case, Heads, Quality, logits_move, weights_move
 from training.planning.rules import Features
 
 DELTA = 1e-5

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from accounting import picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
@@ -38,8 +38,6 @@ from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.pay_once.model import rounded
-
-Floats = NDArray[np.float64]
 
 DEFAULT_TOLERANCE = 1e-4
 """Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
