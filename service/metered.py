@@ -27,11 +27,8 @@ from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLim
 from service.errors import InvalidRows, Refusal, UnknownTier
 from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Timeline, timeline
-from training.exact.questions import noise_of
+from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.teachers.bundle import Teachers
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Gaussian: "gaussian",
@@ -50,16 +47,12 @@ class _Arrival(Waiting, eq=False, kw_only=True):
     timeline: Timeline | None
 
 
-ServedModel = CertifiedHead | PublishedNetwork | Teachers
-"""What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
-
-
 class MeteredPredictor(Predictor):
     """Serves one model of one lineage through one mechanism at one price."""
 
     def __init__(
         self,
-        head: ServedModel,
+        head: MeteredModel,
         mechanism: Mechanism,
         ledger: Ledger,
         *,
@@ -81,7 +74,7 @@ class MeteredPredictor(Predictor):
         self._noise = self._noise_of(np.ones(1))
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
-        self._on_encoder = isinstance(head, CertifiedHead) and head.on_encoder
+        self._on_encoder = getattr(head, "on_encoder", False) is True
         most = DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
@@ -205,7 +198,8 @@ class MeteredPredictor(Predictor):
 
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
-        return self.head.certificate.public() | {
+        public: dict[str, object] = self.head.certificate.public()
+        return public | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(self.cost).model_dump(),

@@ -54,7 +54,7 @@ from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, R
 from service.telemetry.timeline import Timeline, timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
-from training.pay_once.model import ReleasedModel, TieredModel
+from training.pay_once.model import ReleasedModel, model_at
 
 SECONDS_HELD = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
@@ -393,9 +393,7 @@ def hold_request(
 def models_by_tier(model: ReleasedModel) -> dict[str, ReleasedModel]:
     """Return the model that answers at each tier, by name, the coarsest first."""
     tiers = [tier.name for tier in model.certificate.tiers]
-    if isinstance(model, TieredModel):
-        return {name: model.at(name) for name in tiers}
-    return dict.fromkeys(tiers, model)
+    return {name: model_at(model, name) for name in tiers}
 
 
 def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -132,13 +132,16 @@ class Predictor(ABC):
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
         self.certificate = certificate
         self.largest_batch = largest_batch
-        self.rehearsal = ledger.rehearsal
-        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
         self._ledger = ledger
         self._clock = clock
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
+
+    @cached_property
+    def rehearsal(self) -> bool:
+        """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
+        return self._ledger.rehearsal
 
     @property
     def tier_names(self) -> tuple[str, ...]:

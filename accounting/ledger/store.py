@@ -30,6 +30,7 @@ from accounting.ledger.errors import (
     UnsafeStore,
     WrongFormat,
 )
+from accounting.messages import OptionName, Wording
 
 FORMAT = 4
 """The way of writing a lineage that the library knows."""
@@ -185,7 +186,11 @@ class Store:
         """
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
-                ("Sentinels may promote a replica that lacks what was acknowledged; set `--ledger-replicas 1` or more",)
+                (
+                    "Sentinels may promote a replica that lacks what was acknowledged; set "
+                    + OptionName("ledger_replicas", "1")
+                    + " or more",
+                )
             )
 
         async def look_at_all() -> None:
@@ -339,14 +344,15 @@ class Store:
         async with self._looking:
             if self._has_looked(client):
                 return  # somebody else did
-            failures = [] if self.rehearsal else await self._unsafe_settings(client)
+            failures: list[Wording] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
             role = await client.role()
             if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
             elif role[2] and self._replicas == 0 and not self.rehearsal:
                 failures.append(
                     "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
-                    "`--ledger-replicas 1` or more"
+                    + OptionName("ledger_replicas", "1")
+                    + " or more"
                 )
             if client not in self._ready and not failures:
                 failures += await self._prepare(client)

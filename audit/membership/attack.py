@@ -250,7 +250,8 @@ def _shadows_of(
     if count != members:
         departures += (
             f"shadow models have {count} {one}s and the target has {members}, at the same regularisation and "
-            "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
+            "noise: thresholds that they teach may be off (more data of the population, or another number of shadow "
+            "records)",
         )
     return setup, draws, departures
 

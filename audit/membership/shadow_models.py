@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from accounting.arrays import Floats, Integers, Labels, Mask
+from accounting.messages import OptionName
 from audit.endpoint import served_mechanism
 from audit.membership.scoring import averaged
 from mechanisms.elementary import softmax
@@ -221,7 +222,7 @@ class Draws:
         if 2 * self.records > pool:
             raise ValueError(
                 f"{self.records} members and as many others for each shadow model need {2 * self.records}, and there "
-                f"are {pool}: give more of the same distribution, or fewer to each with --shadow-records"
+                f"are {pool}: give more of the same distribution, or fewer to each with " + OptionName("shadow_records")
             )
         orders = [np.random.default_rng(seed).permutation(pool)[: 2 * self.records] for seed in self.seeds()]
         both = np.stack(orders).astype(np.int64)
@@ -455,7 +456,12 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         return
-    said = f"no Ray cluster answers at {address}: start one with 'ray start --head', or give its address to --ray"
+    said = (
+        f"no Ray cluster answers at {address}: start one with 'ray start "
+        + OptionName("head")
+        + "', or give its address to "
+        + OptionName("ray")
+    )
     try:
         socket.create_connection((host, int(port)), _PATIENCE).close()
         if not address.startswith("ray://"):

@@ -269,16 +269,16 @@ def mechanism_names(incomplete: str) -> list[str]:
 
 def release_names(incomplete: str) -> list[str]:
     """Return the kinds of model that `train --release` makes."""
-    from training.kinds.registry import PAY_ONCE
+    from training.kinds.registry import release_names as names
 
-    return [name for name in PAY_ONCE if name.startswith(incomplete)]
+    return [name for name in names() if name.startswith(incomplete)]
 
 
 def objective_names(incomplete: str) -> list[str]:
     """Return the objectives that `train` minimises."""
-    from training.kinds.registry import OBJECTIVES
+    from training.kinds.registry import option_fields
 
-    return [name for name in OBJECTIVES if name.startswith(incomplete)]
+    return [name for name in option_fields()["objective"].words if name.startswith(incomplete)]
 
 
 def form_names(incomplete: str) -> list[str]:

@@ -9,7 +9,10 @@ from training.exact.quantised import question_bytes
 
 
 class MeteredModel(Protocol):
-    """A model whose answers are paid for one by one: a certified head, teachers, or a published network."""
+    """A model whose answers are paid for one by one.
+
+    One whose features take their time, as an encoder's do, says so by a property `on_encoder` besides.
+    """
 
     @property
     def certificate(self) -> Any:

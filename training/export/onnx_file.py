@@ -15,7 +15,6 @@ import numpy as np
 
 from accounting.arrays import Floats
 from training.errors import NotExportable, extra
-from training.export.classifier import Classifier
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by
@@ -34,8 +33,8 @@ from training.features.maps import (
     Identity,
     Relu,
 )
-from training.kinds.class_sums.shrinkage import SHORTEST_ROW
-from training.pay_once.model import CLOSEST
+from training.pay_once.classifier import Classifier
+from training.pay_once.model import CLOSEST, SHORTEST
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -218,6 +217,6 @@ def _into_ball(graph: Graph, vectors: str, width: int, exponent: int, radius: fl
 
 def _unit(graph: Graph, values: str) -> str:
     """Each row drawn to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
-    lengths, shortest = graph.lengths(values), graph.constant(SHORTEST_ROW)
+    lengths, shortest = graph.lengths(values), graph.constant(SHORTEST)
     drawn = graph("Div", values, graph("Max", lengths, shortest))
     return graph("Where", graph("Greater", lengths, shortest), drawn, graph.constant(0.0))

@@ -26,7 +26,6 @@ from sklearn.preprocessing import KBinsDiscretizer, Normalizer
 
 from accounting.arrays import Floats
 from training.errors import NotExportable
-from training.export.classifier import Classifier
 from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
 from training.features import maps as feature_maps
@@ -42,6 +41,7 @@ from training.features.maps import (
     Identity,
     Relu,
 )
+from training.pay_once.classifier import Classifier
 from training.pay_once.model import CLOSEST
 
 

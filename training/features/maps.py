@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from accounting.arrays import Floats, Singles
+from accounting.messages import OptionName
 from training.errors import BundleError, TrainingError
 from training.features import hog
 from training.features.encoder import OnnxEncoder
@@ -133,7 +134,9 @@ class FeatureMap(BaseModel):
         there, or that is named for a map that is no encoder.
         """
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
         for sha256 in vectors_among(self.columns):
             word_vectors.open_bundled(folder, sha256)
 

@@ -142,8 +142,8 @@ def test_columns_that_declare_no_value_for_missing_ones_say_nothing_of_it():
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        (["age=130"], r"--missing age=130: 130.0 is above the declared bound 120"),
-        (["age=1.5"], "--missing age=1.5: 1.5 is not an integer"),
+        (["age=130"], r"`missing`: 130.0 is above the declared bound 120"),
+        (["age=1.5"], "`missing`: 1.5 is not an integer"),
         (["age=nan"], "is not a finite number"),
         (["smokes=perhaps"], "'perhaps' is not one of true"),
         (["note=nothing"], "a text that is missing has a coordinate of its own"),
