@@ -164,7 +164,7 @@ class FeatureMap(BaseModel):
         phi[:, -1] = math.trunc(LENGTH * self.bias) * STEP
         return phi
 
-    @property
+    @functools.cached_property
     def _rows_at_once(self) -> int | None:
         """Number of rows mapped at once; None for all.
 
