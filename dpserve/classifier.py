@@ -94,9 +94,125 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
     counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
-    After `fit`: `classes_` (C,), sorted; `n_features_in_`; `feature_names_in_` where the columns have names;
-    `certificate_`, what is proved about the model, with its lineage, its price and its assumptions; `charged_rho_`,
-    what this fit cost the lineage.
+    None for a parameter stands for what `dpserve train` does by default. Nothing is checked before `fit`.
+
+    Parameters
+    ----------
+    lineage : str, needed
+        The name of the lineage of the records: all models of records that overlap share one, and its budget.
+        Needed.
+    release : str or None, default "auto"
+        The kind of pay-once model; "auto" for the one that the planner chooses; None for a head, or with
+        `teachers` for teachers, each of whose answers is paid for when a service gives it.
+    epsilon : float, optional
+        What all answers together cost, at `delta`. Needed for a pay-once model, unless `tier` is given.
+    delta : float, optional
+        The delta of `epsilon`, or of each tier, above 0 and below 1.
+    schema : str, Path, mapping or Schema, optional
+        A Table Schema, in place of `bounds` and `classes`: a file, or its content.
+    word_vectors : str or Path, optional
+        A file of public word vectors for the free texts of the schema.
+    bounds : (float, float) or mapping, optional
+        The lowest and the highest value of every column, in its own units, or {column: (low, high)}. Public:
+        never read off the records.
+    classes : sequence of str, or mapping, optional
+        The names of the C classes, or {value: name}.
+    missing : str, float or mapping, optional
+        The public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
+        every column, or {column: value}. By default missing values are refused, unless a schema is given.
+    ignore : sequence of str, optional
+        The columns to leave out.
+    unit : str, optional
+        The column that identifies the person behind each record: all records of one are protected together.
+    id : str, optional
+        The column with a key of each record, or of its person, by which records are found again in another
+        lineage.
+    overlapping_lineage_is_accepted : bool, default False
+        Train although records are in another lineage: they then have a second budget.
+    clip : bool, default False
+        Clip values beyond the bounds instead of refusing them.
+    name : str, default "model"
+        The model's public name: letters, digits, '.', '_' and '-', at most 64.
+    ledger : str or Path, optional
+        The URL or the folder of the ledger; by default the command line's.
+    ledger_replicas : int, optional
+        The number of the store's replicas on whose disks a charge must be, too; by default the command line's.
+    lineage_budget : (float, float), optional
+        The epsilon and the delta of the account that is opened for the lineage where it has none.
+    every_fit_is_charged : bool, default False
+        Allow a second fit, and the fits of clones: each costs `epsilon` again.
+    records_declared : int, optional
+        About how many records there are, as a number that may be public: not counted: in records, at least 1.
+        For class-sums, dpsgd.
+    tier : mapping of str to float, optional
+        The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
+    lam : float, optional
+        Lambda: a larger one means less noise and a simpler model: above 0. For head, objective, weights.
+    objective : {"sum", "convexified"}, optional
+        What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
+        losses count more in. For head, weights.
+    alpha : float, optional
+        How much more large losses count: 0.01 costs little, 1 a great deal. For head, weights.
+    least_records : int, optional
+        n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the
+        number of records declared, which may be too high: in records, at least 2. For head, weights.
+    tolerance : float, optional
+        tau: the gradient norm that is reached, or training fails: above 0. For head, objective, weights.
+    features : {"auto", "identity", "fourier", "relu", "bins", "hog"}, optional
+        The public feature map; auto follows public rules.
+    image_shape : sequence of int, optional
+        The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
+        in pixels, at least 1.
+    bias : float, optional
+        The constant coordinate of phi: at least 0 and below 1.
+    clip_norm : float, optional
+        The length that scaled rows, or an encoder's features, are scaled down to: above 0.
+    random_features : int, optional
+        The number of Fourier or ReLU features: at least 1.
+    bandwidth : float, optional
+        The width of the Fourier kernel, in units of the unit ball: above 0.
+    seed : int, optional
+        The public seed of the random features: at least 0 and below 4.29497e+09.
+    hidden : sequence of int, optional
+        The width of each hidden layer: in units, at least 0. For teachers, dpsgd.
+    activation : {"tanh", "relu"}, optional
+        What hidden units compute: tanh or relu. For teachers, dpsgd.
+    steps : int, optional
+        How many steps: at least 1. For teachers, dpsgd.
+    sampling_rate : float, optional
+        The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
+    sampling : str, optional
+        How records join a step. Only 'poisson', each by itself, is covered. For dpsgd.
+    step_noise : float, optional
+        The noise multiplier of a step: above 0. For dpsgd.
+    gradient_clip : float, optional
+        The largest norm of a record's gradient: above 0. For dpsgd.
+    learning_rate : float, optional
+        The learning rate: above 0. For teachers, dpsgd.
+    teachers : int, optional
+        How many teachers, each trained on a part of the records: at least 2. For teachers. Asks for teachers,
+        with `release=None`.
+    rule : {"votes", "probabilities"}, optional
+        What a teacher says of a row. For teachers.
+    encoder : str or Path, optional
+        An ONNX file, a public model made without these records, whose first output is the features.
+    encoder_range : sequence of float, optional
+        The lowest and the highest value that the encoder takes.
+    device : {"cpu", "cuda"}, optional
+        Where an encoder computes.
+
+    Attributes
+    ----------
+    classes_ : ndarray (C,)
+        The classes, sorted.
+    n_features_in_ : int
+        The number of columns.
+    feature_names_in_ : ndarray (n_features_in_,)
+        The names of the columns, where they have names.
+    certificate_ : ProvenCertificate
+        What is proved about the model, with its lineage, its price and its assumptions.
+    charged_rho_ : float
+        What this fit cost the lineage, in zCDP rho.
     """
 
     def __init__(
@@ -149,31 +265,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         encoder_range: tuple[float, float] | None = None,
         device: str | None = None,
     ) -> None:
-        """Take what `dpserve train` takes, by the same names; None is its default. Nothing is checked before `fit`.
-
-        lineage: the name of the lineage of the records; all models of records that overlap share one, and its budget.
-        release: "class-sums", "objective", "weights" or "dpsgd", a model that is private itself; "auto", the one that
-        the planner chooses, by `records_declared`; None, a head, or with `teachers` so many teachers, each of whose
-        answers is paid for when a service gives it.
-        epsilon, delta: what all answers together cost, for a model that is private itself.
-        schema: a Table Schema, as a file's path or a dictionary, in place of bounds and classes. word_vectors: a public
-        file for its free texts.
-        bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
-        missing: the public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
-        every column, or {column: value}. Without it missing values are refused, unless a schema is given.
-        ignore: columns to leave out. unit: the column that names whose each record is.
-        id: a column with a key of each record, or of its person, by which records are found again in another lineage.
-        overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
-        bounds instead of refusing them.
-        name: the model's public name. ledger: the URL or folder of the ledger; by default the command line's.
-        ledger_replicas: on how many of its store's replicas a charge must be on disk, too; likewise.
-        lineage_budget: (epsilon, delta) to open the lineage's account with, where it has none.
-        every_fit_is_charged: allow a second fit, and the fits of clones: each costs `epsilon` again.
-        records_declared: about how many records there are, as a number that may be public.
-        objective: "sum", of a head's losses, or "convexified", their log-mean-exp with `alpha`, of no fewer than
-        `least_records` records, a number that may be public.
-        tier: {name: epsilon} of "weights" in several precisions, the coarsest first, in place of `epsilon`.
-        """
+        """Take the parameters; `fit` checks them."""
         self.lineage = lineage
         self.release = release
         self.epsilon = epsilon
@@ -224,9 +316,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on private records, charge the lineage, and return the estimator.
 
-        X: a data frame of pandas or Polars, an Arrow table, or the path or URL of a table, with y the name of its
-        column of classes; or a data frame or an array (n, d) of numbers, with y the classes (n,). An array's columns
-        are called x0, x1, ...
+        Parameters
+        ----------
+        X : data frame, Arrow table, path, URL or ndarray (n, d)
+            A data frame of pandas or Polars, a table, or numbers, whose columns are called x0, x1, ...
+        y : str or array (n,)
+            The name of the column of classes; or the classes, beside a data frame or an array.
 
         Raises ValueError for what is not declared, does not fit, or does not go together, and for a fit that was not
         allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account does not pay, when nothing was
@@ -265,9 +360,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Return private class probabilities, (n, C), for rows X, in the order of `classes_`.
 
-        X: as for `fit`, without the column of classes; columns are matched by name, in any order. Costs nothing: the
-        model is private itself. Raises ValueError for rows that do not fit, naming the first, and for a model each of
-        whose answers is paid for.
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            As for `fit`, without the column of classes; columns are matched by name, in any order.
+
+        Costs nothing: the model is private itself. Raises ValueError for rows that do not fit, naming the first, and
+        for a model each of whose answers is paid for.
         """
         check_is_fitted(self, "certificate_")
         if self._model is None:
@@ -279,13 +378,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.ascontiguousarray(answers[:, self._order])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest class of each private answer, (n,)."""
+        """Return the likeliest class of each private answer, (n,).
+
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            As for `predict_proba`.
+        """
         answers = self.predict_proba(X)
         found: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
         return found
 
     def score(self, X: Any, y: ArrayLike) -> float:
-        """Return the exact accuracy of `predict` on rows X, (n, d), whose classes y, (n,), are known.
+        """Return the exact accuracy of `predict` on rows whose classes are known.
+
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            The rows, as for `predict_proba`.
+        y : array (n,)
+            Their classes.
 
         The predictions are private, and this number is not: it is computed from y without noise. Take public rows, or
         keep it to yourself. No budget covers what is told or chosen by it where X and y are private records.
@@ -299,7 +411,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(accuracy_score(y, answers))
 
     def save(self, path: str | Path) -> Path:
-        """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError."""
+        """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError.
+
+        Parameters
+        ----------
+        path : str or Path
+            The new folder.
+        """
         check_is_fitted(self, "certificate_")
         with _in_python():
             write_folder(Path(path), self._files)
@@ -309,7 +427,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path, *, ledger: str | Path | None = None, ledger_replicas: int | None = None) -> Self:
         """Return the fitted estimator of a bundle. Its classes are the certificate's names, and it is not fitted again.
 
-        ledger, ledger_replicas: as for the constructor. A model that is private itself is charged to its lineage unless
+        Parameters
+        ----------
+        path : str or Path
+            The bundle's folder.
+        ledger : str or Path, optional
+            As for the constructor.
+        ledger_replicas : int, optional
+            As for the constructor.
+
+        A model that is private itself is charged to its lineage unless
         it was before. Raises what `fit` raises.
         """
         with _in_python():

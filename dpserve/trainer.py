@@ -20,7 +20,17 @@ from dpserve.train_options import TrainOptions
 from dpserve.wording import as_flag
 from mechanisms.mechanism import Price
 from training.errors import WrongOption
-from training.fit import Event, FittedModel, LambdaChosen, ModelChosen, Planned, Warned, check, fit
+from training.fit import (
+    Event,
+    FittedModel,
+    LambdaChosen,
+    ModelChosen,
+    Planned,
+    Warned,
+    check_options,
+    check_together,
+    fit,
+)
 from training.inputs.records import Records
 from training.pay_once.certificate import ReleaseCertificate
 
@@ -41,13 +51,8 @@ def train(given: TrainOptions) -> FittedModel:
     request = given.request(given.lineage or "digits", None if public is None else read_public)
     on_ray = given.engine != LOCAL
 
-    def checked() -> None:
-        check(request, unit=given.unit, on_ray=on_ray)
-
-    plain = request.plan is None and request.candidates is None and request.encoder is None and not on_ray
-    if not plain:
-        checked()
-    _, records = given.read_all(*([checked] if plain else []))
+    check_together(request, unit=given.unit, on_ray=on_ray)
+    _, records = given.read_all(lambda: check_options(request))
     read.append(records)
     return fit(records, request, given.out, state=state_folder(), watcher=Screen(), purse=LedgerPurse.of(given))
 

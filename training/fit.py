@@ -211,7 +211,7 @@ def kind_asked(release: str | None, given: Mapping[str, Any]) -> str | None:
     names = kinds.release_names()
     by_option = {kind.asked_by: name for name, kind in kinds.trainable_kinds().items() if kind.asked_by in kind.fields}
     if release is not None and release not in names:
-        remedy = OptionName(option) + " asks for them" if (option := _asked_by(release)) in by_option else None
+        remedy = "ask by " + OptionName(option, "N") if (option := _asked_by(release)) in by_option else None
         raise WrongValue("release", f"must be one of {', '.join(names)}", value=release, remedy=remedy)
     options = [option for option in by_option if option is not None and option in given]
     if options and release is not None:
@@ -227,9 +227,19 @@ def _asked_by(release: str) -> str:
 
 def check(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
     """Raise WrongOption for what does not go together, before any record is read. unit: the column of units."""
+    check_options(request)
+    check_together(request, unit=unit, on_ray=on_ray)
+
+
+def check_options(request: Request) -> None:
+    """Raise WrongOption for options that the kind does not take, needs, or has wrong, where nothing sets others."""
+    if request.candidates is None and request.plan is None:
+        kinds.check(request.kind, request.options)
+
+
+def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
+    """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
     kind, options, plan = request.made_kind, request.options, request.plan
-    if request.candidates is None and plan is None:
-        kinds.check(request.kind, options)
     if on_ray and (lack := kind.lack("ray", options)):
         raise WrongOption("engine", lack)
     if on_ray and (plan is not None or request.encoder is not None):
@@ -451,7 +461,7 @@ def _check_candidates(request: Request, candidates: Candidates, *, unit: str | N
         raise WrongOption("choose", among_heads + OptionName("choose_price"))
     fields = request.made_kind.fields
     if not set(fields_of(HeadOptions)) <= set(fields):
-        reason = "goes with a head and a model that starts from one; "
+        reason = "goes with a head and " + OptionName("release", "weights") + "; "
         raise WrongOption("choose_price", reason + f"{request.kind} has " + OptionName("price") + " for it")
     if "lam" in request.options:
         raise WrongOption("lam", "is what is chosen: leave it out")
@@ -538,6 +548,6 @@ def read_candidates(words: str, price: int | str | None) -> Candidates:
         except WrongOption as error:
             raise WrongOption("choose", message(f"{name}: ") + error.explanation) from error
         if value in values.values():
-            raise WrongOption("choose", f"has {name}={word} twice")
+            raise WrongValue("choose", "must have each value once", value=words)
         values[word] = value
     return Candidates(option=option, values=values, price=price)
