@@ -19,9 +19,7 @@ OPENED = {
     "dpserve/commands/training.py": {"published"},  # `train-published` is this kind's own command
     "dpserve/local_services.py": {"head"},  # an audit trains two neighbouring heads
     "dpserve/trainer.py": {"head"},  # a choice of Lambda among heads
-    "training/choosing.py": {"head"},  # the keyed hash by which records are kept back
     "training/planning/heads.py": {"head"},  # noise on each answer is planned by a head's margins
-    "training/planning/tiers.py": {"weights"},  # tiers are released weights'
 }
 """Modules that import from one kind's folder."""
 
