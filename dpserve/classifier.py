@@ -22,7 +22,6 @@ be seen of that, and of steps that were fitted on the records before, is said by
 
 import asyncio
 import inspect
-import re
 import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,27 +42,34 @@ from sklearn.utils.validation import check_is_fitted
 from accounting import ledger as accounts
 from accounting.budgets import Budget
 from accounting.losses import Cost
-from accounting.messages import message_of
+from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
+from dpserve.commands import console
+from dpserve.commands.console import shares
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
-from dpserve.commands.tables import FileOptions
 from dpserve.frames import names_of, rows_for
-from dpserve.train_options import TrainOptions
-from dpserve.trainer import train
-from dpserve.wording import as_parameter
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.wording import as_parameter, in_python
+from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
-from training.errors import PrivacyWarning, TrainingError
+from training.errors import PrivacyWarning, TrainingError, WrongOption
+from training.feature_choice import FeatureChoice
+from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
 from training.inputs import preprocessing
+from training.inputs.columns import Missing
+from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
+from training.inputs.reading import RowsForm
 from training.inputs.records import Records
 from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
+from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
+from training.kinds.options import fields_of
 from training.kinds.published.bundle import UnprovenCertificate
+from training.kinds.registry import option_fields
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
@@ -241,13 +247,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table, label, columns = self._table(X, y)
         with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
             schema = self._schema()
-            out = Path(folder) / "bundle"
             price = self._price()
-            given = self._options(table, label, schema, out, price)
+            request = self._request(schema, price)
+            check(request, unit=self.unit)
+            records = self._records(table, label, schema)
             if price is not None:
-                _run(self._check_account(given.lineage_name(), price[0]))
-            written, _ = train(given)
-            self._take(out, written, _run(self._charged(written)))
+                _run(self._check_account(request.lineage, price))
+            fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
+            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -404,12 +411,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             given = [str(value) for value in (names if self.classes is None else self.classes)]
             columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
             limits = zip(self.certificate_.feature_names, feature_map.lower, feature_map.upper, strict=True)
-            records = FileOptions(label=label, ignore=ignore).read(
+            records = RowsForm(label=label, ignore=tuple(filter(None, ignore))).read(
                 table,
-                "X",
                 classes=names,
                 values=given,
-                bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+                bounds={name: (low, high) for name, low, high in limits},
                 clip=self.clip,
                 schema=schema_of(columns, label, names, given),
             )
@@ -462,10 +468,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_python():
             return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
 
-    def _options(
-        self, table: Any, label: str, schema: Schema | None, out: Path, price: tuple[int, str] | None
-    ) -> "_InPython":
-        """Return the parameters as what trains takes them. price: of all answers together, in picorho and in words."""
+    def _request(self, schema: Schema | None, price: int | None) -> Request:
+        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption."""
+        if self.lineage is None:
+            raise TrainingError(
+                "name the lineage of these records with "
+                + OptionName("lineage", "NAME")
+                + ": all models of records that overlap share one name, and with it one budget"
+            )
         if schema is None and (self.classes is None or self.bounds is None):
             raise ValueError(
                 "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
@@ -474,32 +484,61 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if schema is not None and not (self.classes is None and self.bounds is None):
             raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
-        named = isinstance(self.classes, Mapping)
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
-        for name, joint in (("image_shape", ","), ("encoder_range", ":")):
-            if name in given:
-                given[name] = joint.join(map(str, given[name]))
-        if self.tier is not None:
-            given["tier"] = [f"{name}=epsilon:{epsilon!r}@{self.delta!r}" for name, epsilon in self.tier.items()]
-        elif price is not None:
-            given["budget" if self.release == "auto" else "price"] = price[1]
-        given |= {
-            "data": table,
-            "label": label,
-            "out": out,
-            "release": None if self.release == "auto" else self.release,
-            "bounds": _bounds(self.bounds),
-            "missing": _missing(self.missing),
-            "classes": None,
-            "ignore": list(self.ignore or ()),
-            "described": schema,
-            "names": tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
-            "values": tuple(map(str, self.classes if schema is None else ())),
-        }
-        return _InPython(**{name: value for name, value in given.items() if name in _InPython.model_fields})
+        options = {name: given[name] for name in option_fields() if name in given}
+        is_planned = self.release == "auto" and price is not None and self.tier is None
+        if self.tier is not None and self.delta is not None:
+            options["tier"] = {name: picorho_for(epsilon, self.delta) for name, epsilon in self.tier.items()}
+        elif price is not None and not is_planned:
+            options["price"] = price
+        return Request(
+            name=self.name,
+            lineage=self.lineage,
+            kind=kind_asked(None if self.release == "auto" else self.release, options),
+            options=options,
+            features=FeatureChoice.from_given(
+                {name: given[name] for name in fields_of(FeatureChoice) if name in given}
+            ),
+            encoder=None if self.encoder is None else Path(self.encoder).read_bytes(),
+            plan=BudgetPlan(budget=price) if is_planned and price is not None else None,
+            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+        )
 
-    def _price(self) -> tuple[int, str] | None:
-        """Return what a fit costs at most, in picorho and in words; None where answers are paid for one by one."""
+    def _records(self, table: Any, label: str, schema: Schema | None) -> Records:
+        """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
+        if self.word_vectors is not None:
+            if schema is None:
+                raise WrongOption("word_vectors", "goes with " + OptionName("schema"), value=self.word_vectors)
+            schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
+        named = isinstance(self.classes, Mapping)
+        with shares("reading") as show:
+            records = RowsForm(label=label, ignore=tuple(self.ignore or ()), id=self.id).read(
+                table,
+                classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
+                values=tuple(map(str, self.classes if schema is None else ())),
+                bounds=_bounds(self.bounds),
+                clip=self.clip,
+                schema=schema,
+                unit=self.unit,
+                missing=_missing(self.missing),
+                progress=lambda count, share: show(f"{count:,} records", share),
+            )
+        for sign in preprocessing.signs(self._numbers(table, records)):
+            _warn(f"{sign}. {preprocessing.ADVICE.worded(as_parameter)}")
+        return records
+
+    def _numbers(self, table: Any, records: Records) -> preprocessing.Numbers:
+        """Return the numbers of a table in memory as it has them, before they are clipped."""
+        numbers = preprocessing.numbers_of(records)
+        if isinstance(table, str) or not self.clip:
+            return numbers
+        given = [(name, _floats(table.column(name))) for name in numbers.names]
+        kept = {name: values for name, values in given if values is not None}
+        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
+        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
+
+    def _price(self) -> int | None:
+        """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
         if self.teachers is not None and self.release is not None:
             raise ValueError("teachers= takes the place of release=: say release=None")
         if self.release is None:
@@ -512,8 +551,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon = self.epsilon if not self.tier else list(self.tier.values())[-1]
         if epsilon is None or self.delta is None or (self.tier is not None and self.epsilon is not None):
             raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
-        words = f"epsilon:{epsilon!r}@{self.delta!r}"
-        return whole_picorho(words), words
+        return picorho_for(epsilon, self.delta)
 
     async def _check_account(self, lineage: str, price: int) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
@@ -581,36 +619,21 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class _InPython(TrainOptions):
-    """What `dpserve train` is told, of a table that is in memory or not, declared in Python."""
+class _Owner:
+    """Shows progress on stderr, and tells the owner of warnings as Python does. Nothing goes to stdout."""
 
-    data: Any
-    described: Any = None
-    names: tuple[str, ...]
-    values: tuple[str, ...]
+    minimising = staticmethod(console.minimising)
+    steps_with_progress = staticmethod(console.steps_with_progress)
+    shares = staticmethod(console.shares)
 
-    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names and the values."""
-        return self.names, self.values
-
-    def declared_schema(self) -> Schema | None:
-        """Return the schema."""
-        found: Schema | None = self.described
-        return found
-
-    def numbers(self, records: Records) -> preprocessing.Numbers:
-        """Return the numbers of a table in memory as it has them, before they are clipped."""
-        numbers = super().numbers(records)
-        if isinstance(self.data, str) or not self.clip:
-            return numbers
-        given = [(name, _floats(self.data.column(name))) for name in numbers.names]
-        kept = {name: values for name, values in given if values is not None}
-        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
-        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
-
-    def warn(self, what: str) -> None:
-        """Warn, in Python's way."""
-        _warn(_in_pythons_words(what))
+    def hear(self, event: Event) -> None:
+        """Warn of a second budget, and of a plan that is worth little."""
+        match event:
+            case Warned():
+                _warn(event.message.worded(as_parameter))
+            case Planned():
+                for warning in event.warnings:
+                    warnings.warn(warning, UserWarning, stacklevel=3)
 
 
 def _arrow(X: Any, names: Sequence[str]) -> Any:
@@ -663,24 +686,22 @@ def _learns(step: Any) -> bool:
         return True  # it has no tags
 
 
-def _bounds(declared: Any) -> list[str]:
-    """Return bounds as the command line takes them."""
+def _bounds(declared: Any) -> Bounds:
+    """Return declared bounds by column, under None those of every other. Raises ValueError."""
     if declared is None:
-        return []
-    pairs = declared.items() if isinstance(declared, Mapping) else [("", declared)]
+        return {}
+    pairs = declared.items() if isinstance(declared, Mapping) else [(None, declared)]
     try:
-        return [f"{name}={float(low)!r}:{float(high)!r}".removeprefix("=") for name, (low, high) in pairs]
+        return {name: (float(low), float(high)) for name, (low, high) in pairs}
     except (TypeError, ValueError):
         raise ValueError(f"bounds= takes (LOW, HIGH) or {{COLUMN: (LOW, HIGH)}}, not {declared!r}") from None
 
 
-def _missing(declared: Any) -> list[str]:
-    """Return what missing values become as the command line takes it."""
+def _missing(declared: Any) -> Missing:
+    """Return what missing values become by column, under None those of every other."""
     if declared is None:
-        return []
-    if isinstance(declared, Mapping):
-        return [f"{name}={value}" for name, value in declared.items()]
-    return [str(declared)]
+        return {}
+    return dict(declared) if isinstance(declared, Mapping) else {None: declared}
 
 
 def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:
@@ -699,35 +720,10 @@ def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return pool.submit(asyncio.run, coroutine).result()
 
 
-_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-_IN_PYTHON = {
-    "--epsilon E --delta D": "lineage_budget=(EPSILON, DELTA)",
-    "--lineage NAME:": "lineage=:",
-    "--bounds LOW:HIGH for every feature, --bounds NAME=LOW:HIGH for one": (
-        "bounds=(LOW, HIGH) for every column, bounds={NAME: (LOW, HIGH)} for one"
-    ),
-    "--classes VALUE=NAME,VALUE=NAME": "classes={VALUE: NAME}",
-    "--clip clips": "clip=True clips",
-    "--missing COLUMN=VALUE": "missing={COLUMN: VALUE}",
-    "--missing COLUMN=level": 'missing={COLUMN: "level"}',
-    ", so name a new one with --out": "",
-    "--price": "epsilon= and delta=",
-    "--budget": "release='auto'",
-    "leave --epsilon and --delta out": "leave lineage_budget= out",
-}
-"""What the command line says, as whoever writes Python would have it."""
-
-
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Raise what the command line refuses as ValueError, with parameters in place of flags."""
+    """Raise what the floors below refuse as ValueError, in Python's words."""
     try:
         yield
     except (TrainingError, CannotServe) as error:
-        raise ValueError(_in_pythons_words(message_of(error).worded(as_parameter))) from error
-
-
-def _in_pythons_words(text: str) -> str:
-    for said, meant in _IN_PYTHON.items():
-        text = text.replace(said, meant)
-    return _FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)
+        raise ValueError(in_python(error)) from error

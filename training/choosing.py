@@ -105,7 +105,8 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption("price", "is needed: what all candidates cost together")
     for value in values.values():
         kinds.check(kind, {**options, option: value})
-    share = whole_picorho(options["price"]) // len(values)
+    price = options["price"]
+    share = (price if isinstance(price, int) else whole_picorho(price)) // len(values)
     if share < LEAST_PRICE:
         raise WrongOption(
             "price",

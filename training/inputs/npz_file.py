@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError
-from training.inputs.declared import parse_bounds
+from training.inputs.declared import Bounds, parse_bounds
 from training.inputs.records import Declaration, Floats, Records, check_records
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -18,7 +18,7 @@ def read_npz(
     path: Path,
     *,
     classes: Sequence[str],
-    bounds: Sequence[str],
+    bounds: Sequence[str] | Bounds,
     where: str | None = None,
     clip: bool = False,
     values: Sequence[str] | None = None,
