@@ -16,6 +16,7 @@ from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOpt
 from dpserve.wording import as_flag
 from training.errors import SeveralErrors, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
+from training.features import rules
 from training.features.maps import FEATURE_MAPS
 from training.fit import BudgetPlan, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
@@ -26,7 +27,6 @@ from training.inputs.schema import Schema
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.options import OptionField, fields_of
 from training.kinds.registry import option_fields, release_names, takers
-from training.planning import rules
 
 _Part = TypeVar("_Part")
 

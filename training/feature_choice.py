@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from accounting.messages import OptionName, Wording
 from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption, WrongValue
-from training.features import hog
+from training.features import hog, rules
 from training.features.encoder import OnnxEncoder, Singles
 from training.features.hog import Shape
 from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
 from training.kinds.options import Declared, Options
-from training.planning import rules
 
 ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12

@@ -21,6 +21,7 @@ from mechanisms.randomness import SystemRandomness
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice, compute_features
+from training.features import rules
 from training.features.maps import Fourier, Hog
 from training.fields import NAME
 from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
@@ -31,7 +32,6 @@ from training.kinds.kind import Job, Kind, TrainingProgress
 from training.kinds.options import Options, fields_of
 from training.kinds.shared_options import RECORDS, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
-from training.planning import rules
 
 Event = Any
 """`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""

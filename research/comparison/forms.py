@@ -20,9 +20,9 @@ from accounting.budgets import Budget
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.comparison.cases import Drawn
+from training.kinds.cases import Case, Floats, Heads
 from training.kinds.class_sums import model as class_sums
 from training.kinds.class_sums import shrinkage
-from training.planning.cases import Case, Floats, Heads
 from training.planning.options import DELTA
 
 EPSILONS = (1.0, 4.0)

@@ -10,6 +10,7 @@ import pytest
 from dpserve.commands import console
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
+from training.features.rules import feature_map
 from training.inputs.digits import load_digits
 from training.inputs.records import Declaration, Records
 from training.kinds.kind import Job
@@ -17,7 +18,6 @@ from training.kinds.loading import load_model
 from training.kinds.registry import train, trainable_kinds
 from training.pay_once.model import ReleasedModel
 from training.planning.recommendation import of_kind
-from training.planning.rules import feature_map
 
 N, COLUMNS = 6000, 10
 DECLARATION = Declaration(

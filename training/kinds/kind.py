@@ -10,16 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism
 from training.bundles.certificate import LambdaChoice
-from training.errors import NotExportable
+from training.errors import NotExportable, TrainingError
 from training.features.maps import FeatureMap
-from training.inputs.records import Records
 from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.options import OptionField, Options, fields_of
-from training.pay_once.classifier import Classifier
+from training.kinds.planned import Plan, PlannedOption
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration, Records
+    from training.pay_once.classifier import Classifier
+    from training.pay_once.model import ReleasedModel
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
 """What a kind may be unable to do.
@@ -51,7 +58,7 @@ class Job:
     choice: how Lambda was chosen, where it was by results on the records.
     """
 
-    records: Records
+    records: "Records"
     name: str
     lineage: str
     feature_map: FeatureMap
@@ -82,7 +89,8 @@ class Kind(ABC):
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
     what the budget pays for. asked_by: the option whose value asks for this kind, "release" for one that is asked for
     by its name, None for the one that is trained where nothing is asked for. beside_budget: options that an owner may
-    set while the planner sets the others. lacks: what it cannot do, each with why, and what to do instead.
+    set while the planner sets the others. centred_images: whether its images are centred, as suits noise on each
+    answer. lacks: what it cannot do, each with why, and what to do instead.
     """
 
     name: ClassVar[str]
@@ -92,6 +100,7 @@ class Kind(ABC):
     asked_by: ClassVar[str | None] = "release"
     titled: ClassVar[str] = "certificate of"
     beside_budget: ClassVar[tuple[str, ...]] = ()
+    centred_images: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Ability, str]] = {}
 
     @property
@@ -122,6 +131,22 @@ class Kind(ABC):
         Raises BundleError saying what is missing, damaged or different.
         """
 
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """The options that the planner may recommend, the simplest first; none for a kind that is not planned."""
+        return ()
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the options that train what is planned, by name: what the planner sets in the owner's place."""
+        planned = ({"price": plan.share} if self.answers == "once" else {}) | {"records_declared": plan.n}
+        return dict(option.settings) | {name: value for name, value in planned.items() if name in self.fields}
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise ValueError or TrainingError where an option cannot be had for n records at a price in picorho."""
+        del option, n, whole, declaration, feature_map  # a kind without limits of its own can always be had
+
     def figures(self, certificate: Any) -> Figures:
         """Return what its certificate says, in words: what each figure is, and its value."""
         return pay_once_figures(certificate)
@@ -134,9 +159,21 @@ class Kind(ABC):
         """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
         del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
 
-    def classifier(self, model: Any, tier: str) -> Classifier:  # noqa: ARG002 - a kind with an export looks
+    def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
         """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
+
+    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
+        """Return what each tier costs beyond the one before it, in picorho. Raises TrainingError, as without tiers."""
+        raise TrainingError(f"{self.name} has no tiers, and there are {', '.join(prices)}")
+
+    def right_rows(self, model: "ReleasedModel", X: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows (n, d) with the labels y (n,) a pay-once model answers rightly: (n,).
+
+        Candidates are scored by it (`training.choosing`), so each row's is a function of that row alone.
+        """
+        right: NDArray[np.bool_] = model.probabilities(X).argmax(axis=1) == y
+        return right
 
 
 class MeteredKind(Kind):

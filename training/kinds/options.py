@@ -31,8 +31,8 @@ class Declared:
     sentence: what the field is, for whoever sets it. unit: of its numbers. above, least, below, most: the range of its
     numbers, exclusive and inclusive, of every one where there are several. default_text: what None stands for.
     needed_text: what to give, where nothing is. form: how a person writes it, as NAME=PRICE. read: makes the value of
-    a person's words, a string, or strings where there are several; raises ValueError or TrainingError. chosen_by_score:
-    whether noisy scores may choose it among values (`training.choosing`).
+    a person's words, a string, or strings where there are several; raises ValueError or TrainingError. write: its
+    inverse. chosen_by_score: whether noisy scores may choose it among values (`training.choosing`).
     """
 
     sentence: str
@@ -45,6 +45,7 @@ class Declared:
     needed_text: str | None = None
     form: str | None = None
     read: Callable[[Any], Any] | None = None
+    write: Callable[[Any], Any] | None = None
     chosen_by_score: bool = False
 
     @property
@@ -110,6 +111,12 @@ class OptionField:
             _, kind = get_args(self.type)
             return {str(name): self._one(each, kind) for name, each in given.items()}
         return self._one(given, self.type)
+
+    def words_of(self, value: Any) -> list[str]:
+        """Return a value in a person's words, each to be given by itself: what a command line takes."""
+        words = value if self.declared.write is None or _is_words(value) else self.declared.write(value)
+        several = isinstance(words, Sequence) and not isinstance(words, str)
+        return [str(each) for each in words] if several else [str(words)]
 
     def _one(self, given: Any, kind: Any) -> Any:
         if kind is str:

@@ -24,7 +24,8 @@ from training.pay_once.model import ReleasedModel
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
 
-_FOLDERS = ("head", "class_sums", "objective", "weights", "teachers", "dpsgd", "published")
+_FOLDERS = ("class_sums", "weights", "objective", "dpsgd", "teachers", "head", "published")
+"""The simplest first: of equally good options the planner takes the first."""
 
 _kinds: dict[str, Kind] = {}
 

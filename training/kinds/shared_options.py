@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
+from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from training.errors import TrainingError
 from training.kinds.options import Declared
@@ -22,6 +23,11 @@ def tier_prices(words: str | Sequence[str]) -> dict[str, int]:
     return prices
 
 
+def price_words(whole: int) -> str:
+    """Return a price in picorho as a person writes it."""
+    return f"rho:{to_rho(whole)!r}"
+
+
 PRICE = Declared(
     "What all answers together cost.",
     unit="picorho",
@@ -29,6 +35,7 @@ PRICE = Declared(
     needed_text=f"what all answers together cost: {PRICE_FORM}, for all answers together",
     form=PRICE_FORM,
     read=whole_picorho,
+    write=price_words,
 )
 """Of a pay-once model. A person writes a price; the value is in whole picorho."""
 
@@ -40,6 +47,7 @@ TIERS = Declared(
     least=1,
     form=_TIER_FORM,
     read=tier_prices,
+    write=lambda prices: [f"{name}={price_words(whole)}" for name, whole in prices.items()],
 )
 
 Tiers = Annotated[Mapping[str, int] | None, TIERS]

@@ -1,17 +1,20 @@
 """The certified head: a linear model on public features, each of whose answers gets noise and is paid for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from mechanisms.gaussian_vector import mu_for
 from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
 from training.errors import TrainingError, WrongOption
+from training.features import rules
 from training.fitting.sensitivity import Convexity
 from training.kinds.figures import Figures, choice_figures, convexified_figures, features_figures, shortened
 from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
 from training.kinds.kind import Ability, Job, MeteredKind
 from training.kinds.options import Declared, Options
+from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA, TOLERANCE
 
 if TYPE_CHECKING:
@@ -81,6 +84,7 @@ class HeadKind(MeteredKind):
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = HeadOptions
     asked_by = None
+    centred_images = True
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
         """Return what a head lacks: with the convexified objective, units and choosing."""
@@ -95,6 +99,17 @@ class HeadKind(MeteredKind):
         recipe = recipe_for(job, options)
         with job.progress.minimising(recipe.tolerance) as report:
             return save_bundle(job.out, train(job.records, recipe, job.lineage, report))
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.head.planned import PLANNED
+
+        return PLANNED
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the Lambda that suits the price of an answer."""
+        return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
 
     def load(self, folder: Path, device: str | None) -> "CertifiedHead":
         """Read and verify a head."""

@@ -1,5 +1,6 @@
 """Objective perturbation: a head that minimises its objective plus noise, released once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from mechanisms.randomness import SystemRandomness
 from training.kinds.kind import Job, PayOnceKind
 from training.kinds.options import Options
+from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
-from training.pay_once.classifier import Classifier, calibrated_layer
-from training.pay_once.model import rounded
 
 if TYPE_CHECKING:
     from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
+    from training.pay_once.classifier import Classifier
 
 DEFAULT_TOLERANCE = 1e-4
 """Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
@@ -53,14 +54,24 @@ class ObjectiveKind(PayOnceKind):
             )
         return objective.save_perturbed(job.out, model)
 
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.objective.planned import PLANNED
+
+        return PLANNED
+
     def load(self, folder: Path, device: str | None) -> "PerturbedHead":
         """Read and verify a perturbed head."""
         from training.kinds.objective.model import load_perturbed
 
         return load_perturbed(folder, device)
 
-    def classifier(self, model: "PerturbedHead", tier: str) -> Classifier:
+    def classifier(self, model: "PerturbedHead", tier: str) -> "Classifier":
         """Return the calibrated head."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+        from training.pay_once.model import rounded
+
         head = calibrated_layer(rounded(model.weights), model.calibration)
         return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
 

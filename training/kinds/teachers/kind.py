@@ -1,5 +1,6 @@
 """Teachers: networks on disjoint parts of the records; each answer of their mean gets noise and is paid for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,6 +10,7 @@ from training.inputs.lineage import owner_key
 from training.kinds.figures import Figures
 from training.kinds.kind import Job, MeteredKind
 from training.kinds.options import Declared, Options
+from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import Activation, widths
 
 if TYPE_CHECKING:
@@ -66,6 +68,13 @@ class TeachersKind(MeteredKind):
         key = owner_key(job.state / "lineage.key")
         with job.progress.steps_with_progress(schedule.steps) as report:
             return save_teachers(job.out, train_teachers(job.records, recipe, job.lineage, key, report))
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.teachers.planned import PLANNED
+
+        return PLANNED
 
     def load(self, folder: Path, device: str | None) -> "Teachers":
         """Read and verify teachers."""

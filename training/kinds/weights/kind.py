@@ -1,19 +1,24 @@
 """Released weights: a head's weights with noise drawn once, perhaps in several precisions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import SystemRandomness
 from training.errors import WrongOption
+from training.features import rules
+from training.features.maps import FeatureMap
 from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
 from training.kinds.kind import Ability, Job, PayOnceKind
+from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, PRICE_FORM, TIERS
-from training.pay_once.classifier import Classifier, calibrated_layer
 
 if TYPE_CHECKING:
+    from training.inputs.records import Declaration
     from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
+    from training.pay_once.classifier import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +64,40 @@ class WeightsKind(PayOnceKind):
             head = train(job.records, recipe, job.lineage, report)
         return save_weights(job.out, release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records))
 
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.weights.planned import PLANNED
+
+        return PLANNED
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the price, and the Lambda that suits it."""
+        return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+
+    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
+        """Return what each tier costs beyond the one before it, in picorho, its calibration among it."""
+        from training.kinds.weights.model import tier_steps
+
+        return tier_steps(prices)
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise ValueError where the noise on so many weights has no grid."""
+        del option, n
+        GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
+
     def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
         """Read and verify released weights."""
         from training.kinds.weights.model import load_weights
 
         return load_weights(folder, device)
 
-    def classifier(self, model: "ReleasedWeights", tier: str) -> Classifier:
+    def classifier(self, model: "ReleasedWeights", tier: str) -> "Classifier":
         """Return the calibrated head of one precision."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+
         mu = model.certificate.precisions[model.level].calibration_mu
         head = calibrated_layer(model.weights, model.calibration)
         return Classifier(model.certificate, tier, model.tensors, (head,), mu)

@@ -5,13 +5,15 @@ truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from accounting import domains
 from training.features.hog import Shape
 from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
 from training.inputs.columns import TextColumn, numbers_among
-from training.inputs.records import Declaration
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier"]
 Kind = Literal["images", "table", "text"]
@@ -38,7 +40,7 @@ def strong_convexity(mu: float) -> float:
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))
 
 
-def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind | None:
+def kind_of(declaration: "Declaration", image_shape: Shape | None = None) -> Kind | None:
     """Return the kind of rows whose features follow from what is declared; None for others."""
     if image_shape is not None:
         return "images"
@@ -48,7 +50,7 @@ def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind 
 
 
 def feature_map(
-    features: Features, declaration: Declaration, image_shape: Shape | None = None, *, head: bool = False
+    features: Features, declaration: "Declaration", image_shape: Shape | None = None, *, head: bool = False
 ) -> FeatureMap:
     """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 
