@@ -40,6 +40,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from accounting import ledger as accounts
+from accounting.arrays import Floats
 from accounting.budgets import Budget
 from accounting.losses import Cost
 from accounting.messages import OptionName
@@ -73,7 +74,6 @@ from training.kinds.registry import option_fields
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
-Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
 _IMPUTED = (
     "missing= declares what a missing value counts as. An imputer that is fitted on the records holds exact figures of "

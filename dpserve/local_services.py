@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import Budget, accepts_for
 from accounting.ledger import Ledger, key_digest, new_api_key
 from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
@@ -28,8 +28,6 @@ from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of
-
-Floats = NDArray[np.float64]
 
 _ACCOUNT_DELTA = 1e-6
 _POOL = 2000

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.distinguishing.service import Floats, LiveAudit, TooMuchNoise, auditable, nearby_rows
+from accounting.arrays import Floats
+from audit.distinguishing.service import LiveAudit, TooMuchNoise, auditable, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
 from service.tls import Tls

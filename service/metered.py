@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
+from accounting.arrays import Floats
+from accounting.ledger import Charge, ChargeRequest, Ledger
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import row_price
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
@@ -25,8 +26,8 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
-from service.errors import InvalidRows, RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.errors import InvalidRows, Refusal, UnknownTier
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
 from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
@@ -45,9 +46,6 @@ class _Arrival(Struct, frozen=True, eq=False):
     time: float
     """When it came, in seconds since the epoch."""
     timeline: Timeline | None = None
-
-
-Refusal = LedgerError | RequestRefused
 
 
 class MeteredPredictor(Predictor):
@@ -125,7 +123,7 @@ class MeteredPredictor(Predictor):
             stages.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
-            _prediction(decided, answers[of], known.part(of))
+            Prediction(probabilities=answers[of], noise=known.part(of), charge=decided)
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -202,17 +200,3 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     """Return where each of several parts of these lengths lies, one behind the other."""
     ends = list(accumulate(lengths))
     return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-
-
-def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Prediction:
-    """Return one request's answers, (n, C)."""
-    return Prediction(
-        probabilities=answers,
-        noise=noise,
-        balance=charge.balance,
-        receipt=charge.receipt,
-        replayed=len(answers) - charge.new_to_client,
-        charged_rows=charge.new_to_client,
-        charged=charge.charged,
-        earlier=charge.earlier,
-    )

@@ -39,6 +39,24 @@ def test_imports_point_one_way(package):
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
+def aliases(path):
+    """The names that a module gives to types of arrays, each with its type."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            text = ast.unparse(node.value).removeprefix("npt.")
+            if text.startswith("NDArray[") and text.endswith("]"):
+                yield node.targets[0].id, text
+
+
+def test_types_of_arrays_have_one_name():
+    (one, *others) = [ROOT / "accounting" / "arrays.py", *(p for each in ALLOWED for p in (ROOT / each).rglob("*.py"))]
+    known = dict(aliases(one))
+    assert known["Floats"] == "NDArray[np.float64]"
+    for path in others:
+        again = [name for name, kind in aliases(path) if kind in known.values()] if path != one else []
+        assert not again, f"{path.relative_to(ROOT)}: import {again} from accounting.arrays"
+
+
 def imported_at_once(path, modules):
     """The modules of ours that a file imports as it is read: not within a function, nor for type checkers alone."""
     for node in ast.parse(path.read_text()).body:

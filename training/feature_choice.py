@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
+from accounting.arrays import Floats, Singles
 from accounting.messages import OptionName, Wording
 from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.features import hog, rules
-from training.features.encoder import OnnxEncoder, Singles
+from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
+from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, default_clip_norm
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
 from training.kinds.options import Declared, Options

@@ -114,6 +114,12 @@ class UnknownKey(LedgerRefusal):
     says = "no client has this key"
 
 
+class UnknownKeyId(UnknownKey):
+    """A client has no API key of the id that the owner named. Takes the client, and the ids that it has."""
+
+    says = "{} has no API key of this id; it has {}"
+
+
 class KeyExpired(LedgerRefusal):
     """The API key was its client's and has expired, by the store's clock; or what stood in its place has."""
 

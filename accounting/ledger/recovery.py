@@ -25,9 +25,9 @@ from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
     Act,
+    EntryFields,
     Numbers,
     Receipt,
-    Words,
     digest,
     entry_of_act,
     entry_of_receipt,
@@ -290,7 +290,7 @@ class _Restoring:
         self._written[key] = dict.fromkeys(members, b"")
         await self._write(key, "set", [[member] for member in self._written[key]])
 
-    async def stream(self, key: str, entries: Iterable[tuple[str, Words]]) -> None:
+    async def stream(self, key: str, entries: Iterable[tuple[str, EntryFields]]) -> None:
         await self._write(key, "stream", [[id_, *words] for id_, words in entries])
 
     async def _write(self, key: str, kind: str, entries: Sequence[Sequence[str | bytes | int]]) -> None:

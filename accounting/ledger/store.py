@@ -68,7 +68,7 @@ _REWRITING = (
     "says `aof_rewrite_in_progress:0`"
 )
 
-Words = Sequence[str | bytes | int]
+Command = Sequence[str | bytes | int]
 Arguments = Mapping[str, Any]
 """A function's arguments by name: texts, whole numbers, `binary`, lists and mappings of these."""
 
@@ -285,11 +285,11 @@ class Store:
                 await self.compare(lineage, mark)
                 self._marks[lineage] = mark
 
-    async def _command(self, key: str, words: Words, *, durably: bool) -> Any:
+    async def _command(self, key: str, words: Command, *, durably: bool) -> Any:
         client = await self._connections.client_for(key)
         if not self._has_looked(client):
             await self._look(client)
-        commands: list[Words] = [words]
+        commands: list[Command] = [words]
         waits = durably and self.waits
         if waits:
             commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
@@ -300,7 +300,7 @@ class Store:
                 raise TooFewDisks(own, theirs, self._replicas)
         return replies[0]
 
-    async def _send(self, client: Redis, commands: Sequence[Words]) -> list[Any]:
+    async def _send(self, client: Redis, commands: Sequence[Command]) -> list[Any]:
         async with self._free:
             if len(commands) == 1:
                 return [await client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]

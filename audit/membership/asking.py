@@ -24,14 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from audit.endpoint import Endpoint, Exhausted, digest_of, row_name
 from training.private_files import owners_alone
-
-Floats = NDArray[np.float64]
 
 FORMAT = "dpserve attack journal 3"
 

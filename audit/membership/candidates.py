@@ -22,6 +22,7 @@ import scipy.stats
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from accounting.arrays import Floats, Labels, Mask
 from accounting.messages import OptionName
 from audit.endpoint import digest_of
 from training.exact.network import rounded
@@ -33,10 +34,6 @@ from training.inputs.npz_file import read_npz
 from training.inputs.records import Records
 from training.inputs.schema import schema_of
 from training.inputs.table_records import column_names, read_numbers, read_with_schema
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 SUSPICIOUS = 0.001
 """The warning is a false alarm with at most this probability."""

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from accounting.arrays import Floats, Integers, Labels, Mask
 from accounting.messages import OptionName
 from audit.endpoint import served_mechanism
 from audit.membership.scoring import averaged
@@ -46,10 +47,6 @@ from training.features.maps import AnyFeatureMap
 from training.fitting.sensitivity import Convexity
 from training.kinds.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
 OnShare = Callable[[float], None]
 """Told which share of the work is done."""
 
@@ -217,7 +214,7 @@ class Draws:
         """Return each model's seed."""
         return tuple(derived_seed(self.seed, "shadow", str(self.first + model)) for model in range(self.count))
 
-    def rows(self, pool: int) -> tuple[Rows, Rows]:
+    def rows(self, pool: int) -> tuple[Integers, Integers]:
         """Return members and others of each model, (count, records) each, out of 0..pool-1, disjoint.
 
         Raises ValueError where the pool is too small for both.
@@ -247,7 +244,7 @@ def train_shadow_models(
     return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64))
 
 
-def _rows_of_units(units: Rows, of: Labels) -> tuple[Rows, NDArray[np.float32]]:
+def _rows_of_units(units: Integers, of: Labels) -> tuple[Integers, NDArray[np.float32]]:
     """Return the rows of each model's units (k, u), as (k, n), and their weights: 1/n_u for each of a unit's n_u rows.
 
     A model with fewer rows than another has some of its own again, with the weight 0.
@@ -270,7 +267,7 @@ def check_trainable(recipe: ShadowRecipe) -> None:
 def _train_heads(
     pool: Pool,
     recipe: HeadRecipe,
-    rows: Rows,
+    rows: Integers,
     weights: NDArray[np.float32] | None,
     device: str,
     on_share: OnShare,
@@ -286,7 +283,7 @@ def _train_heads(
 
 
 def _train_networks(
-    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Rows, device: str, on_share: OnShare
+    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Integers, device: str, on_share: OnShare
 ) -> Floats:
     import torch
 
@@ -302,7 +299,7 @@ def _train_networks(
     return logits
 
 
-def _mask(rows: Rows, pool: int) -> Mask:
+def _mask(rows: Integers, pool: int) -> Mask:
     mask = np.zeros((len(rows), pool), dtype=np.bool_)
     np.put_along_axis(mask, rows, values=True, axis=1)
     return mask

@@ -14,14 +14,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.options import ChargedLedger
-from dpserve.commands.tables import FileOptions, Integers
+from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
@@ -32,7 +34,7 @@ from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
-from training.inputs.records import Floats, Units
+from training.inputs.records import Units
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
@@ -329,7 +331,7 @@ async def _charge_both(
             except BudgetExhausted as refused:  # somebody else was charged meanwhile
                 raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
             for receipt in charge.receipts:
-                spent[receipt.model] += receipt.total
+                spent[receipt.model] += receipt.total_in(RHO, receipt.releases)
     return [
         f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
         for wish, what in ((model, "the model"), (evaluated, "the evaluation"))

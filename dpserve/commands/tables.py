@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
@@ -21,11 +21,9 @@ from training.inputs.digits import load_digits
 from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.reading import LOCAL as LOCAL
 from training.inputs.reading import RowsForm
-from training.inputs.records import Floats, Records
+from training.inputs.records import Records
 from training.inputs.schema import Schema, Unlabelled, read_schema, schema_of
 from training.inputs.schema import draft as drafted
-
-Integers = NDArray[np.int64]
 
 READING = "Reading rows"
 SCHEMA = partial(
@@ -125,20 +123,6 @@ class FileOptions(RowOptions):
             unit=unit,
         )
 
-    def read_for(
-        self,
-        certificate: ModelCertificate,
-        source: str,
-        class_names: str | None,
-        unit: str | None = None,
-    ) -> Records:
-        """Read rows by the declaration of a model, as `read_like`."""
-        feature_map = certificate.feature_map
-        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
-        return self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, unit=unit
-        )
-
     def read_held_out(
         self,
         certificate: ModelCertificate,
@@ -159,7 +143,11 @@ class FileOptions(RowOptions):
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
                 raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
             return digits.held_out_rows, digits.held_out_labels, None
-        records = self.read_for(certificate, source, class_names, unit)
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        records = self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, unit=unit
+        )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
 

@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.elementary import softmax
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
-from training.kinds.cases import Case, Floats
+from training.kinds.cases import Case
 from training.kinds.planned import UNLIMITED, Qualities, Trial
 from training.planning import options as planned
 

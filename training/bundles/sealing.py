@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
@@ -45,7 +46,6 @@ _PUBLIC = "feature_map."
 
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
-Floats = NDArray[np.float64]
 Tensors = dict[str, NDArray[np.generic]]
 
 

@@ -2,14 +2,10 @@
 
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
 from training.exact.quantised import question_bytes
-
-Floats = NDArray[np.float64]
 
 
 class MeteredModel(Protocol):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.errors import NotExportable, extra
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
@@ -39,7 +39,6 @@ from training.pay_once.model import CLOSEST, SHORTEST
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Floats = NDArray[np.float64]
 
 OPSET = 18
 _IR_VERSION = 8

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Singles
 from accounting.messages import OptionName
 from training.errors import TrainingError, extra
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 
 LARGEST_BATCH = 64
 """Number of rows that the model computes at a time when it answers."""

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from training.errors import NotConverged
 from training.fitting.sensitivity import projected
 
-Floats = NDArray[np.float64]
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 Progress = Callable[[float], None]
 

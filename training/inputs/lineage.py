@@ -50,10 +50,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from accounting.arrays import Words
 from accounting.messages import Message, OptionName, message
 from training.errors import TrainingError
 from training.fields import NAME
-from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED, Words
+from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED
 from training.inputs.records import Records
 from training.private_files import write_whole
 

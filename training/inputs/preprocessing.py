@@ -22,11 +22,10 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from training.inputs.columns import NumberColumn
 from training.inputs.records import Records
-
-Floats = NDArray[np.float64]
 
 _STANDARD = 1e-6
 _EXACT = 1e-9

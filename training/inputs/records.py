@@ -12,13 +12,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName, Wording, message
 from training.errors import DataError
 from training.inputs.columns import BOOLEANS, Columns
 from training.inputs.feature_digests import feature_digests
 from training.inputs.sums import Sums, of_rows
-
-Floats = NDArray[np.float64]
 
 _MOST_SHOWN = 8
 _SOME = 2**14

@@ -23,12 +23,11 @@ from training.inputs.columns import (
     with_missing,
 )
 from training.inputs.declared import Bounds, parse_bounds
-from training.inputs.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
 from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 """Told how many records have been read, and which share of the table that is, from 0 to 1, as far as is known."""
 
@@ -271,7 +270,7 @@ def _add_ids(
         ids.more(len(places))[:] = name_digests(known)[places]
 
 
-def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, RefusedValue | None]:
     """Return the labels, and the first that is not one of the classes or missing."""
     labels = parse(column, arrays[column.name])
     refused = labels.refused

@@ -6,8 +6,8 @@ from functools import cached_property
 from statistics import fmean, stdev
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from mechanisms.answer_noise import AnyNoise, Uncertainty
 from training.exact.quantised import norms, quantised
 from training.features import rules
@@ -18,9 +18,6 @@ from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.fitting.solver import minimise
 from training.inputs.records import Declaration, Records
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 MOST_ASKED = 10_000
 """Rows that are held out and asked about: an accuracy on them is within 0.01 of that on all."""

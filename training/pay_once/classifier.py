@@ -12,16 +12,13 @@ from importlib.metadata import version
 from itertools import takewhile
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from training.features.maps import HeadFeatureMap
 from training.inputs.columns import Columns, TextColumn
 from training.pay_once.calibration import Calibration, losses
 from training.pay_once.certificate import ReleaseCertificate
 
-Floats = NDArray[np.float64]
 Activation = Literal["tanh", "relu"]
 
 

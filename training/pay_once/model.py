@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.answer_noise import AnyNoise
 from training.exact.quantised import norms
 from training.pay_once.certificate import ReleaseCertificate
-
-Floats = NDArray[np.float64]
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from accounting import domains, picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
 from accounting.currency import EPSILON, RHO, Currency
@@ -28,8 +29,6 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism, Price, at_price
 from mechanisms.selected_neuron import SelectedNeuron
-
-Floats = NDArray[np.float64]
 
 MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
 """The proven ones."""

@@ -21,7 +21,6 @@ from training.inputs.columns import (
     columns_from,
     coordinates_of,
     encode_rows,
-    largest_squared_norm,
     usual_norm,
     with_missing,
 )
@@ -195,7 +194,7 @@ def test_no_row_is_longer_than_its_bounds_allow(feature_map, row):
     u = (X - np.array(LOWER)) / (np.array(UPPER) - np.array(LOWER))
     for column, block in blocks_of(COLUMNS, u):
         assert np.square(block).sum() <= column.groups * (1 + 2.0**-50)
-    assert np.square(u).sum() <= largest_squared_norm(COLUMNS) * (1 + 2.0**-50)
+    assert np.square(u).sum() <= sum(column.groups for column in COLUMNS) * (1 + 2.0**-50)
     phi = feature_map(X, feature_map.public_tensors())
     assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
 

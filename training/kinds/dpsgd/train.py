@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from accounting import gaussian_envelope, picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
@@ -17,7 +18,7 @@ from training.errors import TrainingError
 from training.features.maps import FeatureMap
 from training.features.rows import Features
 from training.fields import NAME
-from training.fitting.network import Floats, check_shards
+from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import ROWS, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from accounting import picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
 from accounting.messages import OptionName
 from mechanisms.answer_noise import AnswerNoise
@@ -40,8 +40,6 @@ from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.pay_once.model import rounded
-
-Floats = NDArray[np.float64]
 
 CURVATURE_PER_NOISE = 5.0
 """Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""

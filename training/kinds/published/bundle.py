@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from accounting.arrays import Floats
 from accounting.messages import OptionName
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import NoiseKey
@@ -139,9 +139,6 @@ def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str,
         "claimed_weight_sensitivity": claimed.weights_l2,
         "claimed_neuron_sensitivity": claimed.neuron,
     }
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,12 @@
 
 from types import MappingProxyType
 
+from accounting.arrays import Floats
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.gaussian import Gaussian
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.seeded import SeededRandomness
-from training.kinds.cases import Floats, Heads
+from training.kinds.cases import Heads
 from training.kinds.planned import PlannedOption, Qualities, Trial
 
 
