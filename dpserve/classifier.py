@@ -69,10 +69,7 @@ from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
-from training.kinds.published.bundle import UnprovenCertificate
-from training.kinds.registry import option_fields
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
+from training.kinds.registry import option_fields, pay_once, release_certificate
 
 _Result = TypeVar("_Result")
 _IMPUTED = (
@@ -441,11 +438,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         with _in_python():
             certificate = load_model(Path(path)).certificate
-            if isinstance(certificate, UnprovenCertificate):
+            if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             name = certificate.name
             made = cls(lineage=certificate.lineage, name=name, ledger=ledger, ledger_replicas=ledger_replicas)
-            made.release = certificate.release if isinstance(certificate, ReleaseCertificate) else None
+            release = release_certificate(certificate)
+            made.release = None if release is None else release.release
             made.teachers = getattr(certificate, "teachers", None)
             made._take(Path(path), certificate, _run(made._charged(certificate)))
         columns = certificate.feature_map.columns
@@ -691,13 +689,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     async def _charged(self, written: ProvenCertificate) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
-        if not isinstance(written, ReleaseCertificate):
+        release = release_certificate(written)
+        if release is None:
             return 0
         async with self._opened() as ledger:
             try:
                 by = operating_systems_user()
                 await open_lineage(ledger, written.lineage, None, by=by)
-                return await hold_for_owner(ledger, written, written.tiers[-1].name, by=by)
+                return await hold_for_owner(ledger, release, release.tiers[-1].name, by=by)
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
             except accounts.LedgerRefusal as refused:
@@ -713,7 +712,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.certificate_ = certificate
         self.charged_rho_ = to_rho(charged)
         self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self._model = model if isinstance(model, ReleasedModel) else None
+        self._model = pay_once(model)
         names = list(certificate.classes)
         given = names if self.classes is None or isinstance(self.classes, Mapping) else list(self.classes)
         self._order = sorted(range(len(names)), key=given.__getitem__)
