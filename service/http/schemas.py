@@ -111,8 +111,8 @@ class AnswerNoiseOut(NoiseLawOut):
     """For each row whether the noise could have made the likeliest class so; true where that is not known. See
     `coverage` for what is true of the others."""
     holds: Literal["without noise", "median"] | None
-    """The value that an interval holds: the probability that the model gives without noise, or the median of those that it gives
-    with noise drawn anew."""
+    """The value that an interval holds: the probability that the model gives without noise, or the median of those
+    that it gives with noise drawn anew."""
     lower: list[list[float]] | UnsetType | None = UNSET
     """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why.
     Absent unless `intervals` are asked for."""

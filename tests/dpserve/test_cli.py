@@ -77,15 +77,16 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
         "Options:",
         "Reading rows:",
         "Features:",
-        "--release dpsgd:",
-        "--teachers, in place of --release:",
         "--encoder:",
+        "For --release class-sums, objective, weights or dpsgd:",
+        "For --release dpsgd or --teachers:",
+        "For --release dpsgd:",
     ]
     places = [printed.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     needed, rest = printed[: places[1]], printed[places[1] :]
-    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--lam"))
-    assert all(f"  {option} " in rest for option in ("--sampling-rate", "--bandwidth", "--teachers"))
+    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--release"))
+    assert all(f"  {option} " in rest for option in ("--lam", "--sampling-rate", "--bandwidth", "--teachers"))
     assert "\nThe owner's port:\n" in run("serve", "--help").stdout
 
 

@@ -75,6 +75,12 @@ class WeightsKind(PayOnceKind):
         """Return the price, and the Lambda that suits it."""
         return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
 
+    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
+        """Return what each tier costs beyond the one before it, in picorho, its calibration among it."""
+        from training.kinds.weights.model import tier_steps
+
+        return tier_steps(prices)
+
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
