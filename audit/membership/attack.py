@@ -44,6 +44,7 @@ from audit.membership.shadow_models import (
     train_shadow_models,
 )
 from audit.membership.verdict import Verdict, verdict
+from training.devices import Device
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -74,7 +75,7 @@ class AttackChoices:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything that came of an attack.
+    """Everything that came of an attack. shadow_device: where shadow models were trained.
 
     decided: members and others that were decided about. releases: answers that a decision saw at most. accounts:
     `GET /budget` of every key, after the attack. exhausted: whose budgets ran out. cautions: what makes the attack
@@ -93,6 +94,7 @@ class Outcome:
     charges: Charges
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
+    shadow_device: Device
     cautions: tuple[str, ...] = ()
 
     @property
@@ -213,6 +215,7 @@ class Attack:
             charges,
             accounts,
             draws.records,
+            trained.device,
             departures + charges.cautions + _unevenness(plan, decided, seen_of_each),
         )
 
