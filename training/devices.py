@@ -25,7 +25,8 @@ to it for tensors of float64:
 - A sum whose terms are all zeros could be 0 or -0, as a kernel begins with 0 or with its first term. `product` adds 0
   to what it returns, which makes both 0.
 
-What is not proved is that the libraries are without faults, and compute each element from its own terms alone, as
+What is not proved is that the libraries are without faults (AMD's, whose devices PyTorch calls "cuda" too, were not
+looked at), and compute each element from its own terms alone, as
 Strassen's method would not. So it is tried: products of whole numbers whose sums end at 2^53 - 1 when an arithmetic is
 made (`TorchArithmetic`), and whole answers of each model beside NumPy's when it is loaded (`training.kinds.loading`).
 """

@@ -27,12 +27,14 @@ from training.errors import TrainingError
 from training.exact import products as grids
 from training.exact.network import exact_layers, logits, placed, rounded
 from training.exact.quantised import products, summands
+from training.export.files import exported
 from training.features.maps import Bins, Fourier, Identity, Relu
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train as train_head
 from training.kinds.loading import computed_by, load_model
 from training.kinds.published.bundle import PublishedNetwork
+from training.kinds.published.train import train_published
 from training.kinds.registry import Job, train
 from training.pay_once.model import Around, ReleasedModel, TieredModel
 from training.pay_once.model import rounded as released
@@ -188,6 +190,14 @@ def test_pay_once_models_answer_alike_at_every_tier(torch_arithmetic, bundles, n
             assert repr(also) == repr(noise)
 
 
+@pytest.mark.parametrize("name", PAY_ONCE)
+def test_what_is_exported_is_the_same(torch_arithmetic, bundles, name):
+    model = load_model(bundles / name)
+    moved = computed_by(model, torch_arithmetic)
+    for form in ("onnx", "safetensors"):
+        assert exported(moved, form).content == exported(model, form).content
+
+
 def test_no_product_is_minus_zero(torch_arithmetic):
     rows = np.array([[0.0, 0.0], [-0.0, -0.0], [1.0, -1.0]])
     matrix = np.array([[-1.0, 0.0], [-1.0, -0.0]])
@@ -275,6 +285,22 @@ def test_training_takes_cuda_where_there_is_one(monkeypatch, available, chosen):
             training_device("cuda")
     with pytest.raises(TrainingError, match="'auto', 'cpu' or 'cuda'"):
         training_device("abacus")
+
+
+def test_a_network_is_not_trained_on_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(TrainingError, match="no CUDA device"):
+        train_published(make_records(), "net", "lineage", hidden=(3,), epochs=1, device="cuda")
+
+
+@pytest.mark.gpu
+def test_a_network_is_trained_on_cuda():
+    here, there = (
+        train_published(make_records(), "net", "lineage", hidden=(3,), epochs=2, device=device)
+        for device in ("cpu", "cuda")
+    )
+    for ours, theirs in zip(here.layers, there.layers, strict=True):
+        np.testing.assert_allclose(theirs[0], ours[0], atol=1e-3)
 
 
 def test_training_heads_needs_no_pytorch(monkeypatch):
