@@ -37,11 +37,10 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from training.errors import TrainingError, extra
-
-Floats = NDArray[np.float64]
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
@@ -50,7 +49,7 @@ ROWS_TRIED = (1, 16, 256)
 """Numbers of rows that are tried: libraries have other kernels for one row, a few, and many."""
 
 _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
-_NO_CUDA = "PyTorch finds no CUDA device: install its build for CUDA and the device's driver, or leave --device out"
+_NO_CUDA = "PyTorch finds no CUDA device here: install its build for CUDA and the device's driver"
 
 
 class TorchMatrix:
@@ -117,7 +116,7 @@ class TorchArithmetic:
         with extra("torch", f"computing on the device {device!r}"):
             import torch
         if device == "cuda" and not torch.cuda.is_available():
-            raise TrainingError(_NO_CUDA)
+            raise TrainingError(_NO_CUDA + ", or leave " + OptionName("device") + " out")
         self._device = torch.device(device)
         self._double, self._tensor = torch.float64, torch.tensor
         self._try()
@@ -144,7 +143,7 @@ class TorchArithmetic:
             if not np.array_equal(found.astype(np.int64), rows @ columns):
                 raise TrainingError(
                     f"products of {n} rows on the device {self._device.type!r} are not exact in double precision, so "
-                    "that answers there would be others than elsewhere: leave --device out"
+                    "that answers there would be others than elsewhere: leave " + OptionName("device") + " out"
                 )
 
 

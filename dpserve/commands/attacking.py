@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from accounting.messages import OptionName
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
@@ -87,7 +88,9 @@ class ShadowOptions(Options):
         if self.ray is None:
             return partial(train_shadow_models, device=training_device(self.shadow_device or "auto"))
         if self.shadow_device not in (None, "cpu"):
-            raise WrongOption("shadow_device", "goes without --ray, whose workers train on their processors")
+            raise WrongOption(
+                "shadow_device", "goes without " + OptionName("ray") + ", whose workers train on their processors"
+            )
         return train_on_ray(self.ray)
 
 
@@ -111,19 +114,20 @@ class BundleOptions(Options):
         from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
         from mechanisms.mechanism import default_price, priced
         from training.kinds.loading import load_model
-        from training.pay_once.model import ReleasedModel
+        from training.kinds.registry import pay_once
 
         head = load_model(folder)
+        released = pay_once(head)
         lineage = Lineage(None if self.lineage_rho is None else picorho_of(self.lineage_rho))
         chosen = None
-        if isinstance(head, ReleasedModel):
-            cost = Cost.parse(head.certificate.cost)
+        if released is not None:
+            cost = Cost.parse(released.certificate.cost)
         else:
             chosen = priced(self.mechanism, self.price or default_price(self.mechanism), len(head.certificate.classes))
             cost = chosen.cost
         account = Budget.from_rho(LARGEST_RHO if self.rho is None else self.rho, self.delta, accepts_for(cost))
-        if isinstance(head, ReleasedModel):
-            return [ReleaseEndpoint(head, account, lineage, key=key) for key in range(self.keys)]
+        if released is not None:
+            return [ReleaseEndpoint(released, account, lineage, key=key) for key in range(self.keys)]
         assert chosen is not None
         noise = rehearsal_key(seed)
         return [BundleEndpoint(head, chosen, noise, account, lineage, key=key) for key in range(self.keys)]

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms import elementary
 from training.devices import Arithmetic, Matrix, product
 
-Floats = NDArray[np.float64]
 Layers = tuple[tuple[Floats, Floats], ...]
 """Weights (in, out) and biases (out,) of every layer, or (m, in, out) and (m, out) of m networks in a stack."""
 

@@ -7,12 +7,10 @@ how many threads share the work. Where nothing is rounded the order does not mat
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training import devices
 from training.devices import Matrix
-
-Floats = NDArray[np.float64]
 
 MOST_CLASSES = 2048
 """Largest number of classes whose probabilities have exact sums."""

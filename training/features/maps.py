@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from accounting.arrays import Floats, Singles
 from training.devices import Matrix, product
 from training.errors import BundleError
 from training.features import hog
@@ -54,9 +55,6 @@ from training.fields import Several
 from training.inputs import word_vectors
 from training.inputs.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
 from training.regular_files import read_regular
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 
 NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""

@@ -19,9 +19,9 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.features.maps`): u. In a block
 a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
-word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most `largest_squared_norm`, the
-number of groups, for every row that is encoded. The proofs of privacy do not rest on it: a feature map draws *every*
-row of numbers, encoded or not, into the unit ball.
+word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
+`groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
+map scales *every* row of numbers, encoded or not, into the unit ball.
 
 All of it is one-hot, affine and bins, except for the hash of a text.
 """
@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from accounting.arrays import Floats, Mask
+from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
 from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
@@ -687,10 +686,14 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
     for text in declared:
         owners = [name for name in names if text.startswith(f"{name}=")]
         if not owners and "=" in text:
-            raise DataError(f"--missing {text}: there is no such column; the columns are {_some_of(names)}")
+            raise DataError(
+                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
+            )
         name = max(owners, key=len, default=None)
         if name in chosen:
-            raise DataError(f"--missing is given twice for {name or 'every column'}: leave one of them out")
+            raise DataError(
+                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
+            )
         chosen[name] = text if name is None else text.removeprefix(f"{name}=")
     made: list[AnyColumn] = []
     for column in columns:
@@ -705,7 +708,7 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(f"--missing {column.name}={value}: {said}") from None
+            raise DataError(OptionName("missing", {column.name: value}) + f": {said}") from None
     return tuple(made)
 
 
@@ -747,11 +750,6 @@ def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
 def vectors_among(columns: Sequence[Column]) -> set[str]:
     """Return the digests of the tables of word vectors that texts are encoded with."""
     return {column.vectors.sha256 for column in columns if isinstance(column, TextColumn) and column.vectors}
-
-
-def largest_squared_norm(columns: Sequence[Column]) -> int:
-    """Return the most that ||u||^2 can be for an encoded row: see the module for the proof."""
-    return sum(column.groups for column in columns)
 
 
 def usual_norm(columns: Sequence[Column]) -> float:

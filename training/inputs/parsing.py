@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Mask, Words
 from training.inputs.columns import (
     BOOLEANS,
     DATETIME,
@@ -35,9 +36,6 @@ from training.inputs.columns import (
     placeholder,
 )
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
 _TRUTHS = BOOLEANS | {"yes": "1", "y": "1", "t": "1", "no": "0", "n": "0", "f": "0"}
 """Words that a table may have where another has true and false."""
 # fmt: off
@@ -54,7 +52,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
 _FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u2800\u3164\uffa0"
 _DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?")
 """A number in a name: no two ways to read a text, so that a long one takes no longer than its length."""
-Refusal = tuple[int, str]
+RefusedValue = tuple[int, str]
 """A row, and what is wrong with its value in words."""
 
 
@@ -68,7 +66,7 @@ class Parsed:
 
     values: Any
     absent: Mask
-    refused: Refusal | None = None
+    refused: RefusedValue | None = None
     plain: Floats | pa.Array | None = None
 
 
@@ -227,7 +225,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def numbered(
     array: pa.Array, known: dict[str, int], missing: Iterable[str] = (), *, what: str = "unit"
-) -> tuple[NDArray[np.int64], Refusal | None]:
+) -> tuple[NDArray[np.int64], RefusedValue | None]:
     """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
     1, "1.0" and "+1" are one name, "01" is another. what: the column names, for messages.

@@ -1,48 +1,32 @@
-"""Loading a bundle of any kind: certified heads, published networks, teachers, and what is paid for once."""
+"""Loading a bundle of any kind, by the kind that its certificate names."""
 
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from training.bundles.sealing import kind_of
 from training.devices import NUMPY, ROWS_TRIED, Arithmetic, arithmetic_on
 from training.errors import BundleError, TrainingError
 from training.features.maps import Encoder
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.teachers.bundle import Teachers
-from training.pay_once.model import ReleasedModel
-
-_LOADERS = {
-    "class-sums": "training.kinds.class_sums.model:load_class_sums",
-    "dpsgd": "training.kinds.dpsgd.model:load_dpsgd",
-    "head": "training.kinds.head.bundle:load_bundle",
-    "objective": "training.kinds.objective.model:load_perturbed",
-    "published": "training.kinds.published.bundle:load_published",
-    "teachers": "training.kinds.teachers.bundle:load_teachers",
-    "weights": "training.kinds.weights.model:load_weights",
-}
-"""For each kind, as `sealing.kind_of` says it, the function that reads and verifies a folder of it."""
-
-AnyModel = CertifiedHead | PublishedNetwork | Teachers | ReleasedModel
+from training.kinds.registry import all_kinds, pay_once
 
 
-def load_model(folder: Path, device: str | None = None) -> AnyModel:
-    """Read and verify a bundle of any kind. Raises BundleError saying what is missing, damaged or different.
+def load_model(folder: Path, device: str | None = None) -> Any:
+    """Read and verify a bundle of any kind; `training.kinds.registry.kind_of` says of which it is.
 
     device: "cpu" (the default) or "cuda". An encoder computes there; of a model without one the exact products do
-    (`training.devices`). Raises TrainingError for one that is not there, or that gives other answers.
+    (`training.devices`). Raises BundleError saying what is missing, damaged or different, and TrainingError for a
+    device that is not there, or gives other answers.
     """
-    kind = kind_of(folder)
-    if kind not in _LOADERS:
-        raise BundleError(f"{folder} holds a pay-once model of the kind {kind!r}, which this version does not know")
-    module, function = _LOADERS[kind].split(":")
-    load = getattr(import_module(module), function)
+    name = kind_of(folder)
+    if name not in all_kinds():
+        raise BundleError(f"{folder} holds a model of the kind {name!r}, which this version does not know")
     try:
-        model = cast(AnyModel, load(folder, device))
+        model = all_kinds()[name].load(folder, device)
     except TrainingError:
         raise
     except Exception as error:
@@ -55,13 +39,17 @@ def load_model(folder: Path, device: str | None = None) -> AnyModel:
     return model if arithmetic is NUMPY else computed_by(model, arithmetic)
 
 
-def computed_by(model: AnyModel, arithmetic: Arithmetic) -> AnyModel:
+def computed_by(model: Any, arithmetic: Arithmetic) -> Any:
     """Return the model with products that this arithmetic computes, once its answers were found to be the model's own.
 
     Made-up rows within the declared bounds are answered by both, one and several at a time, without noise. Raises
     TrainingError where a bit differs, which `training.devices` proves that none does.
     """
-    moved = replace(cast(Any, model), arithmetic=arithmetic)
+    if not hasattr(model, "arithmetic"):
+        raise TrainingError(
+            "models of this kind compute on the processor alone: leave " + OptionName("device") + " out"
+        )
+    moved = replace(model, arithmetic=arithmetic)
     feature_map = model.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
     generator = np.random.RandomState(0)
@@ -70,14 +58,15 @@ def computed_by(model: AnyModel, arithmetic: Arithmetic) -> AnyModel:
         if _computed(model, X) != _computed(moved, X):
             raise TrainingError(
                 "the device gives other bits than the processor for the same rows, so that one question would have "
-                "several answers: leave --device out"
+                "several answers: leave " + OptionName("device") + " out"
             )
-    return cast(AnyModel, moved)
+    return moved
 
 
-def _computed(model: AnyModel, X: np.ndarray) -> bytes:
+def _computed(model: Any, X: Floats) -> bytes:
     """Return every number that products of the model's own matrices enter, for rows (n, d)."""
-    if isinstance(model, ReleasedModel):
-        return model.probabilities(X).tobytes()
-    phi = model.features(X)
-    return phi.tobytes() + model.logits(phi).tobytes()
+    if (released := pay_once(model)) is not None:
+        return released.probabilities(X).tobytes()
+    phi: Floats = model.features(X)
+    logits: Floats = model.logits(phi)
+    return phi.tobytes() + logits.tobytes()

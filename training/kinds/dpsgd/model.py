@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from accounting.arrays import Floats
 from mechanisms import elementary
 from mechanisms.answer_noise import UnknownNoise
 from training.bundles.sealing import (
@@ -19,7 +20,6 @@ from training.bundles.sealing import (
 )
 from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.exact.products import matrix_on_grid, on_grid, product
-from training.fitting.network import Floats
 from training.kinds.dpsgd.certificate import DpSgdCertificate
 from training.pay_once.model import Around, rounded
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from mechanisms.randomness import NoiseKey
 from training.bundles.sealing import (
     checked_tensors,
@@ -23,9 +24,6 @@ from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.errors import BundleError
 from training.exact.network import Layers, PlacedLayers, are_exact, logits, placed, rounded, shares
 from training.kinds.teachers.certificate import Rule, TeachersCertificate
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _TAUGHT = "taught"
 
