@@ -1,7 +1,8 @@
 """Where numbers are computed: exact products by NumPy on the processor, or by PyTorch on a CUDA device.
 
 A model asks an `Arithmetic` for its matrices once, and `product` multiplies rows by them. Nothing else of an answer
-is computed on a device: features, activations, softmax and noise are NumPy's, in steps that IEEE 754 rounds in one way.
+is computed on a device: the other steps of features, activations, softmax, selection and noise are NumPy's, on every
+machine, in operations that IEEE 754 rounds in one way.
 
 Proof that a product has the same bits on every device. For every product that goes through here it is proved where the
 matrix is made (`training.exact`, `training.features.maps`, `training.pay_once.model`) that for rows and matrix in their
@@ -25,10 +26,10 @@ to it for tensors of float64:
 - A sum whose terms are all zeros could be 0 or -0, as a kernel begins with 0 or with its first term. `product` adds 0
   to what it returns, which makes both 0.
 
-What is not proved is that the libraries are without faults (AMD's, whose devices PyTorch calls "cuda" too, were not
-looked at), and compute each element from its own terms alone, as
-Strassen's method would not. So it is tried: products of whole numbers whose sums end at 2^53 - 1 when an arithmetic is
-made (`TorchArithmetic`), and whole answers of each model beside NumPy's when it is loaded (`training.kinds.loading`).
+What is not proved is that the libraries are without faults, and compute each element from its own terms alone, as
+Strassen's method would not. (AMD's, whose devices PyTorch calls "cuda" too, were not looked at.) So it is tried:
+products of whole numbers whose absolute values add up to 2^53 - 1 when an arithmetic is made (`TorchArithmetic`), and
+each model's whole answers beside NumPy's when it is loaded (`training.kinds.loading`).
 """
 
 import os
