@@ -54,6 +54,8 @@ NUMBER = re.compile(
     re.IGNORECASE | re.ASCII | re.DOTALL,
 )
 """A number's text, for `fullmatch`. It reads each character once, and never takes back what a repetition has read."""
+GROUPED = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+"""A number's text with a decimal point, and perhaps a comma between groups of three digits, for `fullmatch`."""
 BOOLEANS = {"true": "1", "false": "0"}
 """The numbers that these words are, in columns of numbers and in labels."""
 
@@ -62,9 +64,8 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
-_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*+")
+_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 """A pattern of dates, for `fullmatch`: what means the same in every language."""
-_SIGN = r"^[^0-9eE+\-]$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -215,9 +216,9 @@ class NumberColumn(Column):
     kind: Literal["number", "integer"] = "number"
     minimum: float = Field(allow_inf_nan=False)
     maximum: float = Field(allow_inf_nan=False)
-    decimal: str = Field(default=".", pattern=_SIGN, exclude_if=lambda value: value == ".")
+    decimal: str = Field(default=".", pattern=r"^[^0-9eE+\-]$", exclude_if=lambda value: value == ".")
     """The sign between a text's whole number and its fraction."""
-    group: str = Field(default="", pattern=rf"^$|{_SIGN}", exclude_if=lambda value: value == "")
+    group: str = Field(default="", pattern=r"^[^0-9eE+\-]?$", exclude_if=lambda value: value == "")
     """The sign between groups of three digits of a text; none by default."""
 
     @model_validator(mode="after")
@@ -226,26 +227,25 @@ class NumberColumn(Column):
             raise ValueError(f"decimalChar and groupChar must differ, and both are {self.decimal!r}")
         return self
 
-    @cached_property
-    def written(self) -> str | None:
-        """The regular expression of a number's whole text in these signs, or None where they are the usual ones.
-
-        Groups have three digits each, so that no text has two readings. It reads each character once.
-        """
-        if self.decimal == "." and not self.group:
-            return None
-        group = re.escape(self.group)
-        whole = rf"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)" if group else "[0-9]+"
-        return rf"\s*[-+]?{whole}(?:{re.escape(self.decimal)}[0-9]*)?(?:[eE][-+]?[0-9]+)?\s*"
+    @property
+    def has_own_signs(self) -> bool:
+        """Whether texts are written otherwise than in Python."""
+        return self.decimal != "." or bool(self.group)
 
     def plain(self, text: str) -> str:
-        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text."""
-        if self.written is None or text in BOOLEANS:
+        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text.
+
+        Groups have three digits each, so that no text has two readings.
+        """
+        if not self.has_own_signs or text in BOOLEANS:
             return text
-        if len(text) > LONGEST_NUMBER or not re.fullmatch(self.written, text):
+        usual_signs: dict[str, str | int | None] = {",": "?", ".": "?", self.decimal: "."}
+        usual_signs |= {self.group: ","} if self.group else {}
+        usual = text.translate(str.maketrans(usual_signs))
+        if len(text) > LONGEST_NUMBER or not GROUPED.fullmatch(usual):
             signs = f"{self.decimal!r} before its fraction" + f" and {self.group!r} between groups" * bool(self.group)
             raise ValueRefused(f"{_quoted(text)} is not a number with {signs}")
-        return (text.replace(self.group, "") if self.group else text).replace(self.decimal, ".")
+        return usual.replace(",", "")
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:

@@ -80,7 +80,7 @@ def test_shadow_models_remember_their_members(pool):
 
 
 def test_a_pool_that_is_too_small_says_what_to_do(pool):
-    with pytest.raises(ValueError, match=r"need 92, and there are 90: .* --shadow-records"):
+    with pytest.raises(ValueError, match=r"need 92, and there are 90: .*shadow_records"):
         train_shadow_models(pool, HEADS, Draws(2, 46, 0))
 
 
