@@ -62,6 +62,7 @@ class PublishedOptions(Options):
     alpha: float = option(1.0, "The strength of the convexified loss.")
     epochs: int = option(100, "Passes over the records.", ge=1)
     seed: int = option(0, "Of the first weights and the order of the records.", ge=0)
+    device: str = option("cpu", "Where PyTorch trains: cpu or cuda; auto for cuda where there is one.")
 
 
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
