@@ -229,7 +229,9 @@ def _widths(options: Mapping[str, Any]) -> tuple[int, ...]:
 def tiers(options: Mapping[str, Any]) -> dict[str, int]:
     """Return the price of each tier, in picorho, by name and from the coarsest to the finest."""
     if ("price" in options) == ("tier" in options):
-        raise WrongOption("price", f"give either --price P, or --tier NAME=P for each precision; P is {_PRICES}")
+        raise WrongOption(
+            "price", f"give either --price P, or --tier NAME=P for each precision; P is {_PRICES}; {_PLANNED}"
+        )
     return {"full": whole_picorho(options["price"])} if "price" in options else tier_prices(options["tier"])
 
 
@@ -244,12 +246,13 @@ def tier_prices(words: Sequence[str]) -> dict[str, int]:
     return prices
 
 
+_PLANNED = "with --budget the planner chooses it"
 _NEEDED = {
-    "lam": "a larger Lambda means less noise and a simpler model",
+    "lam": f"a larger Lambda means less noise and a simpler model; {_PLANNED}",
     "alpha": "how much the largest losses count; 0.01 costs little, 1 a great deal",
     "least_records": "a number that there are no fewer records than, which may be public; counting them would say "
     "whether one is there",
-    "price": f"what all answers together cost: {_PRICES}",
+    "price": f"what all answers together cost: {_PRICES}; {_PLANNED}",
     "records_declared": "about how many records there are, as a number that may be public; counting them would say "
     "whether one is there",
 }
