@@ -63,6 +63,9 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*+")
+"""A pattern of dates, for `fullmatch`: what means the same in every language."""
+_SIGN = r"^[^0-9eE+\-]$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -213,6 +216,37 @@ class NumberColumn(Column):
     kind: Literal["number", "integer"] = "number"
     minimum: float = Field(allow_inf_nan=False)
     maximum: float = Field(allow_inf_nan=False)
+    decimal: str = Field(default=".", pattern=_SIGN, exclude_if=lambda value: value == ".")
+    """The sign between a text's whole number and its fraction."""
+    group: str = Field(default="", pattern=rf"^$|{_SIGN}", exclude_if=lambda value: value == "")
+    """The sign between groups of three digits of a text; none by default."""
+
+    @model_validator(mode="after")
+    def _signs_differ(self) -> Self:
+        if self.decimal == self.group:
+            raise ValueError(f"decimalChar and groupChar must differ, and both are {self.decimal!r}")
+        return self
+
+    @cached_property
+    def written(self) -> str | None:
+        """The regular expression of a number's whole text in these signs, or None where they are the usual ones.
+
+        Groups have three digits each, so that no text has two readings. It reads each character once.
+        """
+        if self.decimal == "." and not self.group:
+            return None
+        group = re.escape(self.group)
+        whole = rf"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)" if group else "[0-9]+"
+        return rf"\s*[-+]?{whole}(?:{re.escape(self.decimal)}[0-9]*)?(?:[eE][-+]?[0-9]+)?\s*"
+
+    def plain(self, text: str) -> str:
+        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text."""
+        if self.written is None or text in BOOLEANS:
+            return text
+        if len(text) > LONGEST_NUMBER or not re.fullmatch(self.written, text):
+            signs = f"{self.decimal!r} before its fraction" + f" and {self.group!r} between groups" * bool(self.group)
+            raise ValueRefused(f"{_quoted(text)} is not a number with {signs}")
+        return (text.replace(self.group, "") if self.group else text).replace(self.decimal, ".")
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -246,7 +280,7 @@ class NumberColumn(Column):
     def parse(self, value: Any) -> float:
         """Return the number that a number, a boolean or a text is; true and false are 1 and 0."""
         if isinstance(value, str):
-            text = BOOLEANS.get(value.strip().lower(), value.strip())
+            text = self.plain(BOOLEANS.get(value.strip().lower(), value.strip()))
             if not NUMBER.fullmatch(text):
                 raise ValueRefused(f"{_quoted(value)} is not a number")
             number = float(text)
@@ -392,6 +426,26 @@ class TimeColumn(Column):
     minimum: str
     maximum: str
     parts: Several[Part] = Field(min_length=1)
+    pattern: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The form of a text, as `datetime.strptime` has it; None for ISO 8601."""
+
+    @model_validator(mode="after")
+    def _pattern_is_complete(self) -> Self:
+        if self.pattern is None:
+            return self
+        marks = set(re.findall(r"%(.)", self.pattern.replace("%%", "")))
+        if not _PATTERN.fullmatch(self.pattern) or not {"m", "d"} <= marks or not marks & {"Y", "y"}:
+            raise ValueError(
+                f"the format {self.pattern!r} needs %d, %m and %Y or %y, and takes %H, %M, %S, %f and %z besides: "
+                "names of months and days depend on the language"
+            )
+        head, hyphen, _ = self.pattern.partition("-")
+        plain = re.fullmatch(r"(?:%[YymdHMSfz])+", head) and head not in ("%d", "%m", "%y", "%H", "%M", "%S")
+        if hyphen and plain and not self.pattern.startswith("%Y-%m-%d"):
+            raise ValueError(f"the format {self.pattern!r} can be mistaken for ISO 8601, which is read as well")
+        if self.kind == "date" and marks & {"H", "M", "S", "f", "z"}:
+            raise ValueError(f"the format {self.pattern!r} has a time of day: the type of that is datetime")
+        return self
 
     @model_validator(mode="after")
     def _bounds_and_parts_are_possible(self) -> Self:
@@ -445,18 +499,27 @@ class TimeColumn(Column):
     def value_schema(self) -> dict[str, Any]:
         """Return a text's, with its form and the bounds in words."""
         form = "date" if self.kind == "date" else "date-time"
-        return {"type": "string", "format": form, "description": f"{self.minimum} to {self.maximum}"}
+        described = f"{self.minimum} to {self.maximum}"
+        if self.pattern is not None:
+            return {"type": "string", "description": f"{described}, as {self._example}"}
+        return {"type": "string", "format": form, "description": described}
 
     def parse(self, value: Any) -> int:
-        """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
+        """Return microseconds since 1970-01-01 of a date, a datetime, or a text.
+
+        A text is as ISO 8601 has it, or follows the pattern: no text has two readings.
+        """
         if isinstance(value, str):
             text = value.strip()
-            if not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
+            if self.pattern is not None and (found := self._by_pattern(text)) is not None:
+                value = found
+            elif not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
-            try:
-                value = datetime.fromisoformat(text)
-            except ValueError:
-                raise ValueRefused(f"{_quoted(value)} is no {self.kind} that there is") from None
+            else:
+                try:
+                    value = datetime.fromisoformat(text)
+                except ValueError:
+                    raise ValueRefused(f"{_quoted(value)} is no {self.kind} that there is") from None
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day, tzinfo=UTC)
         if not isinstance(value, datetime):
@@ -464,8 +527,19 @@ class TimeColumn(Column):
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
+    def _by_pattern(self, text: str) -> datetime | None:
+        assert self.pattern is not None
+        if not text.isascii() or len(text) > _SHOWN + len(self.pattern):
+            return None
+        try:
+            return datetime.strptime(text, self.pattern)
+        except ValueError:
+            return None
+
     @property
     def _example(self) -> str:
+        if self.pattern is not None:
+            return datetime(2026, 1, 31, 23, 59, tzinfo=UTC).strftime(self.pattern)
         return "2026-01-31" if self.kind == "date" else "2026-01-31T23:59:00"
 
     def encode(self, values: NDArray[np.int64], absent: Mask, block: Floats) -> None:

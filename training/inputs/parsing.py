@@ -62,14 +62,14 @@ Refusal = tuple[int, str]
 class Parsed:
     """A column's values in a batch of n rows. values: as `Column.encode` takes them. absent: (n,), where there is none.
 
-    refused: the first row that does not fit; None of none. numbers: (n,), what the column holds, if it is numbers alone
-    and all of them finite, for `digests_of`.
+    refused: the first row that does not fit; None of none. plain: (n,), for `digests_of`: the column's numbers, if all
+    are there and finite, or the numbers or times that its texts mean, where it has signs or a pattern of its own.
     """
 
     values: Any
     absent: Mask
     refused: Refusal | None = None
-    numbers: Floats | None = None
+    plain: Floats | pa.Array | None = None
 
 
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
@@ -89,7 +89,21 @@ def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
     if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~found.absent).any():
         row = int(np.argmax(outer))
         refusals.append((row, f"{array[row].as_py()!s} {bound_broken(column, beyond, row)}"))
-    return Parsed(values, found.absent, min(refusals, key=lambda refusal: refusal[0], default=None), found.numbers)
+    first = min(refusals, key=lambda refusal: refusal[0], default=None)
+    return Parsed(
+        values, found.absent, first, found.plain if found.plain is not None else _plain_of(column, array, found)
+    )
+
+
+def _plain_of(column: Column, array: pa.Array, found: Parsed) -> pa.Array | None:
+    """Return numbers and times as such, where the column's texts have signs or a pattern of their own."""
+    if found.refused or not _is_text(array.type):
+        return None
+    if isinstance(column, NumberColumn) and column.written is not None:
+        return pa.array(found.values, pa.float64(), mask=found.absent)
+    if isinstance(column, TimeColumn) and column.pattern is not None:
+        return pa.array(found.values, pa.int64(), mask=found.absent).cast(pa.timestamp("us"))
+    return None
 
 
 def _parsed(column: Column, array: pa.Array) -> Parsed:
@@ -110,6 +124,11 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
     if _is_text(array.type):
         if any(NUMBER.fullmatch(text) for text in column.missing):
             return _by_value(column, array)
+        if column.written is not None:
+            if not pc.all(pc.match_substring_regex(array, rf"\A{column.written}\z")).as_py():
+                return _by_value(column, array)
+            array = pc.replace_substring(array, column.group, "") if column.group else array
+            array = pc.replace_substring(array, column.decimal, ".")
         try:
             numbers = pc.cast(array, pa.float64())
         except pa.ArrowInvalid:
@@ -131,7 +150,7 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
         row = int(np.argmax(wrong))
         what = "is not an integer" if np.isfinite(values[row]) else "is not a finite number"
         return Parsed(values, absent, (row, f"{values[row]:g} {what}"))
-    return Parsed(values, absent, numbers=None if absent.any() else values)
+    return Parsed(values, absent, plain=None if absent.any() else values)
 
 
 def _texts(column: TextColumn, array: pa.Array) -> Parsed:

@@ -23,7 +23,7 @@ from training.inputs.columns import (
 from training.inputs.declared import parse_bounds
 from training.inputs.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
-from training.inputs.schema import LabelColumn, Schema
+from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
 
 Floats = NDArray[np.float64]
@@ -51,6 +51,9 @@ def read_with_schema(
     clip: bool = False,
     unit: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    unlabelled: Unlabelled = "refuse",
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
@@ -58,18 +61,19 @@ def read_with_schema(
     label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
     become, where the schema says otherwise, as `training.inputs.columns.with_missing` takes it. clip: draw numbers and
     times back to their bounds instead of refusing them. unit: the column that names each record's privacy unit;
-    id_column: the one with a key of each record, or of its person. These two are no features. Raises DataError that
-    names every column that does not fit, with the line where it first does not and what to do.
+    id_column: the one with a key of each record, or of its person. These two are no features. encoding, sheet: as for
+    `open_table`; the schema's encoding by default. unlabelled: whether records without a label are refused or left out.
+    Raises DataError that names every column that does not fit, with the line where it first does not and what to do.
     """
     columns, classes = schema.split(label)
     nameless = {column.name: column.missing for column in columns}
     of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
     ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
-    table = open_table(source)
+    table = open_table(source, encoding or schema.encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
-    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id)
+    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled)
     return _read(table, reading, declaration, progress)
 
 
@@ -85,6 +89,10 @@ def read_numbers(
     values: Sequence[str] | None = None,
     unit: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    decimal: str = ".",
+    unlabelled: Unlabelled = "refuse",
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
@@ -92,16 +100,24 @@ def read_numbers(
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
     out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
     as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
-    refusing them. unit, id_column: as for `read_with_schema`, which says what is raised.
+    refusing them. decimal: the sign before a number's fraction. unit, id_column, encoding, sheet, unlabelled: as for
+    `read_with_schema`, which says what is raised.
     """
     ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
-    table = open_table(source)
+    table = open_table(source, encoding, sheet)
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
     lower, upper = parse_bounds(bounds, features)
     declaration = Declaration(tuple(features), lower, upper, tuple(classes))
     columns: Columns = tuple(
-        NumberColumn(name=name, minimum=low, maximum=high, required=True, missing=MISSING_TEXTS if missing else ("",))
+        NumberColumn(
+            name=name,
+            minimum=low,
+            maximum=high,
+            required=True,
+            missing=MISSING_TEXTS if missing else ("",),
+            decimal=decimal,
+        )
         for name, low, high in zip(features, lower, upper, strict=True)
     )
     if missing:
@@ -111,7 +127,8 @@ def read_numbers(
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
     known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
-    return _read(table, _Reading(columns, known, clip, unit, encoded=False, id_column=id_column), declaration, progress)
+    reading = _Reading(columns, known, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled)
+    return _read(table, reading, declaration, progress)
 
 
 def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
@@ -159,6 +176,7 @@ class _Reading:
     nameless: tuple[str, ...] = ()
     id_column: str | None = None
     idless: tuple[str, ...] = ()
+    unlabelled: Unlabelled = "refuse"
 
     def advice(self, column: Column, said: str) -> str:
         """Return what the owner can do about a value that was refused."""
@@ -180,7 +198,8 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     known: dict[str, int] = {}
     files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
-    for batch, share in table.batches():
+    for each, share in table.batches():
+        batch = each if reading.unlabelled == "refuse" else _labelled(each, reading.label.column)
         arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
         rows = batch.data.num_rows
         # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
@@ -188,8 +207,8 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         absent: dict[str, Any] = {}
         for column, part in blocks_of(reading.columns, block):
             found = parse(column, arrays[column.name], clip=reading.clip)
-            if found.numbers is not None:
-                arrays[column.name] = found.numbers
+            if found.plain is not None:
+                arrays[column.name] = found.plain
             absent[column.name] = found.absent
             if found.refused:
                 _note(problems, column, batch, found.refused)
@@ -216,6 +235,12 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(known))
     keys = None if reading.id_column is None else ids.whole()
     return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
+
+
+def _labelled(batch: Batch, column: LevelsColumn) -> Batch:
+    """Return the records that have a label."""
+    absent = parse(column, batch.data.column(column.name)).absent
+    return batch.only(~absent) if absent.any() else batch
 
 
 def _add_ids(
