@@ -171,10 +171,10 @@ def say_how_to_call(
     body = f"'{{\"instances\": [[{row}]]}}'"
     with Client(service.address, key) as own:
         account = own.budget()
+    at = "pure" if account["currency"] == "epsilon" else f"at delta = {account['delta']:g}"
     for line in (
         f"\nOpen {service.address}/ in a browser (the API: {service.address}/docs). Stop the service with Ctrl-C.",
-        f"Sign in with the API key of {client!r}, for epsilon = {account['limit']['epsilon']:g} at delta = "
-        f"{account['delta']:g}: {key}",
+        f"Sign in with the API key of {client!r}, for epsilon = {account['limit']['epsilon']:g} {at}: {key}",
         f"Digits to ask about: {_held_out_csv(folder, digits)}",
         f"The owner's page: {service.owner}\n",
         f"curl -s {bearer} {service.address}/budget\n",

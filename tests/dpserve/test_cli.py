@@ -506,8 +506,9 @@ def left_in(folder):
     return found
 
 
-def test_the_demonstration_stays_up_for_a_browser(run):
-    process = demonstration(run, "--stay")
+@pytest.mark.parametrize("kind", [(), ("--metered",)])
+def test_the_demonstration_stays_up_for_a_browser(run, kind):
+    process = demonstration(run, "--stay", *kind)
     said = ""
     for line in process.stdout:
         said += line
