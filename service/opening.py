@@ -19,6 +19,7 @@ from accounting.ledger import (
     UnitLost,
     UnknownLineage,
 )
+from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
@@ -42,8 +43,8 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
     """
     if budget is None:
         raise CannotServe(
-            f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
-            "with --epsilon E --delta D"
+            f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
+            + OptionName("lineage_budget")
         )
     return LineageAccount(
         lineage=lineage,
@@ -65,8 +66,9 @@ def check_budget(account: LineageAccount, budget: Budget | None) -> None:
     """Raise CannotServe where a budget is given and the account has another: starting a service changes none."""
     if budget is not None and replace(account.budget, refill=None) != budget:
         raise CannotServe(
-            f"the lineage {account.lineage} has another budget already; leave --epsilon and --delta out, or change it "
-            "with 'dpserve lineage set-budget'"
+            f"the lineage {account.lineage} has another budget already; leave "
+            + OptionName("lineage_budget")
+            + " out, or change it with 'dpserve lineage set-budget'"
         )
 
 
@@ -112,7 +114,8 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
         raise CannotServe(
             f"the lineage {account.lineage} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
             f"costs {str(mechanism.cost)!r}: serve another mechanism, or change the lineage's budget to one that "
-            f"--accepts {accepts_for(mechanism.cost)}"
+            + OptionName("accepts")
+            + f" {accepts_for(mechanism.cost)}"
         )
     currency = account.budget.currency
     price = currency.price(mechanism.cost)
@@ -120,7 +123,7 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
         words = currency.words(price) if price is not None else f"no {currency.name}"
         raise CannotServe(
             f"one row costs {words}, more than the whole budget of the lineage, "
-            f"{currency.value(account.budget.limit):.6g}; choose a lower --price"
+            f"{currency.value(account.budget.limit):.6g}; choose a lower " + OptionName("price")
         )
 
 
@@ -244,7 +247,7 @@ async def check_release(
             why = (
                 "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
                 if tier.cost.coins > budget.coins_allowed
-                else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
+                else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
                 f"{accepts_for(tier.cost)}"
             )
             raise CannotServe(

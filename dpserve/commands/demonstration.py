@@ -14,6 +14,7 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger
+from accounting.messages import OptionName
 from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import option
@@ -21,10 +22,11 @@ from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
 from service.listener import bind
 from training.errors import WrongOption
+from training.features import rules
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
-from training.kinds.registry import Job, train
-from training.planning import rules
+from training.kinds.kind import Job
+from training.kinds.registry import train
 
 if TYPE_CHECKING:
     from dpserve.client import BudgetExhausted
@@ -54,7 +56,7 @@ def demo(
     and refute the mechanism that Lu et al. 2022 published. It takes about a minute.
     """
     if ledger is not None and (not metered or "://" not in ledger):
-        raise WrongOption("ledger", "is the URL of a store, and goes with --metered")
+        raise WrongOption("ledger", "is the URL of a store, and goes with " + OptionName("metered"), value=ledger)
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
@@ -22,11 +22,9 @@ from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
 from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.npz_file import read_npz
-from training.inputs.records import Floats, Records
+from training.inputs.records import Records
 from training.inputs.schema import Schema, Unlabelled, is_encoding, read_schema, schema_of
 from training.inputs.schema import draft as drafted
-
-Integers = NDArray[np.int64]
 
 READING = "Reading rows"
 LOCAL = "local"
@@ -199,21 +197,6 @@ class FileOptions(RowOptions):
             unit=unit,
         )
 
-    def read_for(
-        self,
-        certificate: ModelCertificate,
-        source: str,
-        flag: str,
-        class_names: str | None,
-        unit: str | None = None,
-    ) -> Records:
-        """Read rows by the declaration of a model, as `read_like`."""
-        feature_map = certificate.feature_map
-        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
-        return self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
-        )
-
     def read_held_out(
         self,
         certificate: ModelCertificate,
@@ -235,7 +218,11 @@ class FileOptions(RowOptions):
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
                 raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
             return digits.held_out_rows, digits.held_out_labels, None
-        records = self.read_for(certificate, source, flag, class_names, unit)
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        records = self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
+        )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
 

@@ -19,9 +19,9 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.features.maps`): u. In a block
 a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
-word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most `largest_squared_norm`, the
-number of groups, for every row that is encoded. The proofs of privacy do not rest on it: a feature map draws *every*
-row of numbers, encoded or not, into the unit ball.
+word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
+`groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
+map scales *every* row of numbers, encoded or not, into the unit ball.
 
 All of it is one-hot, affine and bins, except for the hash of a text.
 """
@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from accounting.arrays import Floats, Mask
+from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
 from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
@@ -55,6 +54,8 @@ NUMBER = re.compile(
     re.IGNORECASE | re.ASCII | re.DOTALL,
 )
 """A number's text, for `fullmatch`. It reads each character once, and never takes back what a repetition has read."""
+GROUPED = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+"""A number's text with a decimal point, and perhaps a comma between groups of three digits, for `fullmatch`."""
 BOOLEANS = {"true": "1", "false": "0"}
 """The numbers that these words are, in columns of numbers and in labels."""
 
@@ -63,9 +64,8 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
-_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*+")
+_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 """A pattern of dates, for `fullmatch`: what means the same in every language."""
-_SIGN = r"^[^0-9eE+\-]$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -216,9 +216,9 @@ class NumberColumn(Column):
     kind: Literal["number", "integer"] = "number"
     minimum: float = Field(allow_inf_nan=False)
     maximum: float = Field(allow_inf_nan=False)
-    decimal: str = Field(default=".", pattern=_SIGN, exclude_if=lambda value: value == ".")
+    decimal: str = Field(default=".", pattern=r"^[^0-9eE+\-]$", exclude_if=lambda value: value == ".")
     """The sign between a text's whole number and its fraction."""
-    group: str = Field(default="", pattern=rf"^$|{_SIGN}", exclude_if=lambda value: value == "")
+    group: str = Field(default="", pattern=r"^[^0-9eE+\-]?$", exclude_if=lambda value: value == "")
     """The sign between groups of three digits of a text; none by default."""
 
     @model_validator(mode="after")
@@ -227,26 +227,25 @@ class NumberColumn(Column):
             raise ValueError(f"decimalChar and groupChar must differ, and both are {self.decimal!r}")
         return self
 
-    @cached_property
-    def written(self) -> str | None:
-        """The regular expression of a number's whole text in these signs, or None where they are the usual ones.
-
-        Groups have three digits each, so that no text has two readings. It reads each character once.
-        """
-        if self.decimal == "." and not self.group:
-            return None
-        group = re.escape(self.group)
-        whole = rf"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)" if group else "[0-9]+"
-        return rf"\s*[-+]?{whole}(?:{re.escape(self.decimal)}[0-9]*)?(?:[eE][-+]?[0-9]+)?\s*"
+    @property
+    def has_own_signs(self) -> bool:
+        """Whether texts are written otherwise than in Python."""
+        return self.decimal != "." or bool(self.group)
 
     def plain(self, text: str) -> str:
-        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text."""
-        if self.written is None or text in BOOLEANS:
+        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text.
+
+        Groups have three digits each, so that no text has two readings.
+        """
+        if not self.has_own_signs or text in BOOLEANS:
             return text
-        if len(text) > LONGEST_NUMBER or not re.fullmatch(self.written, text):
+        usual_signs: dict[str, str | int | None] = {",": "?", ".": "?", self.decimal: "."}
+        usual_signs |= {self.group: ","} if self.group else {}
+        usual = text.translate(str.maketrans(usual_signs))
+        if len(text) > LONGEST_NUMBER or not GROUPED.fullmatch(usual):
             signs = f"{self.decimal!r} before its fraction" + f" and {self.group!r} between groups" * bool(self.group)
             raise ValueRefused(f"{_quoted(text)} is not a number with {signs}")
-        return (text.replace(self.group, "") if self.group else text).replace(self.decimal, ".")
+        return usual.replace(",", "")
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -687,10 +686,14 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
     for text in declared:
         owners = [name for name in names if text.startswith(f"{name}=")]
         if not owners and "=" in text:
-            raise DataError(f"--missing {text}: there is no such column; the columns are {_some_of(names)}")
+            raise DataError(
+                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
+            )
         name = max(owners, key=len, default=None)
         if name in chosen:
-            raise DataError(f"--missing is given twice for {name or 'every column'}: leave one of them out")
+            raise DataError(
+                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
+            )
         chosen[name] = text if name is None else text.removeprefix(f"{name}=")
     made: list[AnyColumn] = []
     for column in columns:
@@ -705,7 +708,7 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(f"--missing {column.name}={value}: {said}") from None
+            raise DataError(OptionName("missing", {column.name: value}) + f": {said}") from None
     return tuple(made)
 
 
@@ -747,11 +750,6 @@ def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
 def vectors_among(columns: Sequence[Column]) -> set[str]:
     """Return the digests of the tables of word vectors that texts are encoded with."""
     return {column.vectors.sha256 for column in columns if isinstance(column, TextColumn) and column.vectors}
-
-
-def largest_squared_norm(columns: Sequence[Column]) -> int:
-    """Return the most that ||u||^2 can be for an encoded row: see the module for the proof."""
-    return sum(column.groups for column in columns)
 
 
 def usual_norm(columns: Sequence[Column]) -> float:

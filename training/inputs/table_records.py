@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.messages import Message, OptionName, Wording, joined, message
 from training.errors import DataError
 from training.inputs.columns import (
     MISSING_TEXTS,
@@ -21,12 +22,11 @@ from training.inputs.columns import (
     with_missing,
 )
 from training.inputs.declared import parse_bounds
-from training.inputs.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
 from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 """Told how many records have been read, and which share of the table that is, from 0 to 1, as far as is known."""
 
@@ -34,11 +34,23 @@ _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
 _MOST_IN_MEMORY = 2**29
 
-CLIP_ADVICE = "Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+CLIP_ADVICE = (
+    "Bounds are public: do not widen them to fit the records; " + OptionName("clip") + " clips the records to them"
+)
 LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
-MISSING_ADVICE = "--missing COLUMN=VALUE says what a missing value counts as, --missing COLUMN=level that it is its own"
-NUMBER_ADVICE = "encode it as a number, or leave the column out with --ignore; or describe the columns with --schema"
-LABEL_ADVICE = "--classes VALUE=NAME,VALUE=NAME gives names to numbers"
+MISSING_ADVICE = (
+    OptionName("missing", {"COLUMN": "VALUE"})
+    + " says what a missing value counts as, "
+    + OptionName("missing", {"COLUMN": "level"})
+    + " that it is its own"
+)
+NUMBER_ADVICE = (
+    "encode it as a number, or leave the column out with "
+    + OptionName("ignore")
+    + "; or describe the columns with "
+    + OptionName("schema")
+)
+LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
 
 
 def read_with_schema(
@@ -153,7 +165,7 @@ def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Seque
     if extra and not subset:
         raise DataError(
             f"{table.name} has columns that the schema does not describe: {', '.join(_some(extra))}. Describe them, "
-            'leave them out with --ignore, or set "fieldsMatch": "subset" to leave out all others'
+            "leave them out with " + OptionName("ignore") + ', or set "fieldsMatch": "subset" to leave out all others'
         )
 
 
@@ -178,17 +190,17 @@ class _Reading:
     idless: tuple[str, ...] = ()
     unlabelled: Unlabelled = "refuse"
 
-    def advice(self, column: Column, said: str) -> str:
+    def advice(self, column: Column, said: str) -> Wording:
         """Return what the owner can do about a value that was refused."""
         if "declared bound" in said:
             return CLIP_ADVICE
         if column is self.label.column:
-            return "" if self.encoded or "not one of" not in said else LABEL_ADVICE
+            return "" if self.encoded or "not one of" not in said else message(LABEL_ADVICE)
         if "value is required" in said and not self.encoded:
             return MISSING_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
-        return NUMBER_ADVICE if not self.encoded and "finite" not in said else ""
+        return message(NUMBER_ADVICE) if not self.encoded and "finite" not in said else ""
 
 
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
@@ -257,7 +269,7 @@ def _add_ids(
         ids.more(len(places))[:] = name_digests(known)[places]
 
 
-def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, RefusedValue | None]:
     """Return the labels, and the first that is not one of the classes or missing."""
     labels = parse(column, arrays[column.name])
     refused = labels.refused
@@ -280,12 +292,12 @@ def _note(
         problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", said
 
 
-def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> str:
+def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> Message:
     found = [f"{where}: {said}" for _, where, said in problems.values()]
     advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values() if column)
     more = [f"and {len(found) - _MOST_SHOWN} more columns"] if len(found) > _MOST_SHOWN else []
-    lines = [*found[:_MOST_SHOWN], *more, *filter(None, advice)]
-    return "\n".join(lines) if len(found) > 1 else ". ".join(lines)
+    lines: list[Wording] = [*found[:_MOST_SHOWN], *more, *(each for each in advice if each)]
+    return joined(lines, "\n" if len(found) > 1 else ". ")
 
 
 class _Growing:
