@@ -1,4 +1,4 @@
-"""What is verified before a service answers: the lineage has an account, and it can pay for what is served."""
+"""Checks before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
         spent=0,
         highest_limit=budget.limit,
         coins=budget.coins_allowed,
-        coined=0,
+        coins_spent=0,
         tally={},
         created=time.time(),
         newest_receipt=0,

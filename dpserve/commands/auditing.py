@@ -90,7 +90,7 @@ def mechanism(
             found.append(kept_scores(store, piece, partial(observe, chosen, worlds, count, randomness)))
             progress(count)
     scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-    shown = presentation.of_mechanism(
+    shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
         scores_in,
         scores_out,
@@ -196,7 +196,7 @@ def report_on_pair(
             first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
-    return presentation.of_mechanism(
+    return presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, **(sure or Confidences()).model_dump()),
         scores_in,
         scores_out,
@@ -225,4 +225,4 @@ def sampler(
 
     with shares("auditing the sampler") as progress:
         found = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
-    report.show(presentation.of_sampler(found), "audit-sampler")
+    report.show(presentation.sampler_report(found), "audit-sampler")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EPSILON = 3.0
 DELTA = 1e-6
 TOO_LITTLE = 1.0
-"""What the second client may spend: less than the model costs."""
+"""The second client's budget: less than the model costs."""
 CLIENT, SECOND_CLIENT = "visitor", "second visitor"
 DIGITS_TO_TRY = 12
 
@@ -81,7 +81,7 @@ def demo(
                 say_how_to_call(console, service, key, digits, folder, CLIENT)
             else:
                 _ask(console, service, key, digits)
-                _be_refused(console, service, second_key, digits)
+                _show_refusal(console, service, second_key, digits)
 
 
 def train_digits(
@@ -115,7 +115,7 @@ def _ask(console: Console, service: StartedService, key: str, digits: Digits) ->
     _print_analyses(console, asyncio.run(_account(service)))
 
 
-def _be_refused(console: Console, service: StartedService, key: str, digits: Digits) -> None:
+def _show_refusal(console: Console, service: StartedService, key: str, digits: Digits) -> None:
     """Ask for a client whose budget does not pay for the model."""
     from dpserve.client import BudgetExhausted, Client
 

@@ -141,7 +141,7 @@ def _attack(console: Console, service: StartedService, lineage: str) -> None:
     key = service.add_client(lineage, "auditor", budget)
     choices = AttackChoices(shadow_models=SHADOW_MODELS, most=CANDIDATES, seed=SEED)
     with ServiceEndpoint(service.address, key) as endpoint, shares("attack") as progress:
-        report = presentation.of_attack(Attack([endpoint], digits(), choices, progress=progress).run())
+        report = presentation.attack_report(Attack([endpoint], digits(), choices, progress=progress).run())
     _say(console, report.verdict)
     if report.exit_status:
         raise CannotServe("the attack was to find nothing against the selected neuron's claim")
