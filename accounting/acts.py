@@ -166,7 +166,7 @@ class _Opening(BudgetTerms, OwnerAct):
         _, clients, groups = await ledger.snapshot(lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
             raise ActRefused(
-                "exists", f"the lineage has a client or group {name!r} already, and a name is not given again"
+                "exists", f"the lineage already has a client or group {name!r}, and a name is not given again"
             )
         return budget
 
@@ -249,10 +249,13 @@ class SetBudget(BudgetTerms, OwnerAct):
     """Change a budget. What is spent stays spent; a budget below it only refuses further questions."""
 
     name, about = "set-budget", ("client", "group", "lineage")
-    client: Annotated[str, Names("client"), Field(description="The client's id, if it is a client's budget.")] = ""
+    # An empty name is refused: it must not be taken for none, which stands for the lineage.
+    client: Annotated[Name | None, Names("client"), Field(description="The client's id, if it is a client's.")] = None
     group: Annotated[
-        str, Names("group"), Field(description="The group's name, if it is a group's; with neither, the lineage's.")
-    ] = ""
+        Name | None,
+        Names("group"),
+        Field(description="The group's name, if it is a group's; with neither, the lineage's."),
+    ] = None
 
     async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         if self.client and self.group:
@@ -289,7 +292,7 @@ class SetBudget(BudgetTerms, OwnerAct):
         return Plan(
             f"The budget of {whose} goes from {former} to {new}{paced}. {meaning}",
             f"{whose} may now spend {new}{' in all' if paced else ''}{paced}",
-            partial(ledger.set_budget, lineage, budget, client=self.client, group=self.group),
+            partial(ledger.set_budget, lineage, budget, client=self.client or "", group=self.group or ""),
             raises=raises,
             question=question,
             warning=f"{whose} has asked already. {RAISED_AFTER_ANSWERS}" if late else "",

@@ -44,7 +44,7 @@ import math
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, Self, cast, get_args
 
 import numpy as np
@@ -182,7 +182,7 @@ class Budget:
             )
         self._check_reserve(self.limit)
 
-    @property
+    @cached_property
     def currency(self) -> Currency:
         """The quantity that the account counts: rho, or pure epsilon."""
         return currency_of(self.accepts)

@@ -314,7 +314,7 @@ class Cost:
         """Whether the exact Gaussian curve describes it, coins aside: every loss is Gaussian or approximately so."""
         return all(isinstance(loss, GaussianLoss | ApproximateGaussianLoss) for loss in self.losses)
 
-    @property
+    @cached_property
     def coins(self) -> int:
         """Number of coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)

@@ -38,11 +38,12 @@ most sqrt(2).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats
@@ -91,7 +92,7 @@ class AnswerNoise:
         """The value that an interval holds."""
         return "median" if self.on == "training" else "without noise"
 
-    @property
+    @cached_property
     def largest(self) -> Floats:
         """The scale of each row's answer, (n,): the largest of its classes', where they differ."""
         if self.scale.ndim == 1:
@@ -221,37 +222,34 @@ class UnknownNoise:
 AnyNoise = AnswerNoise | UnknownNoise
 
 
-class Uncertainty:
+class Uncertainty(Struct, eq=False):
     """The noise of answers, in parts: see `AnswerNoise`, whose methods give each. None: not known.
 
-    A part is computed when it is first asked for, for all answers that were computed together.
+    probabilities: all answers that were computed together, (n, C); rows: those that this is about. A part is computed
+    when it is first asked for, for all of them; computed: what was, by its name.
     """
 
-    def __init__(
-        self, noise: AnyNoise, probabilities: Floats, rows: slice = slice(None), computed: dict[str, Any] | None = None
-    ) -> None:
-        """Take some rows of answers (n, C) with this noise. computed: the parts of all rows so far, by name."""
-        self.noise = noise
-        self._probabilities = probabilities
-        self._rows = rows
-        self._computed = {} if computed is None else computed
+    noise: AnyNoise
+    probabilities: Floats
+    rows: slice = slice(None)
+    computed: dict[str, Any] = field(default_factory=dict)
 
     def part(self, rows: slice) -> "Uncertainty":
         """Return what it says of some of all answers."""
-        return Uncertainty(self.noise, self._probabilities, rows, self._computed)
+        return Uncertainty(self.noise, self.probabilities, rows, self.computed)
 
     def for_rows(self, name: str, compute: Callable[[Floats], Any]) -> Any:
         """Return what `compute` makes of all answers, (n, ...), for these; None for None. name: of what it makes."""
-        if name not in self._computed:
-            self._computed[name] = compute(self._probabilities)
-        found = self._computed[name]
-        return None if found is None else found[self._rows]
+        if name not in self.computed:
+            self.computed[name] = compute(self.probabilities)
+        found = self.computed[name]
+        return None if found is None else found[self.rows]
 
     @property
     def scale(self) -> Floats | None:
         """The scale of each answer, (n,)."""
-        scale: Floats | None = self.for_rows("scale", lambda _: self.noise.largest)
-        return scale
+        largest = self.noise.largest
+        return None if largest is None else largest[self.rows]
 
     @property
     def reach(self) -> Floats | None:

@@ -96,22 +96,19 @@ class KeyedRandomness:
             each.update(question)
             derived.append(each.digest())
         self._derived = derived
-
-    @property
-    def digests(self) -> tuple[bytes, ...]:
-        """The questions' digests, 16 bytes each."""
-        return tuple(each[-_DIGEST_BYTES:] for each in self._derived)
+        self.digests = tuple([each[-_DIGEST_BYTES:] for each in derived])
 
     def for_rows(self, rows: Sequence[int]) -> "KeyedRandomness":
         """Return the noise of some of the questions, in this order, from the beginning of their streams."""
         some = KeyedRandomness.__new__(KeyedRandomness)
         some._derived = [self._derived[row] for row in rows]
+        some.digests = tuple([self.digests[row] for row in rows])
         return some
 
     @functools.cached_property
     def _streams(self) -> list[CipherContext]:
-        keys = (each[:_KEY_BYTES] for each in self._derived)
-        return [Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor() for key in keys]
+        start = bytes(16)
+        return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
 
     def words(self, count: int) -> Words:
         """Return count / n words for each question in turn, shape (count,): the next of its stream at every call.
@@ -130,7 +127,7 @@ class KeyedRandomness:
 
 def frame_parts(*parts: bytes) -> bytes:
     """Return the parts, each after its length, so that no two lists of parts look alike."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 
 
 class SystemRandomness:

@@ -202,7 +202,7 @@ class Accounts:
         self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool, mark: str = ""
     ) -> list[Any]:
         """Call a function of the library on a lineage, as this service, and return its reply. mark: of `Store.call`."""
-        named = [LineageKeys(lineage).services, *keys]
+        named = [wire.services_key(lineage), *keys]
         asker = self._asker(lineage)
         return (await self.store.call(lineage, function, named, arguments, asker=asker, durably=durably, mark=mark))[0]
 

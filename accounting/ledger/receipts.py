@@ -283,7 +283,7 @@ def link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
     """Return the link after the receipts of one call or more of a service."""
     call: list[Receipt] = []
     for receipt in receipts:
-        if receipt.link:
+        if receipt.link and call:
             link, call = next_link(link, call), []
         call.append(receipt)
     return next_link(link, call)

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -89,7 +89,7 @@ class FunctionLibrary:
     code: str
     version: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The library's name in the store."""
         return f"dpserve_{self.version}"
@@ -242,7 +242,7 @@ class Store:
             self._check()
             sent = {
                 "nonce": binary(nonce),
-                "mark": mark or self.mark(lineage),
+                "mark": mark or self._marks.get(lineage, ""),
                 "service": asker[0],
                 "acknowledged": asker[1],
                 **arguments,

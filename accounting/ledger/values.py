@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
@@ -46,6 +47,7 @@ _UNSEEN = re.compile(
 """Characters that count as printable and show nothing: Unicode's Default_Ignorable_Code_Point, and Braille's blank."""
 
 
+@lru_cache(maxsize=256)
 def checked_lineage(name: str) -> None:
     """Raise ValueError unless `name` can name a lineage in the store's keys, which a cluster finds by it."""
     if not _LINEAGE.fullmatch(name):
@@ -173,7 +175,7 @@ class ChargeRequest(Struct, frozen=True, dict=True):
             raise ValueError(f"a row cannot cost {str(self.cost)!r}: only pay-once models have a cost with a coin")
         if not 0 < len(self.questions) <= LARGEST_REQUEST:
             raise ValueError(f"a request must have 1 to {LARGEST_REQUEST} questions, not {len(self.questions)}")
-        if any(len(question) != QUESTION for question in self.questions):
+        if set(map(len, self.questions)) != {QUESTION}:
             raise ValueError(f"a question must be a digest of {QUESTION} bytes")
         _ = self.terms
 
@@ -235,6 +237,9 @@ class Balance:
         return min(currency.answers(left, price) for currency, left in (own, *self.shared_left))
 
 
+_questions_of = attrgetter("questions")
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
     """An admitted request.
@@ -258,13 +263,15 @@ class Charge:
     @property
     def new_to_client(self) -> int:
         """Number of questions that the client's account was charged for."""
-        return sum(len(receipt.questions) for receipt in self.receipts)
+        return sum(map(len, map(_questions_of, self.receipts)))
 
     @property
     def charged(self) -> int:
         """The charge to the client's account, in what it counts; to the lineage's, where it alone pays."""
-        currency = self.balance.budget.currency
-        return sum(receipt.total_in(currency, receipt.releases) for receipt in self.receipts)
+        currency, total = self.balance.budget.currency, 0
+        for receipt in self.receipts:
+            total += receipt.total_in(currency, receipt.releases)
+        return total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,11 @@ another's keys.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
+
+import msgspec
 
 from accounting.budgets import Accepts, Budget, Period, Refill, currency_of
 from accounting.currency import EPSILON, RHO
@@ -148,6 +151,12 @@ class LineageKeys:
 
 
 @lru_cache(maxsize=256)
+def services_key(lineage: str) -> str:
+    """Return the first key of every function: a lineage's services. Raises ValueError as `LineageKeys` does."""
+    return LineageKeys(lineage).services
+
+
+@lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
     return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups
@@ -203,9 +212,11 @@ def charge_call(
     }
 
 
-def _payer(client: str, group: str, digest: bytes) -> dict[str, Any]:
+@lru_cache(maxsize=4096)
+def _payer(client: str, group: str, digest: bytes) -> msgspec.Raw:
+    """Return who pays as the functions take it, packed."""
     named = {"client": client, "group": group, "digest": binary(digest) if digest else None}
-    return {name: value for name, value in named.items() if value}
+    return msgspec.Raw(msgspec.msgpack.encode({name: value for name, value in named.items() if value}))
 
 
 def group_of(request: LedgerRequest, groups: Groups) -> str:
@@ -226,7 +237,9 @@ def read_charge(
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
     for line, said in zip(request.lines, digits, strict=True):
-        new = tuple(one for one, digit in zip(line.questions, said, strict=True) if digit != _FREE)
+        if len(said) != len(line.questions):
+            raise ValueError("the reply has another number of questions")
+        new = tuple(compress(line.questions, map(_FREE.__ne__, said)))
         if not new:
             continue
         receipts.append(
@@ -267,7 +280,7 @@ _FREE = ord("0")
 
 
 def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
-    return tuple(digit == _FREE for said in digits for digit in said)
+    return tuple(map(_FREE.__eq__, b"".join(digits)))
 
 
 def _undecided_reply(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:
@@ -321,8 +334,10 @@ def _refill_of(text: str) -> Refill:
 def _balance(said: bytes) -> Balance:
     spent, limit, accepts, delta, highest, left, rho, epsilon, refill = said.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta, refill)
-    shared = tuple((currency, int(least)) for currency, least in ((RHO, rho), (EPSILON, epsilon)) if least != "-")
-    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), shared)
+    shared = [(RHO, int(rho))] if rho != "-" else []
+    if epsilon != "-":
+        shared.append((EPSILON, int(epsilon)))
+    return Balance(budget, int(spent), max(int(limit), int(highest)), int(left), tuple(shared))
 
 
 def budget_arguments(budget: Budget) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
         check_same_origin(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _invalid("send JSON, as application/json", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        body = await bodies.read(request.scope, request.receive, _LARGEST_BODY)
+        body = await bodies.read(dict(request.scope["headers"]), request.receive, _LARGEST_BODY)
         try:
             parsed = adapter.validate_json(body)
         except ValidationError as error:

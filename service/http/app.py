@@ -34,7 +34,6 @@ from service.http.requests import Bodies
 from service.http.schemas import PROBLEM_RESPONSES, Json, ModelsOut, answers
 from service.models import Models
 from service.page.assets import add_documentation, add_page
-from service.predictor import Predictor
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import RequestSpans, Traces
@@ -68,10 +67,10 @@ _RESPONSE_HEADERS = (
 )
 """Headers that pages of allowed origins may send and read."""
 
-_ASKED: Mapping[Callable[[Predictor], Codec[Any]], tuple[str, ...]] = {
-    RowsCodec: ("/predict", "/models/{name}/predict"),
-    InvocationsCodec: ("/invocations", "/models/{name}/invocations"),
-    OpenInferenceCodec: (f"{MODEL}/infer", f"{MODEL_VERSION}/infer"),
+_ASKED: Mapping[Codec[Any], tuple[str, ...]] = {
+    RowsCodec(): ("/predict", "/models/{name}/predict"),
+    InvocationsCodec(): ("/invocations", "/models/{name}/invocations"),
+    OpenInferenceCodec(): (f"{MODEL}/infer", f"{MODEL_VERSION}/infer"),
 }
 """Where predictions are asked for, in which protocol."""
 

@@ -81,16 +81,18 @@ class Authentication:
         A token, or a key that was authenticated before, asks the ledger nothing now: whether it is the client's is
         checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
-        shown = credential(header.field(b"authorization") or "")
-        by_token = await self._by_token(shown, lineage, "predict", header.peer)
-        if by_token is not None:
-            return by_token
+        shown = credential(header.fields.get(b"authorization", b"").decode("latin-1"))
+        if self._tokens is not None:
+            by_token = await self._by_token(shown, lineage, "predict", header.peer)
+            if by_token is not None:
+                return by_token
         digest = key_digest(shown)
         client = self._ledger.recall_client(lineage, digest)
         known = (
             await self._by_key(digest, lineage, "predict", header.peer) if client is None else Caller(client, digest)
         )
-        await self._count(lineage, known.client)
+        if self._rate_limit is not None:
+            await self._rate_limit.check(lineage, known.client)
         return known
 
     async def admit(self, header: RequestHeader, lineages: Collection[str]) -> str:

@@ -23,6 +23,8 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
     tier: str | None = None
     """The precision to be answered at, of a pay-once model; by default the finest that you hold, or the coarsest
     offered. Moving to a finer one costs the difference, once."""
+    intervals: bool = False
+    """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
 
 
 class SplitFrame(Struct, forbid_unknown_fields=True):
@@ -105,16 +107,17 @@ class AnswerNoiseOut(NoiseLawOut):
     names the class that is likeliest by what `holds` names. It is an average over draws of the noise, and of a pay-once
     model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
     answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
-    lower: list[list[float]] | None
-    """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why."""
-    upper: list[list[float]] | None
-    """Likewise the largest."""
     undecided: list[bool]
     """For each row whether the noise could have made the likeliest class so; true where that is not known. See
     `coverage` for what is true of the others."""
     holds: Literal["without noise", "median"] | None
     """The value that an interval holds: the probability that the model gives without noise, or the median of those
     that it gives with noise drawn anew."""
+    lower: list[list[float]] | UnsetType | None = UNSET
+    """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why.
+    Absent unless `intervals` are asked for."""
+    upper: list[list[float]] | UnsetType | None = UNSET
+    """Likewise the largest."""
 
 
 class PredictResponse(Struct):
@@ -190,9 +193,10 @@ class InferRequest(Struct):
 class OutputTensor(Struct):
     """Private answers: `probabilities`, one for each class and row; and how noisy they are.
 
-    `lower` and `upper` are the ends of an interval for each probability; `undecided` says of each row whether the noise
-    could have made its likeliest class so. Both are right with a probability of at least 95 % over draws of the noise,
-    and of a pay-once model over models drawn; not for one model, nor among decided answers alone.
+    `lower` and `upper` are the ends of an interval for each probability, where the parameter `intervals` is true or the
+    request names them; `undecided` says of each row whether the noise could have made its likeliest class so. Both
+    are right with a probability of at least 95 % over draws of the noise, and of a pay-once model over models drawn;
+    not for one model, nor among decided answers alone.
     """
 
     name: str
