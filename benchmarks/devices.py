@@ -28,7 +28,7 @@ SIZES = ((10, 600), (100, 600), (100, 4_000), (1_000, 600), (1_000, 4_000))
 
 ROWS = (1, 16, 256)
 SECONDS = 0.1
-"""Duration of one figure's loop, about."""
+"""Approximate seconds of one figure's loop."""
 
 
 def main() -> None:

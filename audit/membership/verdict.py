@@ -1,7 +1,7 @@
 """The success of an attack, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
-(`audit.estimators.thresholded`).
+(`audit.estimators.choose_threshold`).
 
 What the confidence is about. One model was trained on all members and answers about all candidates.
 

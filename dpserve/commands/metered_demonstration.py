@@ -26,7 +26,7 @@ from training.inputs.lineage import DIGITS
 LAM = 10.0
 PRICE = 0.5
 CLIENTS = {"alice": 6.0, "bob": 1.0}
-"""The budget of each, in pure epsilon."""
+"""Budgets of the clients, in pure epsilon."""
 DELTA = "1e-6"
 AUDITOR_EPSILON = 38.0
 """At DELTA: it pays for 204 answers."""

@@ -1,4 +1,4 @@
-"""How much of our code one prediction crosses: counts, which are the same on every machine."""
+"""The calls and files of ours that one prediction crosses: the same counts on every machine."""
 
 import pytest
 

@@ -30,7 +30,7 @@ def price_words(whole: int) -> str:
 
 
 PLANNED = "; " + OptionName("budget") + " in its place leaves it to the planner"
-"""The end of the sentence on a price for all answers: the planner may set it."""
+"""Ending of messages about options that the planner sets by a price for all answers."""
 
 PRICE = Declared(
     "What all answers together cost.",

@@ -257,7 +257,7 @@ async def test_a_loss_is_charged_once_however_often_it_is_declared(tmp_path: Pat
             else:
                 await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=2.0))
         for _ in range(2):
-            with pytest.raises(CannotRecover, match="--declare-again"):
+            with pytest.raises(CannotRecover, match="declare_again"):
                 await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, time=3.0))
         assert (await ledger.lineage("lineage")).releases == 12
         await reconcile(ledger, "lineage", [], DeclaredLoss(12, COST, another=True))

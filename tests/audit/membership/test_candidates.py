@@ -39,8 +39,8 @@ def test_what_the_model_does_not_take_is_refused(tmp_path):
     for header, said in (
         ("a,label", "wrong.csv lacks the column b; the model takes a, b"),
         ("a,c,label", "wrong.csv lacks the column b; the model takes a, b"),
-        ("a,b,c,label", "the model does not take the column c of wrong.csv: --ignore leaves it out"),
-        ("a,b,class", "wrong.csv has no column 'label' of class names: say which it is with --label"),
+        ("a,b,c,label", "the model does not take the column c of wrong.csv: `ignore` leaves it out"),
+        ("a,b,class", "wrong.csv has no column 'label' of class names: say which it is with `label`"),
     ):
         (tmp_path / "wrong.csv").write_text(f"{header}\n{','.join(['0.5'] * header.count(','))},yes\n")
         with pytest.raises(ValueError, match=said):

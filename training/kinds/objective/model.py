@@ -121,7 +121,7 @@ class PerturbedHead:
     tensors: dict[str, Floats]
     calibration: Calibration
     arithmetic: Arithmetic = NUMPY
-    """The device that computes its products."""
+    """The library that computes its products."""
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.pay_once.model.ReleasedModel`."""

@@ -162,7 +162,7 @@ class ReleasedWeights:
     level: int = -1
     """Which of the tiers answers: its place among `certificate.precisions`."""
     arithmetic: Arithmetic = NUMPY
-    """The device that computes its products."""
+    """The library that computes its products."""
 
     def at(self, tier: str) -> "ReleasedWeights":
         """Return the model that answers at one tier. Raises KeyError for an unknown name."""
