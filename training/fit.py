@@ -312,7 +312,7 @@ def fit(
     """
     watcher = watcher or Unwatched()
     check(request, unit=records.unit)
-    head = request.kind is None
+    head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
     with noted_in_lineage(
         records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
@@ -410,13 +410,13 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     made = found.training_options(n, whole, queries, kind)
     chosen = found.chosen
     recommended = kinds.default_kind() if chosen.release is None else kinds.kind_named(chosen.release)
-    made |= {name: options[name] for name in ("hidden", "teachers") if name in options}
+    made |= {name: options[name] for name in recommended.beside_budget if name in options}
     if "tier" in options:
         tier = options["tier"]
         made = dict(tier_options(planned_tiers(tier if isinstance(tier, Mapping) else tier_prices(tier), whole)))
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
-    feature_map = rules.feature_map(chosen.features, declared, shape, head=chosen.release is None)
+    feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
     return chosen.release, replace(job, feature_map=feature_map, options=made)
 
 
