@@ -6,6 +6,7 @@ rho always, and one in pure epsilon where it has such an epsilon at all.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from accounting import picorho
@@ -19,9 +20,8 @@ class Currency:
     name: Literal["rho", "epsilon"]
     price: Callable[[Cost], int | None]
 
-    def value(self, amount: int) -> float:
-        """Return an amount of 1e-12 as a number of units, for display."""
-        return picorho.to_rho(amount)
+    value = staticmethod(picorho.to_rho)
+    """Returns an amount of 1e-12 as a number of units, for display."""
 
     def answers(self, left: int, price: Cost) -> int:
         """Return how many releases at this price, which is above 0, an amount pays for: none without a price."""
@@ -33,5 +33,5 @@ class Currency:
         return f"{self.name} = {self.value(amount):.6g}"
 
 
-RHO = Currency("rho", lambda cost: cost.picorho)
-EPSILON = Currency("epsilon", lambda cost: cost.picoepsilon)
+RHO = Currency("rho", attrgetter("picorho"))
+EPSILON = Currency("epsilon", attrgetter("picoepsilon"))

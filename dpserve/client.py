@@ -108,23 +108,25 @@ class Answers:
     pay-once model's noise is drawn once: its answers may err together. Where a share d of answers is decided, up to
     0.05/d of these may name another class than the model without noise. Where no interval can be given (`no_interval`
     says why) each is all there is, and every answer undecided.
+
+    Without `intervals=True` no intervals come: `lower` and `upper` are None.
     """
 
     probabilities: NDArray[np.float64]
     """(n, C), in the order of `model()["classes"]`."""
-    lower: NDArray[np.float64]
-    """(n, C): the least of the probabilities that `holds` names."""
-    upper: NDArray[np.float64]
-    """(n, C): the largest."""
+    lower: NDArray[np.float64] | None
+    """(n, C): the least of the probabilities that `holds` names; None where intervals were not asked for."""
+    upper: NDArray[np.float64] | None
+    """(n, C): the largest; None where intervals were not asked for."""
     undecided: NDArray[np.bool_]
     """(n,): whether the noise could have made the likeliest class so."""
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     on: Literal["logits", "log-odds", "selection", "training"] | None
-    """What has noise: each logit, the log-odds of the class that was drawn, which class is drawn, or the training."""
+    """The quantity with noise: each logit, the log-odds of the drawn class, the class's choice, or the training."""
     scale: NDArray[np.float64]
     """(n,): of the noise; nan where its law is not known."""
     holds: Literal["without noise", "median"] | None
-    """What an interval holds: the probability without noise, or the median of those with noise drawn anew."""
+    """The value that an interval holds: the probability without noise, or the median of those with noise drawn anew."""
     no_interval: str | None
     """Why there is no interval, in words; None where there is one."""
 
@@ -137,7 +139,7 @@ _Steps = Generator[dict[str, Any] | float, _Sent, _Result]
 
 
 class _Questions:
-    """What clients ask and make of the answers, without a transport."""
+    """The requests of clients and the reading of answers, without a transport."""
 
     _transport: type[httpx.Client | httpx.AsyncClient]
 
@@ -238,12 +240,13 @@ class _Questions:
         found: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
         return found
 
-    def _ask_answers(self, X: ArrayLike, tier: str | None) -> _Steps[Answers]:
+    def _ask_answers(self, X: ArrayLike, tier: str | None, intervals: bool) -> _Steps[Answers]:
         model = yield from self._ask_model()
         rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         said = []
         for start in range(0, len(rows), largest):
-            answered = yield from self._ask_rows("/predict", rows[start : start + largest], tier)
+            path = "/predict?intervals=true" if intervals else "/predict"
+            answered = yield from self._ask_rows(path, rows[start : start + largest], tier)
             said.append(answered.json())
         return _answers_of(said)
 
@@ -311,7 +314,7 @@ class Client(_Questions):
         """
         return self._all(self._ask_probabilities(X, tier))
 
-    def answers(self, X: ArrayLike, *, tier: str | None = None) -> Answers:
+    def answers(self, X: ArrayLike, *, tier: str | None = None, intervals: bool = False) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
 
         Parameters
@@ -320,10 +323,13 @@ class Client(_Questions):
             As for `predict_proba`.
         tier : str, optional
             As for `predict_proba`.
+        intervals : bool, default False
+            Whether to ask for an interval for each probability, too. It costs nothing, and triples the numbers of an
+            answer.
 
         The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
-        return self._all(self._ask_answers(X, tier))
+        return self._all(self._ask_answers(X, tier, intervals))
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,).
@@ -531,9 +537,11 @@ def _answers_of(said: list[dict[str, Any]]) -> Answers:
     law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
     scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
     undecided = np.concatenate([each["undecided"] for each in noise])
-    lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
-    if no_interval is None:
-        lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
+    lower = upper = None
+    if "lower" in noise[0]:
+        lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
+        if no_interval is None:
+            lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
     return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
 
 

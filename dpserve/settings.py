@@ -33,7 +33,7 @@ DEFAULT_MECHANISM = "gaussian"
 
 _SLASHES_OF_AN_ORIGIN = 2
 _NOT_GIVEN: tuple[object, ...] = (None, [], ())
-"""What the command line has for an option, or for an argument of any number of values, that is not there."""
+"""The command line's values for an option, or for an argument of any number of values, that is not given."""
 
 _batches = partial(option, panel="Requests and batches")
 _owner = partial(option, panel="The owner's port")
@@ -91,7 +91,9 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     )
     workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
     accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
-    device: str | None = option(None, "Where the model's encoder computes: cpu or cuda.", default_text="cpu")
+    device: str | None = option(
+        None, "Where the model's encoder computes, or its exact products: cpu or cuda.", default_text="cpu"
+    )
 
     largest_batch: int = _batches(1000, "The most rows of one request.", ge=1, le=10_000)
     max_batch_size: int | None = _batches(

@@ -103,7 +103,7 @@ def _default(field: OptionField) -> str | None:
 
 
 class NewBundle(FileOptions):
-    """What is trained on, and the bundle to write."""
+    """The records to train on, and the bundle to write."""
 
     data: str = option(
         ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."

@@ -89,29 +89,26 @@ class KeyedRandomness:
 
     def __init__(self, noise_key: NoiseKey, context: bytes, questions: Sequence[bytes]) -> None:
         """Derive the digests and streams of the questions. Each is written in one way, such as numbers on a grid."""
-        keyed = hashlib.blake2b(framed(context), key=noise_key.secret, person=_PURPOSE)
+        keyed = hashlib.blake2b(frame_parts(context), key=noise_key.secret, person=_PURPOSE)
         derived = []
         for question in questions:
             each = keyed.copy()
             each.update(question)
             derived.append(each.digest())
         self._derived = derived
+        self.digests = tuple([each[-_DIGEST_BYTES:] for each in derived])
 
-    @property
-    def digests(self) -> tuple[bytes, ...]:
-        """The questions' digests, 16 bytes each."""
-        return tuple(each[-_DIGEST_BYTES:] for each in self._derived)
-
-    def of(self, rows: Sequence[int]) -> "KeyedRandomness":
+    def for_rows(self, rows: Sequence[int]) -> "KeyedRandomness":
         """Return the noise of some of the questions, in this order, from the beginning of their streams."""
         some = KeyedRandomness.__new__(KeyedRandomness)
         some._derived = [self._derived[row] for row in rows]
+        some.digests = tuple([self.digests[row] for row in rows])
         return some
 
     @functools.cached_property
     def _streams(self) -> list[CipherContext]:
-        keys = (each[:_KEY_BYTES] for each in self._derived)
-        return [Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor() for key in keys]
+        start = bytes(16)
+        return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
 
     def words(self, count: int) -> Words:
         """Return count / n words for each question in turn, shape (count,): the next of its stream at every call.
@@ -128,9 +125,9 @@ class KeyedRandomness:
         return np.frombuffer(octets, dtype="<u8").astype(np.uint64, copy=False)
 
 
-def framed(*parts: bytes) -> bytes:
+def frame_parts(*parts: bytes) -> bytes:
     """Return the parts, each after its length, so that no two lists of parts look alike."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 
 
 class SystemRandomness:

@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from weakref import WeakMethod
+
+from msgspec import Struct
 
 from accounting.ledger import LedgerError
 from service.errors import DeadlinePassed, Overloaded
 
-Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 USUAL_BATCH_SIZE = 1000
@@ -27,15 +28,15 @@ DEEP_BATCH_SIZE = 64
 """Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
 
 _BATCH_BYTES = 64 * 2**20
-"""Of the rows and features of a batch; a single request may have more."""
+"""The most bytes of rows and features in a batch; a single request may have more."""
 
 _WEIGHT_OF_NEWEST = 0.2
-"""Of the newest batch in the moving average of how long a batch takes."""
+"""Weight of the newest batch in the moving average of a batch's duration."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How large a batch may be, and how much may wait."""
+    """Limits on the size of a batch and on the requests that wait."""
 
     max_batch_size: int = USUAL_BATCH_SIZE
     """Rows; a single request may have more."""
@@ -54,12 +55,19 @@ class BatchLimits:
         return cls(size or max(1, min(most, _BATCH_BYTES // (8 * numbers))), seconds)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[Request, Result]):
-    request: Request
+class Waiting(Struct, eq=False, kw_only=True):
+    """A request of `rows` rows that is to go into a batch, before its `deadline` by the batcher's clock.
+
+    Derive from it what a batch needs to know. result: a future, made by `submit`. begun: whether a batch has it.
+    """
+
     rows: int
-    result: "asyncio.Future[Result]"
+    deadline: float = math.inf
+    result: Any = None
     begun: bool = False
+
+
+Request = TypeVar("Request", bound=Waiting)
 
 
 class Batcher(Generic[Request, Result]):
@@ -81,24 +89,25 @@ class Batcher(Generic[Request, Result]):
         self._process = WeakMethod(process)  # no circle: a model that is removed is to be free at once
         self._limits = limits or BatchLimits()
         self._clock = clock
-        self._waiting: deque[_Waiting[Request, Result]] = deque()
+        self._waiting: deque[Request] = deque()
         self._waiting_rows = 0
         self._running: asyncio.Task[None] | None = None
         self._seconds_per_batch = 0.0
 
-    def submit(self, request: Request, rows: int, *, deadline: float = math.inf) -> "asyncio.Future[Result]":
-        """Put a request of `rows` rows into the next batch and return its result to come.
+    def submit(self, request: Request) -> "asyncio.Future[Result]":
+        """Put a request into the next batch and return its result to come.
 
         Cancel that to withdraw the request from the queue. Raises Overloaded, with nothing done.
         """
-        self._check_room(rows)
+        if self._waiting_rows:
+            self._check_room(request.rows)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Result] = loop.create_future()
-        waiting = _Waiting(request, rows, result)
-        self._waiting.append(waiting)
-        self._waiting_rows += rows
-        if deadline < math.inf:
-            timer = loop.call_later(max(0.0, deadline - self._clock()), _expire, waiting)
+        request.result = result
+        self._waiting.append(request)
+        self._waiting_rows += request.rows
+        if request.deadline < math.inf:
+            timer = loop.call_later(max(0.0, request.deadline - self._clock()), _expire, request)
             result.add_done_callback(lambda _: timer.cancel())
         if self._running is None:
             # A task begins in the next turn of the loop, with whatever else was read in this one.
@@ -111,8 +120,6 @@ class Batcher(Generic[Request, Result]):
             await asyncio.wait([self._running])
 
     def _check_room(self, rows: int) -> None:
-        if not self._waiting_rows:
-            return
         batches = math.ceil(self._waiting_rows / self._limits.max_batch_size)
         expected = batches * self._seconds_per_batch
         full = self._waiting_rows + rows > self._limits.max_waiting_rows
@@ -124,14 +131,13 @@ class Batcher(Generic[Request, Result]):
             while self._waiting:
                 if self._limits.max_batch_time and self._waiting_rows < self._limits.max_batch_size:
                     await asyncio.sleep(self._limits.max_batch_time)
-                batch = self._next_batch()
-                if batch:
+                if batch := self._next_batch():
                     await self._answer(batch)
         finally:
             self._running = None
 
-    def _next_batch(self) -> list[_Waiting[Request, Result]]:
-        batch: list[_Waiting[Request, Result]] = []
+    def _next_batch(self) -> list[Request]:
+        batch: list[Request] = []
         room = self._limits.max_batch_size
         while self._waiting and (not batch or self._waiting[0].rows <= room):
             first = self._waiting.popleft()
@@ -142,14 +148,14 @@ class Batcher(Generic[Request, Result]):
                 batch.append(first)
         return batch
 
-    async def _answer(self, batch: Sequence[_Waiting[Request, Result]]) -> None:
+    async def _answer(self, batch: Sequence[Request]) -> None:
         began = self._clock()
         try:
             process = self._process()
             assert process is not None  # the caller of a request that waits has it
-            results: Sequence[Result | Exception] = await process([waiting.request for waiting in batch])
+            results: Sequence[Result | Exception] = await process(batch)
         except Exception as error:  # noqa: BLE001 - it is passed on to every caller
-            results = [_copy_of(error) for _ in batch]
+            results = [copy_of(error) for _ in batch]
             if isinstance(error, LedgerError):
                 self._fail_waiting(error)
         for waiting, result in zip(batch, results, strict=True):
@@ -158,12 +164,12 @@ class Batcher(Generic[Request, Result]):
 
     def _fail_waiting(self, error: LedgerError) -> None:
         for waiting in self._waiting:
-            _resolve(waiting.result, _copy_of(error))
+            _resolve(waiting.result, copy_of(error))
         self._waiting.clear()
         self._waiting_rows = 0
 
 
-def _expire(waiting: _Waiting[Request, Result]) -> None:
+def _expire(waiting: Waiting) -> None:
     if not waiting.begun:
         _resolve(waiting.result, DeadlinePassed())
 
@@ -177,7 +183,7 @@ def _resolve(future: "asyncio.Future[Result]", result: Result | Exception) -> No
         future.set_result(result)
 
 
-def _copy_of(error: Exception) -> Exception:
+def copy_of(error: Exception) -> Exception:
     """Return an exception like this one: to raise it adds to its traceback, and several callers do so."""
     copied = error.__class__.__new__(error.__class__, *error.args)
     copied.__dict__.update(error.__dict__)

@@ -7,12 +7,10 @@ another's; nothing but the mechanism's release ever leaves. An answer is a funct
 
 import asyncio
 import time
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 
 from accounting.arrays import Floats
 from accounting.ledger import Charge, ChargeRequest, Ledger
@@ -25,10 +23,10 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
-from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
+from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from service.errors import InvalidRows, Refusal, UnknownTier
 from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
-from service.telemetry.timeline import Stages, Timeline
+from service.telemetry.timeline import Timeline, timeline
 from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
 
@@ -40,12 +38,13 @@ _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
 }
 
 
-class _Arrival(Struct, frozen=True, eq=False):
+class _Arrival(Waiting, eq=False, kw_only=True):
+    """A request that waits for its batch. time: when it came, in seconds since the epoch."""
+
     caller: Caller
     request: RowsRequest
     time: float
-    """When it came, in seconds since the epoch."""
-    timeline: Timeline | None = None
+    timeline: Timeline | None
 
 
 class MeteredPredictor(Predictor):
@@ -75,13 +74,10 @@ class MeteredPredictor(Predictor):
         self._noise = self._noise_of(np.ones(1))
         features = head.certificate.feature_map
         numbers = len(features.lower) + (features.dimension if isinstance(features, FeatureMap) else 0)
+        self._on_encoder = getattr(head, "on_encoder", False) is True
         most = DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
-
-    @property
-    def _on_encoder(self) -> bool:
-        return getattr(self.head, "on_encoder", False) is True
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -90,37 +86,56 @@ class MeteredPredictor(Predictor):
 
     def _answered(self, caller: Caller, request: RowsRequest) -> "asyncio.Future[Prediction]":
         """Put the request into the next batch: requests of a batch share a forward pass and a call of the ledger."""
-        arrival = _Arrival(caller, request, self._clock(), Timeline.waiting())
-        return self._batcher.submit(arrival, len(request.X), deadline=request.deadline)
+        traced = timeline.get()
+        if traced is not None:
+            traced.begin()
+        arrival = _Arrival(
+            rows=len(request.X),
+            deadline=request.deadline,
+            caller=caller,
+            request=request,
+            time=self._clock(),
+            timeline=traced,
+        )
+        return self._batcher.submit(arrival)
 
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
         await self._batcher.drain()
 
     async def _answer_batch(self, batch: Sequence[_Arrival]) -> list[Prediction | Refusal]:
-        stages = Stages(each.timeline for each in batch)
+        traced = [each.timeline for each in batch if each.timeline is not None]
+        for timed in traced:
+            timed.end("batch wait")
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
-        phi = await self._features(X)
+        # An encoder takes its time, in which the loop serves others.
+        phi = await asyncio.to_thread(self.head.features, X) if self._on_encoder else self.head.features(X)
         sensitivity = self.head.logit_sensitivity(phi)
         words = noise_of(self.head, self.mechanism, phi, sensitivity)
-        lengths = [len(each.request.X) for each in batch]
-        rows = _slices(lengths)
-        refused = self._refused(batch, rows, sensitivity)
-        stages.end("features")
-        charging = [place for place in range(len(batch)) if place not in refused]
-        decisions: dict[int, Charge | Refusal] = dict(refused)
-        requests = [self._charge_request(batch[place], words.digests[rows[place]]) for place in charging]
+        rows = _slices(batch)
+        decisions: dict[int, Charge | Refusal] = {**self._refused(batch, rows, sensitivity)}
+        for timed in traced:
+            timed.end("features")
+        charging = [place for place in range(len(batch)) if place not in decisions]
+        requests = []
+        for place in charging:
+            each = batch[place]
+            requests.append(self._charge_request(each.caller, each.request, each.time, words.digests[rows[place]]))
         decisions.update(zip(charging, await self._charge(requests), strict=True))
-        stages.end("ledger charge")
-        charged = np.flatnonzero(np.repeat([isinstance(decisions[at], Charge) for at in range(len(batch))], lengths))
+        for timed in traced:
+            timed.end("ledger charge")
+        charged = _charged_rows(rows, decisions)
         answers = np.ones((len(X), len(self.head.certificate.classes)))
         if len(charged):
             # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
-            stages.end("logits")
-            answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
-            stages.end("noise")
+            for timed in traced:
+                timed.end("logits")
+            noise = words if len(charged) == len(X) else words.for_rows(charged)
+            answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
+            for timed in traced:
+                timed.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
             Prediction(probabilities=answers[of], noise=known.part(of), charge=decided)
@@ -145,19 +160,13 @@ class MeteredPredictor(Predictor):
                 refused[place] = late
         return refused
 
-    async def _features(self, X: Floats) -> Floats:
-        """phi of each row, (n, D). An encoder takes its time, in which the loop serves others."""
-        if self._on_encoder:
-            return await asyncio.to_thread(self.head.features, X)
-        return self.head.features(X)
-
     async def quote(self, client: str, request: RowsRequest) -> RowsQuote:
         """Return what rows that `check_rows` returned would cost now, and the noise of their answers."""
-        phi = await self._features(request.X)
+        phi = await asyncio.to_thread(self.head.features, request.X)
         sensitivity = self.head.logit_sensitivity(phi)
         digests = noise_of(self.head, self.mechanism, phi, sensitivity).digests
-        arrival = _Arrival(Caller(client), request, self._clock())
-        quote = await self._ledger.quote(self._charge_request(arrival, digests))
+        wish = self._charge_request(Caller(client), request, self._clock(), digests)
+        quote = await self._ledger.quote(wish)
         return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity), currency=quote.currency)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
@@ -172,17 +181,19 @@ class MeteredPredictor(Predictor):
                 return AnswerNoise(_LAWS[type(mechanism)], scale)
         return UnknownNoise("one logit got noise and the others none, and the answer does not say which")
 
-    def _charge_request(self, arrival: _Arrival, questions: tuple[bytes, ...]) -> ChargeRequest:
+    def _charge_request(
+        self, caller: Caller, request: RowsRequest, now: float, questions: tuple[bytes, ...]
+    ) -> ChargeRequest:
         return ChargeRequest(
-            lineage=self.lineage,
-            client=arrival.caller.client,
-            key_digest=arrival.caller.key_digest,
+            lineage=self.certificate.lineage,
+            client=caller.client,
+            key_digest=caller.key_digest,
             model=self.head.certificate.model_id,
             mechanism=self.mechanism.name,
             cost=self.cost,
             questions=questions,
-            time=arrival.time,
-            idempotency=arrival.request.idempotency,
+            time=now,
+            idempotency=request.idempotency,
         )
 
     def model(self) -> dict[str, object]:
@@ -196,7 +207,19 @@ class MeteredPredictor(Predictor):
         }
 
 
-def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Return where each of several parts of these lengths lies, one behind the other."""
-    ends = list(accumulate(lengths))
-    return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+def _slices(batch: Sequence[_Arrival]) -> list[slice]:
+    """Return where the rows of each request lie, one behind the other."""
+    slices, start = [], 0
+    for each in batch:
+        slices.append(slice(start, start + each.rows))
+        start += each.rows
+    return slices
+
+
+def _charged_rows(rows: Sequence[slice], decisions: Mapping[int, Charge | Refusal]) -> list[int]:
+    """Return the rows of the requests that were charged, in order."""
+    charged: list[int] = []
+    for place, each in enumerate(rows):
+        if isinstance(decisions[place], Charge):
+            charged += range(each.start, each.stop)
+    return charged

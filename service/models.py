@@ -13,9 +13,12 @@ from service.errors import NoModel, UnknownModel
 from service.predictor import Predictor
 from service.telemetry.logs import log
 
+VERSION = "1"
+"""The only version of a model that a service has."""
+
 
 class Models:
-    """What is served now. Use it on one event loop."""
+    """The models that are served now. Use it on one event loop."""
 
     def __init__(
         self,
@@ -50,8 +53,10 @@ class Models:
             return self._served.get(self._default)
         return next(iter(self._served.values())) if len(self._served) == 1 else None
 
-    def named(self, name: str | None) -> Predictor:
-        """Return the model of this name, the default one for None. Raises UnknownModel."""
+    def named(self, name: str | None, version: str | None = None) -> Predictor:
+        """Return the model of this name, the default one for None. Raises UnknownModel, also for another version."""
+        if version not in (None, VERSION):
+            raise UnknownModel(f"a model has the version {VERSION!r} alone")
         found = self.default if name is None else self._served.get(name)
         if found is not None:
             return found

@@ -5,7 +5,10 @@ holding costs each client the difference to what it holds, once; every answer af
 same whoever asks, however often and beside whatever rows; what was released was drawn when the model was trained, so
 that nothing here draws noise.
 
-Whoever holds a tier is known in memory, for SECONDS_HELD after the ledger said so: in between answers make no call.
+Whoever holds a tier is known in memory, for SECONDS_HELD after the ledger was asked: in between answers make no call.
+A request in the second half of that time has the ledger asked again, once for a key and tier, and is answered
+meanwhile, so that nobody waits as long as requests keep coming.
+
 What the ledger is asked is the charge itself, which costs nothing where the tier is held. It says in one durable call
 that the API key is the client's and good, that the client is not revoked, that the tier is paid for, and that the store
 lost nothing that it acknowledged (`accounting.ledger.ledger`). So a client or key that is revoked, or a store that is
@@ -15,14 +18,15 @@ meets ends all that is remembered at once.
 Why a time and not a message. A store can tell its clients of changes (`CLIENT TRACKING`), but a connection that has
 fallen silent tells nothing, so that what is remembered needs an end in time all the same; a store that was rolled back
 has nothing to tell; and Sentinels and Clusters take a connection for each server, which ends at every failover. The
-time alone is enough, and costs each key that is in use two calls a second for each worker.
+time alone is enough, and costs each key that is in use at most four calls a second for each worker.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -44,16 +48,16 @@ from accounting.losses import Cost
 from accounting.picorho import to_rho
 from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
-from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
-from service.errors import Refusal, UnknownTier
+from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
+from service.errors import Overloaded, Refusal, UnknownTier
 from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
-from service.telemetry.timeline import Stages, Timeline
+from service.telemetry.timeline import Timeline, timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
 from training.pay_once.model import ReleasedModel, model_at
 
 SECONDS_HELD = 0.5
-"""How long what the ledger said of a client is good for."""
+"""Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
 
 _MOST_REMEMBERED = 10_000
 _FEW_ROWS = 64
@@ -68,7 +72,7 @@ class TierForClient(BaseModel):
     name: str
     held: bool
     cost: float
-    """What moving to it would cost now: the difference to what is held."""
+    """The cost of moving to it now: the difference to the tier that is held."""
     admitted: bool
 
 
@@ -78,30 +82,33 @@ class HolderExplanation(AccountExplanation):
     tiers: tuple[TierForClient, ...]
 
 
-class _Wish(Struct, frozen=True, eq=False):
-    """A request that waits for the ledger. time: when it came, in seconds since the epoch."""
+class _Wish(Waiting, eq=False, kw_only=True):
+    """A request to hold a tier that waits for the ledger. tier: None for the finest that is held.
+
+    time: when it came, in seconds since the epoch.
+    """
 
     caller: Caller
-    request: RowsRequest
+    tier: str | None
+    idempotency: Idempotency | None
     time: float
     timeline: Timeline | None
 
 
-@dataclass(frozen=True)
-class _Held:
-    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`.
+class _Held(Struct, eq=False):
+    """The ledger's reply that by this charge the client holds the tier. asked: when, by `time.monotonic`.
 
-    free: the charge of what is answered from it later, at no cost.
+    renewing: whether it is being asked again.
     """
 
     tier: str
     charge: Charge
-    free: Charge
     asked: float
+    renewing: bool = False
 
 
-class _Rows(Struct, frozen=True, eq=False):
-    """Rows to be computed at a tier."""
+class _Rows(Waiting, eq=False, kw_only=True):
+    """Rows (n, d) to be computed at a tier."""
 
     tier: str
     X: Floats
@@ -162,16 +169,49 @@ class PayOncePredictor(Predictor):
 
     async def _answered(self, caller: Caller, request: RowsRequest) -> Prediction:
         """Answer at the tier that is asked for, by default the finest that the client holds."""
-        held, remembered = self._held.get((caller, request.tier)), True
-        if held is None or time.monotonic() - held.asked >= SECONDS_HELD or request.idempotency is not None:
-            wish = _Wish(caller, request, self._clock(), Timeline.waiting())
-            held, remembered = await self._batcher.submit(wish, 1, deadline=request.deadline), False
+        traced, held, age = timeline.get(), self._held.get((caller, request.tier)), math.inf
+        if held is not None:
+            age = time.monotonic() - held.asked
+        if held is None or age >= SECONDS_HELD or request.idempotency is not None:
+            held = await self._batcher.submit(self._wish(caller, request, traced))
         elif (late := self.late(caller, request.deadline)) is not None:
             raise late
-        rows = _Rows(held.tier, request.X, Timeline.waiting())
-        probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
-        charge = held.free if remembered else held.charge
-        return Prediction(probabilities=probabilities, noise=noise, charge=charge, tier=held.tier)
+        elif age >= SECONDS_HELD / 2 and not held.renewing:
+            self._renew(held, caller, request.tier)
+        if traced is not None:
+            traced.begin()
+        rows = _Rows(rows=len(request.X), deadline=request.deadline, tier=held.tier, X=request.X, timeline=traced)
+        probabilities, noise = await self._computing.submit(rows)
+        return Prediction(probabilities=probabilities, noise=noise, charge=held.charge, tier=held.tier)
+
+    def _wish(self, caller: Caller, request: RowsRequest, traced: Timeline | None) -> _Wish:
+        if traced is not None:
+            traced.begin()
+        return _Wish(
+            rows=1,
+            deadline=request.deadline,
+            caller=caller,
+            tier=request.tier,
+            idempotency=request.idempotency,
+            time=self._clock(),
+            timeline=traced,
+        )
+
+    def _renew(self, held: _Held, caller: Caller, tier: str | None) -> None:
+        """Ask the ledger again, which costs nothing; what it refuses or does not decide is refused to the next."""
+        wish = _Wish(rows=1, caller=caller, tier=tier, idempotency=None, time=self._clock(), timeline=None)
+        try:
+            result = self._batcher.submit(wish)
+        except Overloaded:
+            return  # the next request tries again
+        held.renewing = True
+
+        def end(result: "asyncio.Future[_Held]") -> None:
+            held.renewing = False
+            if not result.cancelled():
+                result.exception()  # which nobody waits for
+
+        result.add_done_callback(end)
 
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
@@ -180,29 +220,46 @@ class PayOncePredictor(Predictor):
 
     async def _compute_batch(self, batch: Sequence[_Rows]) -> list[_Computed]:
         """Return every request's answers: all rows at one tier are one product of matrices."""
-        stages = Stages(each.timeline for each in batch)
-        computed: dict[int, _Computed] = {}
-        for tier in {each.tier for each in batch}:
-            places = [place for place, each in enumerate(batch) if each.tier == tier]
+        traced = [each.timeline for each in batch if each.timeline is not None]
+        for timed in traced:
+            timed.end("batch wait")
+        by_tier: dict[str, list[int]] = {}
+        for place, each in enumerate(batch):
+            by_tier.setdefault(each.tier, []).append(place)
+        computed: list[Any] = [None] * len(batch)
+        for tier, places in by_tier.items():
             X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
-            model = self._models[tier]
-            few = len(X) <= self._few_rows
-            probabilities, noise = _computed(model, X) if few else await asyncio.to_thread(_computed, model, X)
-            start = 0
+            answers = self._models[tier].answers
+            probabilities, noise = answers(X) if len(X) <= self._few_rows else await asyncio.to_thread(answers, X)
+            known, start = Uncertainty(noise, probabilities), 0
             for place in places:
-                rows = slice(start, start + len(batch[place].X))
-                computed[place] = probabilities[rows], noise.part(rows)
+                rows = slice(start, start + batch[place].rows)
+                computed[place] = probabilities[rows], known.part(rows)
                 start = rows.stop
-        stages.end("forward pass")
-        return [computed[place] for place in range(len(batch))]
+        for timed in traced:
+            timed.end("forward pass")
+        return computed
 
     async def _hold(self, wishes: Sequence[_Wish]) -> list[_Held | Refusal]:
-        """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal."""
-        asked, stages = time.monotonic(), Stages(each.timeline for each in wishes)
-        tiers = await asyncio.gather(*map(self._tier_or_refusal, wishes))
+        """Charge each client, in one call, for what it does not hold yet; return what it holds then, or a refusal.
+
+        Requests of one client for one tier ask once together, except by a name of their own: the first is charged.
+        """
+        asked = time.monotonic()
+        traced = [each.timeline for each in wishes if each.timeline is not None]
+        for timed in traced:
+            timed.end("batch wait")
+        outcomes: list[Any] = [None] * len(wishes)
+        alike: dict[object, list[int]] = {}
+        for place, wish in enumerate(wishes):
+            outcomes[place] = self.late(wish.caller, wish.deadline)
+            if outcomes[place] is None:
+                alike.setdefault(place if wish.idempotency else (wish.caller, wish.tier), []).append(place)
+        firsts = [wishes[places[0]] for places in alike.values()]
+        tiers = await asyncio.gather(*map(self._tier_or_refusal, firsts))
         requests = [
-            self._request(wish.caller.client, tier, wish.time, wish.request.idempotency, wish.caller.key_digest)
-            for wish, tier in zip(wishes, tiers, strict=True)
+            self._request(wish.caller.client, tier, wish.time, wish.idempotency, wish.caller.key_digest)
+            for wish, tier in zip(firsts, tiers, strict=True)
             if isinstance(tier, str)
         ]
         try:
@@ -210,31 +267,36 @@ class PayOncePredictor(Predictor):
         except LedgerUnavailable:
             self._held.clear()
             raise
-        stages.end("ledger charge")
-        return [
-            self._decided(wish, tier, next(decisions), asked) if isinstance(tier, str) else tier
-            for wish, tier in zip(wishes, tiers, strict=True)
-        ]
+        for timed in traced:
+            timed.end("ledger charge")
+        for wish, tier, (first, *others) in zip(firsts, tiers, alike.values(), strict=True):
+            decision = next(decisions) if isinstance(tier, str) else tier
+            if isinstance(decision, Charge):
+                assert isinstance(tier, str)
+                outcomes[first] = _Held(tier, decision, asked)
+                again = self._remember(wish, outcomes[first])
+                for place in others:
+                    outcomes[place] = again
+                continue
+            self._held.pop((wish.caller, wish.tier), None)
+            outcomes[first] = decision
+            for place in others:
+                outcomes[place] = copy_of(decision)
+        return outcomes
 
-    def _decided(self, wish: _Wish, tier: str, decision: Charge | LedgerError, asked: float) -> _Held | LedgerError:
-        """Remember what the ledger said of a client; return it."""
-        if not isinstance(decision, Charge):
-            self._held.pop((wish.caller, wish.request.tier), None)
-            return decision
+    def _remember(self, wish: _Wish, held: _Held) -> _Held:
+        """Remember what the ledger said of a client; return it as it is said to the requests after the first."""
         if len(self._held) >= _MOST_REMEMBERED:
             self._held.clear()
-        if decision.charged:
+        if held.charge.charged:
             self._held.pop((wish.caller, None), None)  # which may be a finer one by now
-        free = replace(decision, receipts=(), earlier=None)
-        held = self._held[wish.caller, wish.request.tier] = _Held(tier, decision, free, asked)
-        return held
+        again = _Held(held.tier, replace(held.charge, receipts=(), earlier=None), held.asked)
+        self._held[wish.caller, wish.tier] = again
+        return again
 
-    async def _tier_or_refusal(self, wish: _Wish) -> str | Refusal:
-        late = self.late(wish.caller, wish.request.deadline)
-        if late is not None:
-            return late
+    async def _tier_or_refusal(self, wish: _Wish) -> str | LedgerError:
         try:
-            return await self._tier(wish.caller.client, wish.request.tier)
+            return await self._tier(wish.caller.client, wish.tier)
         except LedgerError as refused:
             if isinstance(refused, LedgerUnavailable):
                 self._held.clear()
@@ -300,12 +362,6 @@ class PayOncePredictor(Predictor):
         self, client: str, tier: str, now: float, idempotency: Idempotency | None = None, key_digest: bytes = b""
     ) -> HoldRequest:
         return hold_request(self.released, client, tier, now, idempotency, key_digest)
-
-
-def _computed(model: ReleasedModel, X: Floats) -> _Computed:
-    """Return a model's answers to rows (n, d), and what is known of their noise."""
-    probabilities, noise = model.answers(X)
-    return probabilities, Uncertainty(noise, probabilities)
 
 
 def hold_request(

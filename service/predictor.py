@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -45,7 +45,8 @@ from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.bundles.certificate import ModelCertificate
 from training.inputs.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
 
-OUTPUTS = ("probabilities", "lower", "upper", "undecided")
+INTERVAL = ("lower", "upper")
+OUTPUTS = ("probabilities", *INTERVAL, "undecided")
 """An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
 
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
@@ -67,12 +68,16 @@ class Caller(Struct, frozen=True):
 
 
 class RowsRequest(Struct, frozen=True, eq=False):
-    """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged."""
+    """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged.
+
+    intervals: whether the answer is to state the ends of intervals.
+    """
 
     X: Floats
     tier: str | None = None
     idempotency: Idempotency | None = None
     deadline: float = math.inf
+    intervals: bool = False
 
 
 class Prediction(Struct, frozen=True, eq=False, kw_only=True):
@@ -80,7 +85,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
     probabilities: Floats
     noise: Uncertainty
-    """How far noise may have moved them."""
+    """Bounds on how far noise may have moved them."""
     charge: Charge
     """Its balance is of half a second before, where nothing had to be asked of the ledger."""
     tier: str | None = None
@@ -99,7 +104,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 @dataclass(frozen=True)
 class RowsQuote:
-    """What being answered would cost now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
+    """The cost of an answer now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
 
     refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
     """
@@ -133,7 +138,7 @@ class Predictor(ABC):
         self._upper = np.asarray(certificate.feature_map.upper)
         self._packing = struct.Struct(f"{len(self._lower)}d").pack
 
-    @property
+    @cached_property
     def rehearsal(self) -> bool:
         """Whether the ledger may lose charges, so that nothing here is to be relied upon."""
         return self._ledger.rehearsal

@@ -37,7 +37,7 @@ def _read_ends(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureChoice(Options):
-    """What is declared of the feature map. Everything here is public, and nothing is read off the records.
+    """The declared choices of the feature map. Everything here is public, and nothing is read off the records.
 
     encoder: the content of an ONNX file whose first output is the features, in place of another map.
     """

@@ -46,7 +46,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Planned:
-    """What the planner recommends for a budget. reason, warnings: sentences without an end."""
+    """The planner's recommendation for a budget. reason, warnings: sentences without an end."""
 
     reason: str
     warnings: tuple[str, ...]
@@ -151,7 +151,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to train.
+    """A request for a training.
 
     name: the model's public name. lineage: the name of the records' lineage. kind: a name in the registry; None for the
     kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name, as its

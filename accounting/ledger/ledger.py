@@ -39,18 +39,17 @@ from accounting.ledger.journal import Acknowledged, Witness
 from accounting.ledger.receipts import Receipt, pairs
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
-from accounting.ledger.wire import LineageKeys
 
 Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
 
 _TRIES = 4
-"""How often a call is sent: once again after a lost reply, once more if that one's was lost, too, and once where the
-group of a client was not known."""
+"""Largest number of times a call is sent: once, twice more after lost replies, and once where the client's group was
+not known."""
 
 _PAGE = 1000
 
 _MOST_REMEMBERED = 100_000
-"""Of how many clients it is remembered which group they belong to, which saves a call each."""
+"""Number of clients whose groups are remembered, which saves a call each."""
 
 
 class Ledger(Accounts):
@@ -196,8 +195,9 @@ class Ledger(Accounts):
         for _ in range(_TRIES):
             keys, arguments = wire.charge_call([asked], self._groups)
             reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
-            if not self._regrouped(asked.lineage, reply):
+            if reply[:1] != [b"regroup"]:
                 break
+            self._regroup(asked.lineage, reply)
         with reading(asked.lineage):
             quote = wire.read_quote(asked, reply)
         if isinstance(quote, LedgerError):
@@ -223,7 +223,7 @@ class Ledger(Accounts):
         self, lineage: str, function: str, requests: Sequence[LedgerRequest]
     ) -> list[Charge | LedgerError]:
         witness = self.witness(lineage)
-        services = LineageKeys(lineage).services
+        services = wire.services_key(lineage)
         for _ in range(_TRIES):
             witness.check()
             known = witness.known
@@ -233,7 +233,8 @@ class Ledger(Accounts):
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)
                 continue
-            if self._regrouped(lineage, replies):
+            if replies[:1] == [b"regroup"]:
+                self._regroup(lineage, replies)
                 continue
             charges, receipts = _read_each(lineage, known, list(zip(requests, groups, strict=True)), replies)
             # Before anything is answered, and whatever becomes of the other requests.
@@ -242,15 +243,12 @@ class Ledger(Accounts):
             return charges
         raise LedgerBusy
 
-    def _regrouped(self, lineage: str, reply: Sequence[Any]) -> bool:
-        """Take note of the groups that the store says clients belong to; return whether it said so."""
-        if not reply or reply[0] != b"regroup":
-            return False
+    def _regroup(self, lineage: str, reply: Sequence[Any]) -> None:
+        """Take note of the groups that the store says clients belong to."""
         if len(self._groups) >= _MOST_REMEMBERED:
             self._groups.clear()
         for client, group in pairs(reply[1:]):
             self._groups[lineage, client.decode()] = group.decode()
-        return True
 
     async def _catch_up(self, lineage: str, witness: Witness, writes: int) -> None:
         """Take down the receipts of this service's calls whose replies did not arrive."""

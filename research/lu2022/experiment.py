@@ -21,7 +21,7 @@ from research.lu2022.results import Accuracies, Curve, Plan, Results
 from research.lu2022.samples import Samples
 from training.kinds.published import bounds
 from training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
-from training.kinds.published.train import Assignment, device_of, stacked_logits, train_stack
+from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
@@ -44,7 +44,7 @@ def run(
     leakage: tuple[float, ...] = ()
     for objective in OBJECTIVES:
         alpha = None if objective == "cross-entropy" else plan.risk_factor
-        result = trained(plan, samples, store, objective, (alpha or 1.0,), progress, attacks)
+        result = train_repeats(plan, samples, store, objective, (alpha or 1.0,), progress, attacks)
         accuracies.append(Accuracies(objective, alpha, tuple(result["train"][0]), tuple(result["test"][0])))
         if objective == plan.reading:
             curves = [
@@ -68,9 +68,9 @@ def search_alpha(
     Returns the alpha whose mean (train, test) accuracies are closest in sum of squares to cross-entropy's, and the
     accuracies of each. The paper says "(almost) the same training and test accuracy" without a distance.
     """
-    original = trained(plan, samples, store, "cross-entropy", (1.0,), progress)
+    original = train_repeats(plan, samples, store, "cross-entropy", (1.0,), progress)
     target = np.array([np.mean(original["train"][0]), np.mean(original["test"][0])])
-    result = trained(plan, samples, store, plan.reading, printed.ALPHAS, progress)
+    result = train_repeats(plan, samples, store, plan.reading, printed.ALPHAS, progress)
     found = tuple(
         Accuracies(plan.reading, alpha, tuple(train), tuple(test))
         for alpha, train, test in zip(printed.ALPHAS, result["train"], result["test"], strict=True)
@@ -79,7 +79,7 @@ def search_alpha(
     return printed.ALPHAS[int(np.argmin(distances))], found
 
 
-def trained(
+def train_repeats(
     plan: Plan,
     samples: Samples,
     store: ResultStore,
@@ -101,6 +101,7 @@ def trained(
         "repeats": plan.repeats,
         "seed": plan.seed,
         "epochs": plan.epochs,
+        "device": plan.device,
         "alphas": list(alphas),
         "epsilons": list(plan.epsilons) if answers else [],
     }
@@ -120,8 +121,7 @@ def _train(
     progress: Progress,
     attacks: Attacks | None,
 ) -> dict[str, Any]:
-    device = device_of(plan.device)
-    X, y = torch.from_numpy(samples.data.X).to(device), torch.from_numpy(samples.data.y).to(device)
+    X, y = torch.from_numpy(samples.data.X).to(plan.device), torch.from_numpy(samples.data.y).to(plan.device)
     recipe = PublishedRecipe(
         samples.topology,
         objective,
@@ -144,7 +144,7 @@ def _train(
     for part, rows in (("train", samples.train), ("test", samples.test)):
         own = torch.from_numpy(rows).repeat(len(alphas), 1)
         z = stacked_logits(parameters, X, own)
-        right = (z.argmax(-1) == y[own.to(device)]).double().mean(1)
+        right = (z.argmax(-1) == y[own.to(plan.device)]).double().mean(1)
         result[part] = right.cpu().numpy().reshape(shape).tolist()
         if answers:
             logits[part] = z.double().cpu().numpy()

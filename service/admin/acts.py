@@ -91,11 +91,11 @@ _TRAIL = TypeAdapter(TrailRequest)
 
 
 class ActOut(BaseModel):
-    """What an act did, or of a dry run what it would do."""
+    """The effect of an act; for a dry run, the effect that it would have."""
 
     done: bool
     words: str
-    """What it means, in one or two sentences."""
+    """Its meaning, in one or two sentences."""
     raises: bool
     """Whether more may be learnt about the records than before, or sooner."""
     newest_act: int
@@ -134,7 +134,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
         check_same_origin(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _invalid("send JSON, as application/json", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        body = await bodies.read(request.scope, request.receive, _LARGEST_BODY)
+        body = await bodies.read(dict(request.scope["headers"]), request.receive, _LARGEST_BODY)
         try:
             parsed = adapter.validate_json(body)
         except ValidationError as error:

@@ -1,7 +1,7 @@
 """The service's own protocol: rows as JSON, CSV or a NumPy array, answers as JSON or an array."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
@@ -29,19 +29,21 @@ from service.http.schemas import (
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
+from service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
-_JSON = frozenset({"application/json", "text/json", "", "application/x-www-form-urlencoded", "text/plain"})
+_JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-form-urlencoded", b"text/plain"})
 """The last three are what a client's own default says, of no body or of any: curl's, urllib's and browsers'."""
 
-_GZIP = b"\x1f\x8b"
-"""How what gzip made begins."""
+_NPY, _CSV = npy.MEDIA_TYPE.encode(), CSV.encode()
 
-_WEIGHT_0 = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
+_GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
+
+_WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
@@ -49,91 +51,83 @@ _encode = msgspec.json.Encoder().encode
 _Parsed = TypeVar("_Parsed")
 
 
-class AnswerFields:
-    """Receipts, budgets and noise as every protocol states them."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        """Of this predictor's answers."""
-        self._model = predictor.certificate.name
-        self._mechanism = predictor.mechanism_name
-        self._status = predictor.mechanism_status
-        self._price = predictor.price_per_row
-
-    def receipt(self, prediction: Prediction) -> ReceiptOut:
-        """Return what a request was charged."""
-        charge, currency = prediction.charge, prediction.charge.balance.budget.currency
-        return ReceiptOut(
-            id=charge.receipt.number if charge.receipt else charge.earlier,
-            model=self._model,
-            mechanism=self._mechanism,
-            status=self._status,
-            rows=len(prediction.probabilities),
-            charged_rows=prediction.charged_rows,
-            replayed_rows=prediction.replayed,
-            currency=currency.name,
-            price_per_row=currency.value(currency.price(self._price) or 0),
-            charged=currency.value(charge.charged),
-            tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
-        )
-
-    def budget(self, prediction: Prediction) -> BudgetOut:
-        """Return the client's account."""
-        balance, currency = prediction.charge.balance, prediction.charge.balance.budget.currency
-        return BudgetOut(
-            currency=currency.name,
-            limit=currency.value(balance.budget.limit),
-            spent=currency.value(balance.spent),
-            remaining=currency.value(balance.remaining),
-            queries_left=balance.questions_left(self._price) if self._price.losses else None,
-            unlimited=not self._price.losses,
-            status="unproven" if is_unproven(balance.budget.accepts) else "proven",
-        )
-
-    def headers(self, prediction: Prediction) -> dict[str, str]:
-        """Return all of it as headers, whose length does not grow much with the rows.
-
-        The scale is the largest of the rows, and a probability p stands for one from p/(p + (1 - p) e^above) to
-        p/(p + (1 - p) e^-below). `undecided` has a bit for each row, the first the highest of its byte, in hexadecimal.
-        """
-        said = {
-            RECEIPT: _encode(self.receipt(prediction)).decode(),
-            BUDGET: _encode(self.budget(prediction)).decode(),
-        }
-        noise = prediction.noise
-        reach = noise.reach
-        above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
-        said[NOISE] = _encode(
-            {
-                "law": noise.noise.law,
-                "on": noise.noise.on,
-                "holds": noise.noise.holds,
-                "scale": None if noise.scale is None else float(noise.scale.max()),
-                "coverage": COVERAGE,
-                "above": above,
-                "below": below,
-                "undecided": np.packbits(noise.undecided).tobytes().hex(),
-                "no_interval": noise.noise.no_interval or None,
-            }
-        ).decode()
-        return said
+def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
+    """Return what a request was charged."""
+    charge, price = prediction.charge, predictor.price_per_row
+    receipt, currency = charge.receipt, charge.balance.budget.currency
+    return ReceiptOut(
+        id=receipt.number if receipt else charge.earlier,
+        model=predictor.certificate.name,
+        mechanism=predictor.mechanism_name,
+        status=predictor.mechanism_status,
+        rows=len(prediction.probabilities),
+        charged_rows=prediction.charged_rows,
+        replayed_rows=prediction.replayed,
+        currency=currency.name,
+        price_per_row=currency.value(currency.price(price) or 0),
+        charged=currency.value(charge.charged),
+        tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
+    )
 
 
-def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
+def budget_of(predictor: Predictor, prediction: Prediction) -> BudgetOut:
+    """Return the client's account."""
+    balance, price = prediction.charge.balance, predictor.price_per_row
+    currency = balance.budget.currency
+    return BudgetOut(
+        currency=currency.name,
+        limit=currency.value(balance.budget.limit),
+        spent=currency.value(balance.spent),
+        remaining=currency.value(balance.remaining),
+        queries_left=balance.questions_left(price) if price.losses else None,
+        unlimited=not price.losses,
+        status="unproven" if is_unproven(balance.budget.accepts) else "proven",
+    )
+
+
+def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
+    """Return receipt, budget and noise as headers, whose length does not grow much with the rows.
+
+    The scale is the largest of the rows, and a probability p stands for one from p/(p + (1 - p) e^above) to
+    p/(p + (1 - p) e^-below). `undecided` has a bit for each row, the first the highest of its byte, in hexadecimal.
+    """
+    noise = prediction.noise
+    reach = noise.reach
+    above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
+    said = {
+        "law": noise.noise.law,
+        "on": noise.noise.on,
+        "holds": noise.noise.holds,
+        "scale": None if noise.scale is None else float(noise.scale.max()),
+        "coverage": COVERAGE,
+        "above": above,
+        "below": below,
+        "undecided": np.packbits(noise.undecided).tobytes().hex(),
+        "no_interval": noise.noise.no_interval or None,
+    }
+    return {
+        RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
+        BUDGET: _encode(budget_of(predictor, prediction)).decode(),
+        NOISE: _encode(said).decode(),
+    }
+
+
+def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
     noise, scale = uncertainty.noise, uncertainty.scale
-    ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
-    lower, upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
-    return AnswerNoiseOut(
+    out = AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
         holds=noise.holds,
         scale=None if scale is None else scale.tolist(),
         coverage=COVERAGE,
-        lower=lower,
-        upper=upper,
         undecided=uncertainty.undecided.tolist(),
         no_interval=noise.no_interval or None,
     )
+    if intervals:
+        ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
+        out.lower, out.upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
+    return out
 
 
 def _law_out(noise: AnyNoise) -> NoiseLawOut:
@@ -170,74 +164,62 @@ def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
 class RowsCodec:
     """`POST /predict`."""
 
-    parameters = frozenset({"dry_run", "tier"})
+    parameters = frozenset({"dry_run", "intervals", "tier"})
 
-    def __init__(self, predictor: Predictor) -> None:
-        """Validate for `predictor`."""
-        self._predictor = predictor
-        self._answers = AnswerFields(predictor)
-        self._price = predictor.price_per_row
-        self._rehearsal = True if predictor.rehearsal else msgspec.UNSET
-
-    def check_path(self, parameters: Mapping[str, str]) -> None:
-        """Refuse nothing: the path has no version."""
-
-    def decode(self, header: RequestHeader, body: bytes) -> RowsRequest:
+    def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = header.query.get("tier"), _media_type(header.field(b"content-type") or "")
+        tier, kind = header.query.get("tier"), _media_type(header.fields.get(b"content-type", b""))
+        intervals = bool(header.query) and header.flag("intervals")
         rows: Rows | NDArray[np.floating[Any]]
-        if kind == npy.MEDIA_TYPE:
+        if kind.endswith(b"+json") or kind in _JSON:
+            rows, named, wished = self.instances(predictor, body)
+            intervals = intervals or wished
+            if tier is not None and named not in (None, tier):
+                raise invalid("the body and the query name different tiers")
+            tier = named if tier is None else tier
+        elif kind == _NPY:
             rows = npy.parse_npy(body)
-        elif kind == CSV:
-            texts = rows_of_csv(body, self._predictor)
-            rows = texts if self._predictor.certificate.columns else as_numbers(texts)
-        elif kind.endswith("+json") or kind in _JSON:
-            rows, named = self.instances(body)
-            tier = _one_of(tier, named)
+        elif kind == _CSV:
+            texts = rows_of_csv(body, predictor)
+            rows = texts if predictor.certificate.columns else as_numbers(texts)
         else:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        self._predictor.check_tier(tier)
+        predictor.check_tier(tier)
         # A tier in the query decides what the answer is as much as the body does.
         said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
-        return RowsRequest(self._checked(rows), tier, header.idempotency(said), header.deadline)
+        return RowsRequest(_checked(predictor, rows), tier, header.idempotency(said), header.deadline, intervals)
 
-    def instances(self, body: bytes) -> tuple[Rows, str | None]:
-        """Return the rows of a body in JSON, and the tier that it names."""
-        parsed = parse_request(body)
+    def instances(self, predictor: Predictor, body: bytes) -> Asked:
+        """Return what a body in JSON asks."""
+        try:
+            parsed = parsed_json(_decode, body)
+        except msgspec.ValidationError as error:
+            raise _not_rows(str(error)) from None
         if parsed.model is not None:
-            self._predictor.check_model(parsed.model)
-        return parsed.instances, parsed.tier
+            predictor.check_model(parsed.model)
+        return parsed.instances, parsed.tier, parsed.intervals
 
-    def _checked(self, rows: Rows | NDArray[np.floating[Any]]) -> Floats:
-        """Return the rows as numbers: an array, or all are lists, or all name the model's columns."""
-        if isinstance(rows, np.ndarray):
-            return self._predictor.check_array(rows)
-        kinds = set(map(type, rows))
-        if kinds <= {list}:
-            return self._predictor.check_rows(cast(Sequence[list[float]], rows))
-        if kinds == {dict}:
-            return self._predictor.check_named(cast(Sequence[dict[str, Value]], rows))
-        raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
-
-    def encode(self, header: RequestHeader, request: RowsRequest, prediction: Prediction) -> Reply:
+    def encode(
+        self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
+    ) -> Reply:
         """Return the answer as JSON; as an array where the client accepts one."""
-        del request
-        if _accepts_npy(header.field(b"accept")):
-            headers = {"content-type": npy.MEDIA_TYPE} | self._answers.headers(prediction)
+        accept = header.fields.get(b"accept", b"").lower()
+        if _NPY in accept and _accepts_npy(accept):
+            headers = {"content-type": npy.MEDIA_TYPE} | headers_of(predictor, prediction)
             return npy.npy_of(prediction.probabilities), headers
         return _json(
             PredictResponse(
                 prediction.probabilities.tolist(),
-                self._answers.receipt(prediction),
-                self._answers.budget(prediction),
-                noise_out(prediction.noise),
-                self._rehearsal,
+                receipt_of(predictor, prediction),
+                budget_of(predictor, prediction),
+                noise_out(prediction.noise, intervals=request.intervals),
+                True if predictor.rehearsal else msgspec.UNSET,
             )
         )
 
-    def encode_quote(self, quote: RowsQuote) -> Reply:
-        """Return a quote in rho."""
+    def encode_quote(self, predictor: Predictor, quote: RowsQuote) -> Reply:
+        """Return a quote."""
         refusal = quote.refusal
         kind = None
         if isinstance(refusal, BudgetExhausted):
@@ -249,7 +231,7 @@ class RowsCodec:
             new_rows=quote.free.count(False),
             free=quote.free,
             currency=quote.currency.name,
-            price_per_row=quote.currency.value(quote.currency.price(self._price) or 0),
+            price_per_row=quote.currency.value(quote.currency.price(predictor.price_per_row) or 0),
             cost=quote.currency.value(quote.total),
             admitted=refusal is None,
             refusal=kind,
@@ -257,27 +239,31 @@ class RowsCodec:
             noise=_law_out(quote.noise),
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
-        return _json(QuoteResponse(out, self._rehearsal))
+        return _json(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET))
 
 
 class InvocationsCodec(RowsCodec):
     """`POST /invocations`, as MLflow's clients and SageMaker ask."""
 
-    def instances(self, body: bytes) -> tuple[Rows, str | None]:
-        """Return the rows of a body in JSON, and the tier that it names."""
-        return parsed_json(partial(rows_of_invocation, table=self._predictor), body)
+    def instances(self, predictor: Predictor, body: bytes) -> Asked:
+        """Return what a body in JSON asks."""
+        return parsed_json(partial(rows_of_invocation, table=predictor), body)
+
+
+def _checked(predictor: Predictor, rows: Rows | NDArray[np.floating[Any]]) -> Floats:
+    """Return the rows as numbers: an array, or all are lists, or all name the model's columns."""
+    if isinstance(rows, np.ndarray):
+        return predictor.check_array(rows)
+    kinds = set(map(type, rows))
+    if kinds <= {list}:
+        return predictor.check_rows(cast(Sequence[list[float]], rows))
+    if kinds == {dict}:
+        return predictor.check_named(cast(Sequence[dict[str, Value]], rows))
+    raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
 
 def _json(content: Any) -> Reply:
     return _encode(content), {"content-type": "application/json"}
-
-
-def parse_request(body: bytes) -> PredictRequest:
-    """Return the parsed body, or raise a 400 or 422 problem that says where it goes wrong."""
-    try:
-        return parsed_json(_decode, body)
-    except msgspec.ValidationError as error:
-        raise _not_rows(str(error)) from None
 
 
 def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
@@ -318,17 +304,11 @@ def _not_rows(message: str) -> Problem:
     return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)
 
 
-def _media_type(said: str) -> str:
-    return said.partition(";")[0].strip().lower()
+def _media_type(said: bytes) -> bytes:
+    return said.partition(b";")[0].strip().lower()
 
 
-def _accepts_npy(accept: str | None) -> bool:
+def _accepts_npy(accept: bytes) -> bool:
     """Return whether an array is named in `Accept`, and not with the weight 0, which refuses it (RFC 9110)."""
-    named = [said for said in accept.split(",") if _media_type(said) == npy.MEDIA_TYPE] if accept else []
+    named = [said for said in accept.split(b",") if _media_type(said) == _NPY]
     return any(not _WEIGHT_0.search(said) for said in named)
-
-
-def _one_of(in_query: str | None, in_body: str | None) -> str | None:
-    if in_query is not None and in_body not in (None, in_query):
-        raise invalid("the body and the query name different tiers")
-    return in_query if in_body is None else in_body

@@ -20,10 +20,10 @@ from fastapi import FastAPI
 
 from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT
-from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION, VERSION
+from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.http.tables import CSV
-from service.models import Models
+from service.models import VERSION, Models
 from service.predictor import Predictor
 
 _STRUCTS = [
@@ -39,6 +39,11 @@ _DRY_RUN = _parameter(
     "dry_run",
     {"type": "boolean", "default": False},
     "true: say what the request would cost and whether it would be admitted; answer and spend nothing.",
+)
+_INTERVALS = _parameter(
+    "intervals",
+    {"type": "boolean", "default": False},
+    "true: say `lower` and `upper` in `noise`, too; the same as `intervals` in the body.",
 )
 _JSON_LENGTH = _parameter(
     JSON_LENGTH,
@@ -138,7 +143,7 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
         f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}.",
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
-    parameters = [_DRY_RUN, *([tier] if predictor.tier_names else [])]
+    parameters = [_DRY_RUN, _INTERVALS, *([tier] if predictor.tier_names else [])]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation(name, summary, in_path, parameters, content, responses)
 
@@ -199,7 +204,7 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
 
 
 def _invocations(predictor: Predictor) -> dict[str, Any]:
-    """What MLflow's scoring protocol asks with: exactly one of its forms."""
+    """Return the schema of a request by MLflow's scoring protocol: exactly one of its forms."""
     named, row, example = _named(predictor), _row(predictor), _example(predictor)
     sizes = {"type": "array", "minItems": 1, "maxItems": predictor.largest_batch}
     rows = {"anyOf": [sizes | {"items": named}, sizes | {"items": row}]}
@@ -211,8 +216,9 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
     }
     unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
-    tiers = {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
-    params = {"type": ["object", "null"], "properties": tiers, "additionalProperties": False}
+    known: dict[str, Any] = {"intervals": {"type": "boolean"}}
+    known |= {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
+    params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}
     forms = {
         "dataframe_split": {
             "anyOf": [

@@ -6,7 +6,7 @@ Tensors are JSON, or raw bytes behind it (the binary tensor data extension). Wha
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
-from service.errors import UnknownModel
-from service.http.codec import AnswerFields, malformed_json
+from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
 from service.http.predictions import Reply
 from service.http.problems import Problem
 from service.http.requests import RequestHeader, invalid
@@ -38,19 +37,16 @@ from service.http.schemas import (
     TensorMetadata,
     answers,
 )
-from service.models import Models
-from service.predictor import OUTPUTS, Prediction, Predictor, RowsRequest
+from service.models import VERSION, Models
+from service.predictor import INTERVAL, OUTPUTS, Prediction, Predictor, RowsRequest
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
 MODEL_VERSION = MODEL + "/versions/{version}"
 INPUT, OUTPUT = "instances", OUTPUTS[0]
-VERSION = "1"
-"""The only version of a model that a service has."""
-
 JSON_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
-"""What a row's numbers may be sent as. They become float64, and rows that are then equal share one answer."""
+"""Types in which a row's numbers may be sent. They become float64, and rows that are then equal share one answer."""
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _MOST_ELEMENTS = 2**31
@@ -73,25 +69,18 @@ class OpenInferenceCodec:
 
     parameters = frozenset[str]()
 
-    def __init__(self, predictor: Predictor) -> None:
-        """Validate for `predictor`."""
-        self._predictor = predictor
-        self._answers = AnswerFields(predictor)
-
-    def check_path(self, parameters: Mapping[str, str]) -> None:
-        """Refuse models and versions that are not served."""
-        check_version(parameters.get("version") or VERSION)
-
-    def decode(self, header: RequestHeader, body: bytes) -> TensorRequest:
+    def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
         if (header.field(b"content-encoding") or "identity") != "identity":
             raise invalid("send the body without compression")
         length = header.field(JSON_LENGTH.lower().encode())
         request, raw = parse_request(body, length)
         # Where the JSON ends decides what the body says.
-        return self.request_of(header, request, raw, f"v2 {length or len(body)}\0".encode() + body)
+        return self.request_of(predictor, header, request, raw, f"v2 {length or len(body)}\0".encode() + body)
 
-    def request_of(self, header: RequestHeader, request: InferRequest, raw: bytes, said: bytes) -> TensorRequest:
+    def request_of(
+        self, predictor: Predictor, header: RequestHeader, request: InferRequest, raw: bytes, said: bytes
+    ) -> TensorRequest:
         """Return what is asked for, by bytes behind the request. said: what the client's name for it stands for."""
         if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
             raise one_input()
@@ -100,34 +89,27 @@ class OpenInferenceCodec:
         tier = request.parameters.get("tier")
         if tier is not None and not isinstance(tier, str):
             raise invalid("the parameter 'tier' is the name of a tier")
+        intervals = request.parameters.get("intervals", False)
+        if not isinstance(intervals, bool):
+            raise invalid("the parameter 'intervals' is true or false")
         X = array_of(request.inputs[0], raw).astype(np.float64)
-        self._predictor.check_tier(tier)
+        predictor.check_tier(tier)
         return TensorRequest(
-            self._predictor.check_array(X),
+            predictor.check_array(X),
             tier,
             header.idempotency(said),
             header.deadline,
+            intervals,
             id=request.id,
-            outputs=self._outputs_of(request),
+            outputs=_outputs_of(predictor, request),
         )
 
-    def _outputs_of(self, request: InferRequest) -> dict[str, bool]:
-        """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for an unknown one."""
-        by_default = request.parameters.get("binary_data_output", False) is True
-        if not request.outputs:
-            return dict.fromkeys(self._predictor.outputs, by_default)
-        named = {output.name: output.parameters for output in request.outputs}
-        if len(named) != len(request.outputs) or not named.keys() <= set(self._predictor.outputs):
-            raise invalid(f"the outputs are {', '.join(map(repr, self._predictor.outputs))}, each once at most")
-        for parameters in named.values():
-            if "classification" in parameters or "shared_memory_region" in parameters:
-                raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
-        return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
-
-    def encode(self, header: RequestHeader, request: TensorRequest, prediction: Prediction) -> Reply:
+    def encode(
+        self, predictor: Predictor, header: RequestHeader, request: TensorRequest, prediction: Prediction
+    ) -> Reply:
         """Return the answer as JSON, with the bytes of raw tensors behind it."""
         del header
-        values = tensors_of(prediction)
+        values = tensors_of(prediction, request.outputs)
         outputs, raw = [], b""
         for name, in_binary in request.outputs.items():
             tensor = values[name]
@@ -139,36 +121,46 @@ class OpenInferenceCodec:
                 output.data = tensor.ravel().tolist()
             outputs.append(output)
         response = InferResponse(
-            self._predictor.certificate.name,
+            predictor.certificate.name,
             VERSION,
-            self._parameters(prediction),
+            parameters_of(predictor, prediction),
             outputs,
             msgspec.UNSET if request.id is None else request.id,
         )
-        said, headers = _encode(response), self._answers.headers(prediction)
+        said, headers = _encode(response), headers_of(predictor, prediction)
         if not raw:
             return said, {"content-type": "application/json"} | headers
         headers[JSON_LENGTH] = str(len(said))
         return said + raw, {"content-type": "application/octet-stream"} | headers
 
-    def _parameters(self, prediction: Prediction) -> dict[str, Any]:
-        """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
-        receipt, noise = msgspec.to_builtins(self._answers.receipt(prediction)), prediction.noise.noise
-        receipt["receipt_id"] = receipt.pop("id")
-        del receipt["model"]
-        named = msgspec.to_builtins(self._answers.budget(prediction)) | receipt
-        named["rehearsal"] = True if self._predictor.rehearsal else None
-        named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
-        scale = prediction.noise.scale
-        named["noise_scale"] = None if scale is None else float(scale.max())
-        named["no_interval"] = noise.no_interval or None
-        return {name: value for name, value in named.items() if value is not None}
+
+def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
+    """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for an unknown one."""
+    by_default = request.parameters.get("binary_data_output", False) is True
+    if not request.outputs:
+        ends = () if request.parameters.get("intervals", False) else INTERVAL
+        return {name: by_default for name in predictor.outputs if name not in ends}
+    named = {output.name: output.parameters for output in request.outputs}
+    if len(named) != len(request.outputs) or not named.keys() <= set(predictor.outputs):
+        raise invalid(f"the outputs are {', '.join(map(repr, predictor.outputs))}, each once at most")
+    for parameters in named.values():
+        if "classification" in parameters or "shared_memory_region" in parameters:
+            raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
+    return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
 
 
-def check_version(version: str) -> None:
-    """Raise UnknownModel for a version that no model has."""
-    if version != VERSION:
-        raise UnknownModel(f"a model has the version {VERSION!r} alone")
+def parameters_of(predictor: Predictor, prediction: Prediction) -> dict[str, Any]:
+    """Return receipt, budget and noise as the protocol has parameters: numbers, texts and booleans, no nulls."""
+    receipt, noise = msgspec.to_builtins(receipt_of(predictor, prediction)), prediction.noise.noise
+    receipt["receipt_id"] = receipt.pop("id")
+    del receipt["model"]
+    named = msgspec.to_builtins(budget_of(predictor, prediction)) | receipt
+    named["rehearsal"] = True if predictor.rehearsal else None
+    named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
+    scale = prediction.noise.scale
+    named["noise_scale"] = None if scale is None else float(scale.max())
+    named["no_interval"] = noise.no_interval or None
+    return {name: value for name, value in named.items() if value is not None}
 
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -177,7 +169,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         "content": {"application/json": {"schema": {"$ref": COMPONENTS.format(name="ErrorOut")}}},
     }
 }
-"""What the OpenAPI document says of every status of the protocol's routes that they do not name."""
+"""The OpenAPI document's entry for every status that the protocol's routes do not name."""
 
 
 def add_open_inference(app: FastAPI, models: Models) -> None:
@@ -224,18 +216,11 @@ def _add_of_model(
 
     @app.get(MODEL_VERSION + path, summary=summary, responses=responses)
     async def of_version(name: str, version: str) -> Response:
-        return Json(await tell(served(models, name, version)))
+        return Json(await tell(models.named(name, version)))
 
     @app.get(MODEL + path, summary=summary, responses=responses)
     async def of_model(name: str) -> Response:
         return await of_version(name, VERSION)
-
-
-def served(models: Models, name: str, version: str = VERSION) -> Predictor:
-    """Return a model. Raises UnknownModel for a name or version that is not served."""
-    predictor = models.named(name)
-    check_version(version)
-    return predictor
 
 
 def server_metadata() -> ServerMetadata:
@@ -374,9 +359,9 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
     return [number for row in rows for number in row]
 
 
-def tensors_of(prediction: Prediction) -> dict[str, NDArray[Any]]:
-    """Return an answer's tensors by name: `Predictor.outputs`."""
-    found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities}
-    if (intervals := prediction.noise.intervals) is not None:
-        found["lower"], found["upper"] = intervals
-    return found | {"undecided": prediction.noise.undecided}
+def tensors_of(prediction: Prediction, names: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return those of an answer's tensors, `Predictor.outputs`, that have these names."""
+    found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities, "undecided": prediction.noise.undecided}
+    if not set(INTERVAL).isdisjoint(names) and (ends := prediction.noise.intervals) is not None:
+        found |= zip(INTERVAL, ends, strict=True)
+    return {name: found[name] for name in names}

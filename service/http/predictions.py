@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Set
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar, runtime_checkable
-from weakref import WeakKeyDictionary, proxy
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,7 +16,7 @@ from service.http.requests import Bodies, RequestHeader, read_header
 from service.models import Models
 from service.predictor import Caller, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.metrics import Metrics
-from service.telemetry.timeline import Stages
+from service.telemetry.timeline import timeline
 
 _SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed on the event loop; while a larger one is parsed, other requests go on."""
@@ -29,22 +28,18 @@ Reply = tuple[bytes, Mapping[str, str]]
 
 
 class Codec(Protocol[Some]):
-    """How a protocol asks and answers. What it raises are refusals that `as_problem` knows."""
+    """A protocol's requests and answers. It raises only refusals that `as_problem` knows."""
 
     @property
     def parameters(self) -> Set[str]:
-        """What the query may say."""
+        """Parameters that the query may have."""
         ...
 
-    def check_path(self, parameters: Mapping[str, str]) -> None:
-        """Refuse the path of what is not served."""
-        ...
-
-    def decode(self, header: RequestHeader, body: bytes) -> Some:
+    def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> Some:
         """Return what is asked for, validated."""
         ...
 
-    def encode(self, header: RequestHeader, request: Some, prediction: Prediction) -> Reply:
+    def encode(self, predictor: Predictor, header: RequestHeader, request: Some, prediction: Prediction) -> Reply:
         """Return the answer."""
         ...
 
@@ -53,26 +48,9 @@ class Codec(Protocol[Some]):
 class QuotingCodec(Codec[Some], Protocol[Some]):
     """A protocol that has dry runs: `dry_run` is one of its parameters."""
 
-    def encode_quote(self, quote: RowsQuote) -> Reply:
+    def encode_quote(self, predictor: Predictor, quote: RowsQuote) -> Reply:
         """Return what an answer would cost."""
         ...
-
-
-class Codecs(Generic[Some]):
-    """A protocol's codec of each model, made once for as long as the model is served."""
-
-    def __init__(self, make: Callable[[Predictor], Codec[Some]]) -> None:
-        """make: returns the codec of a model."""
-        self._make = make
-        self._made: WeakKeyDictionary[Predictor, Codec[Some]] = WeakKeyDictionary()
-
-    def of(self, predictor: Predictor) -> Codec[Some]:
-        """Return the codec of a model, good for as long as the caller holds the model."""
-        codec = self._made.get(predictor)
-        if codec is None:
-            # A codec that is kept must not keep a model that is served no more.
-            codec = self._made[predictor] = self._make(proxy(predictor))
-        return codec
 
 
 class PredictionEndpoint(Generic[Some]):
@@ -80,17 +58,17 @@ class PredictionEndpoint(Generic[Some]):
 
     def __init__(
         self,
-        codec: Callable[[Predictor], Codec[Some]],
+        codec: Codec[Some],
         models: Models,
         authentication: Authentication,
         metrics: Metrics,
         bodies: Bodies,
         largest_body: Callable[[int], int],
     ) -> None:
-        """Answer from `models`. codec: of a model. largest_body: as `create_app` has it."""
+        """Answer from `models`. largest_body: as `create_app` has it."""
         self._bodies = bodies
         self._largest_body = largest_body
-        self._codecs = Codecs(codec)
+        self._codec = codec
         self._models = models
         self._authentication = authentication
         self._metrics = metrics
@@ -115,24 +93,24 @@ class PredictionEndpoint(Generic[Some]):
         if scope["method"] != "POST":
             said = f"{scope['path']} answers POST"
             raise Problem(ProblemType.METHOD_NOT_ALLOWED, said)
-        path = scope["path_params"]
-        predictor = self._models.named(path.get("name"))
+        path, traced = scope["path_params"], timeline.get()
+        predictor = self._models.named(path.get("name"), path.get("version"))
         scope[MODEL] = predictor.certificate.name
-        codec = self._codecs.of(predictor)
-        codec.check_path(path)
-        header = read_header(scope, codec.parameters)
-        stages = Stages.of_request()
-        caller = await self._authentication.payer(header, predictor.lineage)
-        stages.end("authentication")
+        header = read_header(scope, self._codec.parameters)
+        if traced is not None:
+            traced.begin()
+        caller = await self._authentication.payer(header, predictor.certificate.lineage)
+        if traced is not None:
+            traced.end("authentication")
         largest = self._largest_body(len(predictor.certificate.feature_names))
-        body = await self._bodies.read(scope, receive, largest)
-        stages.end("body")
+        body = await self._bodies.read(header.fields, receive, largest)
+        if traced is not None:
+            traced.end("body")
         try:
-            encoded, headers = await answer(predictor, codec, self._metrics, header, caller, body)
+            encoded, headers = await answer(predictor, self._codec, self._metrics, header, caller, body)
         finally:
             self._bodies.release(body)
-        wait = header.wait
-        return encoded, headers if wait is None else {**headers, "preference-applied": f"wait={wait:g}"}
+        return encoded, headers if header.wait is None else {**headers, "preference-applied": f"wait={header.wait:g}"}
 
 
 async def answer(
@@ -140,28 +118,24 @@ async def answer(
 ) -> Reply:
     """Answer what a body asks, or say what that would cost. Raises refusals that `as_problem` knows."""
     try:
-        dry_run = _is_dry_run(header)
+        dry_run = bool(header.query) and header.flag("dry_run")
         if len(body) < _SMALL_BODY:
-            request = codec.decode(header, body)
+            request = codec.decode(predictor, header, body)
         else:
-            request = await asyncio.to_thread(codec.decode, header, body)
+            request = await asyncio.to_thread(codec.decode, predictor, header, body)
     except (Problem, RequestRefused):
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
     if dry_run and isinstance(codec, QuotingCodec):
         known = await predictor.confirm(caller)
-        return codec.encode_quote(await predictor.quote(known.client, request))
+        return codec.encode_quote(predictor, await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)
     metrics.answered(predictor.certificate.name, len(prediction.probabilities), prediction.charged_rows)
-    stages = Stages.of_request()
-    reply = codec.encode(header, request, prediction)
-    stages.end("answer")
+    traced = timeline.get()
+    if traced is None:
+        return codec.encode(predictor, header, request, prediction)
+    traced.begin()
+    reply = codec.encode(predictor, header, request, prediction)
+    traced.end("answer")
     return reply
-
-
-def _is_dry_run(header: RequestHeader) -> bool:
-    said = header.query.get("dry_run", "false").lower()
-    if said not in ("true", "false"):
-        raise Problem(ProblemType.INVALID_REQUEST, "dry_run is 'true' or 'false'")
-    return said == "true"

@@ -20,16 +20,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request's line and header fields, trailers included."""
+_AROUND_FIELD = len(": \r\n")
 MOST_UNANSWERED = 16
 """Requests of one connection that are begun and not answered."""
 
 
 class _TooManyRequests(Exception):
-    """What ends the parsing of a connection that was closed for its requests."""
+    """Ends the parsing of a connection that was closed for its requests."""
 
 
 class _HeadTooLong(Exception):
-    """What httptools passes on as an error of its own, which uvicorn answers."""
+    """Raised in a callback of httptools, which passes it on as an error of its own that uvicorn answers."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -65,12 +66,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the request's line."""
-        self._count(len(url))
+        self._length += len(url) + _AROUND_FIELD
+        if self._length > LONGEST_HEAD:
+            raise _HeadTooLong
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a field of the head, and leave out a trailer."""
-        self._count(len(name) + len(value))
+        self._length += len(name) + len(value) + _AROUND_FIELD
+        if self._length > LONGEST_HEAD:
+            raise _HeadTooLong
         if self._is_head:
             super().on_header(name, value)
 
@@ -111,8 +116,3 @@ class BoundedHttp(HttpToolsProtocol):
         """End a request."""
         self._ungathered = 0
         super().on_message_complete()
-
-    def _count(self, length: int) -> None:
-        self._length += length + len(": \r\n")
-        if self._length > LONGEST_HEAD:
-            raise _HeadTooLong

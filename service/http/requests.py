@@ -1,15 +1,16 @@
-"""What a request for predictions says beside its body, and its body: each header once, each query parameter known."""
+"""The headers, query and body of a request for predictions: each header once, each query parameter known."""
 
 import asyncio
 import hashlib
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Set
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from types import coroutine
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -41,7 +42,10 @@ PREFER_PARAMETER: dict[str, Any] = {
     "schema": {"type": "string"},
     "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
 }
-"""What the OpenAPI document says of these headers."""
+"""The OpenAPI document's entries for these headers."""
+
+
+Result = TypeVar("Result")
 
 
 def invalid(detail: str) -> Problem:
@@ -49,42 +53,37 @@ def invalid(detail: str) -> Problem:
     return Problem(ProblemType.INVALID_REQUEST, detail)
 
 
-class RequestHeader(msgspec.Struct, frozen=True, dict=True):
+class RequestHeader(msgspec.Struct, frozen=True):
     """A request without its body. fields: by lower-case name, the last of several where several may be sent.
 
-    began: by `time.monotonic`. peer: the address that it came from.
+    peer: the address that it came from. wait: after how many seconds nothing is to be charged any more, as `Prefer:
+    wait=SECONDS` says (RFC 7240); None where it says nothing that can be read. Fractions of a second are taken, too.
+    deadline: when these seconds are over, by `time.monotonic`.
     """
 
     fields: Mapping[bytes, bytes]
     query: Mapping[str, str]
     peer: str
-    began: float
+    wait: float | None = None
+    deadline: float = math.inf
 
     def field(self, name: bytes) -> str | None:
         """Return what a field says, or None."""
         value = self.fields.get(name)
         return None if value is None else value.decode("latin-1")
 
-    @cached_property
-    def wait(self) -> float | None:
-        """After how many seconds nothing is to be charged any more: `Prefer: wait=SECONDS` (RFC 7240), or None.
-
-        Fractions of a second are taken, too. What cannot be read is no preference.
-        """
-        found = _WAIT.search(self.field(b"prefer") or "")
-        return float(found[1]) if found else None
-
-    @property
-    def deadline(self) -> float:
-        """When nothing is to be charged any more, by `time.monotonic`."""
-        wait = self.wait
-        return math.inf if wait is None else self.began + wait
+    def flag(self, name: str) -> bool:
+        """Return whether the query says that a parameter is true; it is false without it. Raises a 400 problem."""
+        said = self.query.get(name, "false").lower()
+        if said not in ("true", "false"):
+            raise invalid(f"{name} is 'true' or 'false'")
+        return said == "true"
 
     def idempotency(self, body: bytes) -> Idempotency | None:
         """Return the client's name for a request that says `body`, if it has one. Raises a 400 problem."""
-        key = self.field(b"idempotency-key")
-        if key is None:
+        if b"idempotency-key" not in self.fields:
             return None
+        key = self.fields[b"idempotency-key"].decode("latin-1")
         if not _IDEMPOTENCY_KEY.fullmatch(key):
             raise invalid(f"an Idempotency-Key has 1 to {_LONGEST_IDEMPOTENCY_KEY} visible ASCII characters")
         return Idempotency(key, hashlib.sha256(body).digest())
@@ -103,7 +102,12 @@ def read_header(scope: Scope, parameters: Set[str]) -> RequestHeader:
         raise invalid("send the request without the header 'Upgrade'")
     query = _query(scope["query_string"], parameters) if scope["query_string"] else {}
     client = scope.get("client")
-    return RequestHeader(headers, query, client[0] if client else "", time.monotonic())
+    peer = client[0] if client else ""
+    preference = _WAIT.search(headers[b"prefer"].decode("latin-1")) if b"prefer" in headers else None
+    if preference is None:
+        return RequestHeader(headers, query, peer)
+    wait = float(preference[1])
+    return RequestHeader(headers, query, peer, wait, time.monotonic() + wait)
 
 
 async def check_parameters(request: Request) -> None:
@@ -168,35 +172,49 @@ class Bodies:
         finally:
             self.release(body)
 
-    async def read(self, scope: Scope, receive: Receive, largest: int) -> bytes:
+    async def read(self, fields: Mapping[bytes, bytes], receive: Receive, largest: int) -> bytes:
         """Return the body of at most `largest` bytes, which counts until it is given to `release`.
 
-        Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and ClientDisconnected.
+        fields: the header's. Raises a 408 or 413 problem, as soon as it is too late or too long, Overloaded, and
+        ClientDisconnected.
         """
         deadline = asyncio.get_running_loop().time() + self._seconds
-        if _announced(scope) > largest:
-            await _discard(scope, receive, deadline)
+        # The server has checked that it is a number that it can count to.
+        if int(fields.get(b"content-length", 0)) > largest:
+            await _discard(fields, receive, deadline)
             raise too_long(largest)
-        parts, length, more = list[bytes](), 0, True
+        parts: list[bytes] = []
         try:
-            async with asyncio.timeout_at(deadline):
-                while more:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        raise ClientDisconnected
-                    part, more = message.get("body", b""), message.get("more_body", False)
-                    length, self._room = length + len(part), self._room - len(part)
-                    if length > largest or self._room < 0:
-                        raise too_long(largest) if length > largest else Overloaded(1)
-                    parts.append(part)
+            refusal, more = await within(deadline, self._gather(parts, receive, largest))
         except BaseException as error:
-            self._room += length
-            if isinstance(error, Problem | Overloaded) and more:
-                await _discard(scope, receive, deadline)
+            self._room += sum(map(len, parts))
             if isinstance(error, TimeoutError):
                 raise self._too_late() from None
             raise
-        return b"".join(parts)
+        if refusal is None:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        self._room += sum(map(len, parts))
+        if more:
+            await _discard(fields, receive, deadline)
+        raise refusal
+
+    async def _gather(
+        self, parts: list[bytes], receive: Receive, largest: int
+    ) -> tuple[Problem | Overloaded | None, bool]:
+        """Add a body's parts, each of which counts; return why it is refused, if it is, and whether more would come."""
+        length, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnected
+            part, more = message.get("body", b""), message.get("more_body", False)
+            parts.append(part)
+            length, self._room = length + len(part), self._room - len(part)
+            if length > largest:
+                return too_long(largest), more
+            if self._room < 0:
+                return Overloaded(1), more
+        return None, False
 
     def _too_late(self) -> Problem:
         said = f"the body did not arrive within {self._seconds:g} seconds"
@@ -220,12 +238,12 @@ _LONGEST_SILENCE = 1.0
 """Seconds without a part of a body that is refused, after which its sender is answered."""
 
 
-async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
+async def _discard(fields: Mapping[bytes, bytes], receive: Receive, deadline: float) -> None:
     """Read what is left of a body while it comes, until the deadline at most: who is cut off does not read the refusal.
 
     A sender that asked whether to continue has sent nothing, and is not told to.
     """
-    if any(name == b"expect" for name, _ in scope["headers"]):
+    if b"expect" in fields:
         return
     with suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
@@ -233,11 +251,33 @@ async def _discard(scope: Scope, receive: Receive, deadline: float) -> None:
                 pass
 
 
-def _announced(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value)  # the server has checked that it is a number that it can count to
-    return 0
+async def within(deadline: float, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what `work` returns, or raise TimeoutError once the event loop's clock is past `deadline`.
+
+    Work that need not wait takes no timer: most bodies are there as a whole when they are read.
+    """
+    try:
+        awaited = work.send(None)
+    except StopIteration as done:
+        return cast(Result, done.value)
+    async with asyncio.timeout_at(deadline):
+        return cast(Result, await _go_on(work, awaited))
+
+
+@coroutine
+def _go_on(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
+    """Go on with `work`, which waits for `awaited`: pass on what the event loop sends to it, or raises in it."""
+    while True:
+        try:
+            sent = yield awaited
+        except BaseException as error:  # noqa: BLE001 - it is raised where the work waits
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, sent)
+        try:
+            awaited = step()
+        except StopIteration as done:
+            return done.value
 
 
 class ClientDisconnected(Exception):

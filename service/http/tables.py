@@ -27,8 +27,12 @@ FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 Rows = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
 
 
+Asked = tuple[Rows, str | None, bool]
+"""Rows, the tier that is named, and whether intervals are wished for."""
+
+
 class Table(Protocol):
-    """What is asked of a model's tables before their rows are looked at."""
+    """Checks of a model's tables before their rows are read."""
 
     @property
     def largest_batch(self) -> int:
@@ -83,8 +87,8 @@ def _number_or_text(value: Value) -> Value:
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value.strip()) else value
 
 
-def rows_of_invocation(body: bytes, table: Table) -> tuple[Rows, str | None]:
-    """Return the rows that MLflow's protocol asks about, and the tier that `params` names, or None.
+def rows_of_invocation(body: bytes, table: Table) -> Asked:
+    """Return what MLflow's protocol asks; `params` names the tier, and says whether intervals are wished for.
 
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
     """
@@ -95,14 +99,15 @@ def rows_of_invocation(body: bytes, table: Table) -> tuple[Rows, str | None]:
     given = [form for form in FORMS if getattr(asked, form) is not UNSET]
     if len(given) != 1:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
-    tier = (asked.params or {}).get("tier")
-    if (asked.params or {}).keys() - {"tier"} or not isinstance(tier, str | None):
-        raise invalid("params takes nothing but the name of a tier")
+    params = asked.params or {}
+    tier, intervals = params.get("tier"), params.get("intervals", False)
+    if params.keys() - {"tier", "intervals"} or not isinstance(tier, str | None) or not isinstance(intervals, bool):
+        raise invalid("params takes the name of a 'tier' and true or false for 'intervals', and nothing else")
     if asked.dataframe_split is not UNSET:
-        return _of_split(asked.dataframe_split, table), tier
+        return _of_split(asked.dataframe_split, table), tier, intervals
     if isinstance(asked.inputs, dict):
-        return _of_columns(asked.inputs, table), tier
-    return asked.dataframe_records or asked.instances or asked.inputs or [], tier  # UNSET is false
+        return _of_columns(asked.inputs, table), tier, intervals
+    return asked.dataframe_records or asked.instances or asked.inputs or [], tier, intervals  # UNSET is false
 
 
 def _asked(body: bytes) -> InvocationsRequest:

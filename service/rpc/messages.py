@@ -14,23 +14,25 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from service.http.codec import headers_of
 from service.http.openinference import (
     DATATYPES,
-    VERSION,
     OpenInferenceCodec,
     TensorRequest,
     check_shape,
     one_input,
+    parameters_of,
     tensors_of,
 )
 from service.http.predictions import Reply
 from service.http.requests import RequestHeader, invalid
 from service.http.schemas import InferRequest, InputTensor, RequestedOutput
-from service.predictor import Prediction
+from service.models import VERSION
+from service.predictor import Prediction, Predictor
 
 SERVICE = "inference.GRPCInferenceService"
 ASKED_MODEL = "AskedModel"
-"""What a ModelInferRequest is parsed as to find its model alone."""
+"""The message type as which a ModelInferRequest is parsed to find its model alone."""
 
 
 _CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}
@@ -73,7 +75,7 @@ def parse(name: str, content: bytes) -> Any:
 class MessageCodec(OpenInferenceCodec):
     """`ModelInfer`."""
 
-    def decode(self, header: RequestHeader, body: bytes) -> TensorRequest:
+    def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what the message asks. body: the message as it came."""
         asked = parse("ModelInferRequest", body)
         if len(asked.inputs) != 1:
@@ -92,23 +94,24 @@ class MessageCodec(OpenInferenceCodec):
         request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
         # The same message may be written in several ways.
         said = b"grpc\0" + asked.SerializeToString(deterministic=True)
-        return self.request_of(header, request, raw, said)
+        return self.request_of(predictor, header, request, raw, said)
 
-    def encode(self, header: RequestHeader, request: TensorRequest, prediction: Prediction) -> Reply:
+    def encode(
+        self, predictor: Predictor, header: RequestHeader, request: TensorRequest, prediction: Prediction
+    ) -> Reply:
         """Return the answer with raw tensors."""
         del header
-        values = {name: tensors_of(prediction)[name] for name in request.outputs}
         answer = message("ModelInferResponse")(
-            model_name=self._predictor.certificate.name, model_version=VERSION, id=request.id or ""
+            model_name=predictor.certificate.name, model_version=VERSION, id=request.id or ""
         )
-        for name, value in self._parameters(prediction).items():
+        for name, value in parameters_of(predictor, prediction).items():
             _set(answer.parameters[name], value)
-        for name, tensor in values.items():
+        for name, tensor in tensors_of(prediction, request.outputs).items():
             answer.outputs.add(
                 name=name, datatype="BOOL" if tensor.dtype == np.bool_ else "FP64", shape=list(tensor.shape)
             )
             answer.raw_output_contents.append(tensor.tobytes())
-        return answer.SerializeToString(), self._answers.headers(prediction)
+        return answer.SerializeToString(), headers_of(predictor, prediction)
 
 
 def _raw_of(asked: Any) -> bytes:

@@ -26,8 +26,8 @@ from accounting.messages import OptionName
 from service.errors import CannotServe, Overloaded
 from service.http.authentication import Authentication
 from service.http.middleware import failure
-from service.http.openinference import VERSION, TensorRequest, metadata, repository_index, served, server_metadata
-from service.http.predictions import Codecs, answer
+from service.http.openinference import metadata, repository_index, server_metadata
+from service.http.predictions import answer
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 from service.http.requests import Bodies, RequestHeader, read_header, too_long
@@ -37,7 +37,7 @@ from service.predictor import Predictor
 from service.rpc.messages import ASKED_MODEL, SERVICE, MessageCodec, message, parse
 from service.telemetry.logs import RequestLog, request_id, request_id_of
 from service.telemetry.metrics import DISCONNECTED, Metrics
-from service.telemetry.timeline import Stages
+from service.telemetry.timeline import timeline
 from service.telemetry.tracing import RequestSpans, mark_failed
 from service.tls import Tls
 
@@ -46,7 +46,7 @@ _MOST_CALLS = 1024
 _MOST_STREAMS = 256
 """Calls of one connection at the same time; its client waits with more."""
 _LEAST_QUESTIONS, _MOST_QUESTIONS, _SECONDS_FOR_QUESTION = 16, 256, 2.0
-"""How many messages of strangers are read at the same time, at least and at most, and how long each may take."""
+"""Fewest and most messages of strangers that are read at the same time, and the seconds that each may take."""
 _SECONDS_FOR_HANDSHAKE, _SECONDS_OF_IDLENESS = 10, 300
 
 _TOLD = ("ModelReady", "ModelMetadata")
@@ -56,8 +56,10 @@ _LONGEST_WAIT = 1e6
 _LONGEST_QUESTION = 4096
 """Bytes of a message that nobody is charged for."""
 _LONGEST_DETAIL, _LONGEST_PROBLEM = 1024, 4096
-"""Of what stands behind an answer, of which clients take 8 KiB: a detail may repeat a name of any length."""
+"""Largest bytes of trailing metadata, of which clients take 8 KiB: a detail may repeat a name of any length."""
 _PEER = re.compile(r"ipv[46]:\[?([^\]]*?)\]?:\d+")
+
+_CODEC = MessageCodec()
 
 _log_of_grpc = logging.getLogger("grpc._cython.cygrpc")
 
@@ -99,7 +101,7 @@ class Call:
 
 @dataclass(frozen=True)
 class GrpcPort:
-    """What the port answers with. largest_body: bytes of a message, by the features of the model's rows."""
+    """The parts that answer at the port. largest_body: bytes of a message, by the features of the model's rows."""
 
     models: Models
     authentication: Authentication
@@ -108,7 +110,6 @@ class GrpcPort:
     largest_body: Callable[[int], int]
     log: RequestLog | None = None
     spans: RequestSpans | None = None
-    codecs: Codecs[TensorRequest] = field(default_factory=lambda: Codecs(MessageCodec), init=False)
 
     @asynccontextmanager
     async def listening(
@@ -216,15 +217,18 @@ class GrpcPort:
             self.bodies.whole(partial(_message, call.context, room.messages, known)) as body,
         ):
             asked = parse(ASKED_MODEL, body)
-            predictor = served(self.models, asked.model_name, asked.model_version or VERSION)
+            predictor = self.models.named(asked.model_name, asked.model_version or None)
             call.model = predictor.certificate.name
             largest = self.largest_body(len(predictor.certificate.feature_names))
             if len(body) > largest:
                 raise too_long(largest)
-            stages = Stages.of_request()
+            traced = timeline.get()
+            if traced is not None:
+                traced.begin()
             caller = await self.authentication.payer(header, predictor.lineage)
-            stages.end("authentication")
-            said, call.behind = await answer(predictor, self.codecs.of(predictor), self.metrics, header, caller, body)
+            if traced is not None:
+                traced.end("authentication")
+            said, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body)
             return said
 
     async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:
@@ -238,7 +242,7 @@ class GrpcPort:
         if len(body) > _LONGEST_QUESTION:
             raise too_long(_LONGEST_QUESTION)
         asked = parse(f"{name}Request", body)
-        model = served(self.models, asked.name, asked.version or VERSION)
+        model = self.models.named(asked.name, asked.version or None)
         if name == "ModelReady":
             return _encoded(name, ready=await _is_ready(model))
         described = msgspec.to_builtins(metadata(model))

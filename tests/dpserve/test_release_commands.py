@@ -56,6 +56,11 @@ def next_command(printed):
     return line.partition("Next: dpserve ")[2].split()
 
 
+@pytest.mark.parametrize("kind", [(), ("--release", "dpsgd"), ("--release", "weights", "--lam", "1")])
+def test_who_names_no_price_hears_of_the_planner(train, kind):
+    assert "--budget" in train(*kind, "--out", "model", status=2).stderr
+
+
 def test_the_next_command_that_is_printed_works_whatever_was_served_before(train, run):
     started = []
     for arguments in (
@@ -71,7 +76,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
     assert started == [["--epsilon", "3", "--delta", "1e-6"], []]
     too_much = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more").stdout
     assert "Next:" not in too_much
-    assert "Its records' lineage has a budget already, which does not pay for this one. The tier 'full'" in too_much
+    assert "The lineage's budget does not pay for this model. The tier 'full'" in too_much
     assert load_model(run.folder / "more")
 
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from accounting.ledger import LedgerUnavailable
-from service.batcher import Batcher, BatchLimits
+from service.batcher import Batcher, BatchLimits, Waiting
 from service.errors import DeadlinePassed, Overloaded
 
 pytestmark = pytest.mark.anyio
+
+
+class Number(Waiting, kw_only=True):
+    number: int
 
 
 class Gated:
@@ -19,16 +23,17 @@ class Gated:
         self.now = 0.0
         self.batches: list[list[int]] = []
         self.gates: asyncio.Queue[Exception | None] = asyncio.Queue()
-        self.batcher: Batcher[int, int] = Batcher(self._process, BatchLimits(**limits), clock=lambda: self.now)
+        self.batcher: Batcher[Number, int] = Batcher(self._process, BatchLimits(**limits), clock=lambda: self.now)
 
-    async def _process(self, requests: Sequence[int]) -> list[int | Exception]:
-        self.batches.append(list(requests))
+    async def _process(self, requests: Sequence[Number]) -> list[int | Exception]:
+        numbers = [each.number for each in requests]
+        self.batches.append(numbers)
         if error := await self.gates.get():
             raise error
-        return [ValueError(number) if number < 0 else 10 * number for number in requests]
+        return [ValueError(number) if number < 0 else 10 * number for number in numbers]
 
     def submit(self, number: int, rows: int = 1, **settings: float) -> "asyncio.Future[int]":
-        return self.batcher.submit(number, rows, **settings)
+        return self.batcher.submit(Number(number=number, rows=rows, **settings))
 
     def end(self, batches: int = 1) -> None:
         for _ in range(batches):

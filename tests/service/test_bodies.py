@@ -1,10 +1,12 @@
 """Bodies by themselves: how long one may be, and how many bytes of them there may be at once."""
 
+import asyncio
+
 import pytest
 
 from service.errors import Overloaded
 from service.http.problems import Problem
-from service.http.requests import Bodies, ClientDisconnected
+from service.http.requests import Bodies, ClientDisconnected, within
 
 pytestmark = pytest.mark.anyio
 
@@ -20,27 +22,89 @@ def sending(*parts, ends=True):
     return receive
 
 
-SCOPE = {"headers": []}
+FIELDS: dict[bytes, bytes] = {}
 
 
 async def test_a_body_comes_in_parts_and_one_that_is_too_long_is_refused():
     bodies = Bodies()
-    assert await bodies.read(SCOPE, sending(b"12345", b"67890"), 10) == b"1234567890"
+    assert await bodies.read(FIELDS, sending(b"12345", b"67890"), 10) == b"1234567890"
     with pytest.raises(Problem) as refused:
-        await bodies.read(SCOPE, sending(b"12345", b"678901", b"and more"), 10)
+        await bodies.read(FIELDS, sending(b"12345", b"678901", b"and more"), 10)
     assert refused.value.status == 413
 
 
 async def test_bodies_that_are_too_long_together_are_refused_until_some_are_answered():
     bodies = Bodies(together=15)
-    first = await bodies.read(SCOPE, sending(b"1234567890"), 10)
+    first = await bodies.read(FIELDS, sending(b"1234567890"), 10)
     with pytest.raises(Overloaded):
-        await bodies.read(SCOPE, sending(b"1234", b"56"), 10)
-    second = await bodies.read(SCOPE, sending(b"12345"), 10)  # what was refused takes no room
+        await bodies.read(FIELDS, sending(b"1234", b"56"), 10)
+    second = await bodies.read(FIELDS, sending(b"12345"), 10)  # what was refused takes no room
     bodies.release(first)
-    third = await bodies.read(SCOPE, sending(b"1234567890"), 10)
+    third = await bodies.read(FIELDS, sending(b"1234567890"), 10)
     for body in (second, third):
         bodies.release(body)
     with pytest.raises(ClientDisconnected):
-        await bodies.read(SCOPE, sending(b"1234567890", ends=False), 10)
-    assert await bodies.read(SCOPE, sending(b"1234567890"), 10)
+        await bodies.read(FIELDS, sending(b"1234567890", ends=False), 10)
+    assert await bodies.read(FIELDS, sending(b"1234567890"), 10)
+
+
+async def test_a_body_that_stays_away_is_refused_in_time_and_takes_no_room():
+    bodies = Bodies(seconds=0.0, together=10)
+    messages = [{"type": "http.request", "body": b"12345", "more_body": True}]
+
+    async def receive():
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    with pytest.raises(Problem) as refused:
+        await bodies.read(FIELDS, receive, 10)
+    assert refused.value.status == 408
+    assert await bodies.read(FIELDS, sending(b"1234567890"), 10) == b"1234567890"
+
+
+async def test_work_that_need_not_wait_is_done_however_late_it_is():
+    async def work():
+        return 1
+
+    assert await within(asyncio.get_running_loop().time() - 1, work()) == 1
+
+
+async def test_work_that_waits_goes_on_with_what_it_waited_for():
+    loop = asyncio.get_running_loop()
+    futures = [loop.create_future() for _ in range(3)]
+
+    async def work():
+        found = [await futures[0]]
+        try:
+            await futures[1]
+        except KeyError as error:
+            found.append(error.args[0])
+        return [*found, await futures[2]]
+
+    going = asyncio.create_task(within(loop.time() + 60, work()))
+    await asyncio.sleep(0)
+    futures[0].set_result("a")
+    futures[1].set_exception(KeyError("b"))
+    await asyncio.sleep(0)
+    futures[2].set_result("c")
+    assert await going == ["a", "b", "c"]
+
+
+async def test_work_that_is_cancelled_or_late_ends_where_it_waits():
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    loop = asyncio.get_running_loop()
+    with pytest.raises(TimeoutError):
+        await within(loop.time(), work())
+    assert ended == [True]
+    going = asyncio.create_task(within(loop.time() + 60, work()))
+    await asyncio.sleep(0)
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert ended == [True, True]

@@ -82,7 +82,7 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
     account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
     whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        AccountState.of(account.tally, account.budget),
+        AccountState.after_releases(account.tally, account.budget),
         price=service.predictor.cost,
         shared_answers=whole.answers_left(service.predictor.cost),
     )
@@ -245,7 +245,7 @@ def test_keys(service):
 
 
 def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
-    """Whose a key was is remembered, and asked again with the charge: not for what is refused, or free, either."""
+    """The client of a key is remembered and asked again with the charge: also for refused and free requests."""
     old = service.add_client()
     http = service.http(old)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
@@ -467,7 +467,7 @@ def test_a_body_that_nests_too_deeply_is_no_failure(service, content):
 
 def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(service):
     http = service.http(service.add_client())
-    answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]]}).json()
+    answer = http.post("/predict", json={"instances": [ROW, [1, 1, 0, 0]], "intervals": True}).json()
     noise, predictions = answer["noise"], np.array(answer["predictions"])
     assert (noise["law"], noise["on"], noise["coverage"]) == ("gaussian", "logits", 0.95)
     assert (noise["holds"], noise["no_interval"]) == ("without noise", None)
@@ -482,9 +482,50 @@ def test_an_answer_says_how_noisy_it_is_and_whether_the_noise_made_its_winner(se
     assert all(isinstance(each, bool) for each in noise["undecided"])
 
 
+def test_intervals_are_stated_where_they_are_asked_for(service):
+    http = service.http(service.add_client())
+    asked = {"instances": [ROW]}
+    plain = http.post("/predict", json=asked).json()["noise"]
+    assert not {"lower", "upper"} & plain.keys()
+    stated = http.post("/predict", json=asked | {"intervals": True}).json()["noise"]
+    assert stated.keys() - plain.keys() == {"lower", "upper"}
+    assert {name: stated[name] for name in plain} == plain
+    ways = (
+        http.post("/predict?intervals=true", json=asked),
+        http.post("/predict?intervals=true", json=asked | {"intervals": False}),
+        http.post(
+            "/predict?intervals=True",
+            content="a,b,c,d\n" + ",".join(map(str, ROW)),
+            headers={"Content-Type": "text/csv"},
+        ),
+        http.post("/invocations", json=asked | {"params": {"intervals": True}}),
+        http.post("/invocations?intervals=true", json=asked),
+    )
+    assert [way.json()["noise"] for way in ways] == [stated] * len(ways)
+    assert http.post("/predict?intervals=false", json=asked).json()["noise"] == plain
+    assert service.spent() == PRICE
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict?intervals=1", {}),
+        ("/predict?intervals=true&intervals=true", {}),
+        ("/predict", {"intervals": "yes"}),
+        ("/invocations", {"params": {"intervals": "yes"}}),
+        ("/invocations", {"params": {"interval": True}}),
+    ],
+)
+def test_a_wish_for_intervals_that_cannot_be_read_is_refused(service, path, body):
+    http = service.http(service.add_client())
+    assert http.post(path, json={"instances": [ROW]} | body).status_code in (400, 422)
+    assert service.spent() == 0
+
+
 def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
     service = start(head, Label(0.5), accepts="any")
-    noise = service.http(service.add_client(accepts="any")).post("/predict", json={"instances": [ROW]}).json()["noise"]
+    http = service.http(service.add_client(accepts="any"))
+    noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
     assert noise["undecided"] == [True]
     assert "drawn by chance" in noise["no_interval"]
@@ -493,7 +534,7 @@ def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
 def test_noise_of_an_unknown_law_says_so_in_words(start, head):
     service = start(head, Plain())
     http = service.http(service.add_client())
-    noise = http.post("/predict", json={"instances": [ROW]}).json()["noise"]
+    noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["lower"], noise["undecided"]) == (None, None, [True])
     assert "the answer does not say which" in noise["no_interval"]
     quoted = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["noise"]

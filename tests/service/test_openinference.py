@@ -114,13 +114,22 @@ def test_price_receipt_and_what_is_left_stand_in_the_headers_too(service):
 
 def test_an_answer_says_how_noisy_it_is(service, client):
     http = service.http(service.add_client())
-    noise = http.post("/predict", json={"instances": [ROW, [0.5] * 4]}).json()["noise"]
+    noise = http.post("/predict?intervals=true", json={"instances": [ROW, [0.5] * 4]}).json()["noise"]
     for binary in (True, False):
         named = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("undecided", "lower", "upper")]
         result = client.infer("colours", asked([ROW, [0.5] * 4]), outputs=named, headers=key_of(http))
         for name in ("lower", "upper", "undecided"):
             assert result.as_numpy(name).tolist() == noise[name]
         assert result.as_numpy("probabilities") is None
+    for more, names in (
+        ({}, ["probabilities", "undecided"]),
+        ({"parameters": {"intervals": False}}, ["probabilities", "undecided"]),
+        ({"parameters": {"intervals": True}}, ["probabilities", "lower", "upper", "undecided"]),
+        ({"parameters": {"intervals": True}, "outputs": [{"name": "upper"}]}, ["upper"]),
+    ):
+        answer = http.post(INFER, json=body_of([ROW]) | more).json()
+        assert [each["name"] for each in answer["outputs"]] == names
+    assert http.post(INFER, json=body_of([ROW]) | {"parameters": {"intervals": "yes"}}).status_code == 400
     unknown = http.post(INFER, json=body_of([ROW]) | {"outputs": [{"name": "logits"}]})
     assert unknown.status_code == 400
 

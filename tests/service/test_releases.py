@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from accounting import ledger as accounts
 from accounting.budgets import Budget
-from accounting.ledger import KeyExpired, Ledger, LedgerUnavailable, key_digest
+from accounting.ledger import ClientRevoked, Idempotency, KeyExpired, Ledger, LedgerUnavailable, key_digest
 from accounting.ledger.verification import verify
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted, Client, ServiceError
@@ -263,7 +264,7 @@ def calls_of(ledger):
 
 @pytest.fixture
 def unhurried(monkeypatch):
-    """What is remembered is remembered for as long as a test takes."""
+    """Have holdings remembered for as long as a test takes."""
     monkeypatch.setattr(pay_once, "SECONDS_HELD", 3600.0)
 
 
@@ -351,6 +352,128 @@ def test_rows_that_are_computed_together_are_no_more_than_the_owner_allows(start
     answers = service.call(ask())
     assert [len(answer.probabilities) for answer in answers] == [3, 1, 2, 2, 2, 5]
     assert sizes == [4, 4, 2, 5]
+
+
+class Hour:
+    """A clock that a test sets, in place of `pay_once.time`."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def hour(monkeypatch):
+    clock = Hour()
+    monkeypatch.setattr(pay_once, "time", clock)
+    return clock
+
+
+def test_what_is_held_is_confirmed_again_before_it_lapses_and_nobody_waits(service, hour):
+    plane = service.predictor
+    caller = Caller("alice", key_digest(service.add_client()))
+    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+
+    async def ask_at(*moments):
+        for now in moments:
+            hour.now = now
+            await asyncio.gather(*(plane.predict(caller, request) for _ in range(3)))
+            await plane.drain()
+
+    with calls_of(service.ledger) as called:
+        service.call(ask_at(0.0))
+        assert called == ["charge"]
+        service.call(ask_at(0.2))
+        assert called == ["charge"]
+        service.call(ask_at(0.3))
+        assert called == ["charge"] * 2
+        service.call(ask_at(0.5, 0.7))  # what was said at 0.3 is good until 0.8
+        assert called == ["charge"] * 3
+
+
+def test_an_answer_does_not_wait_for_a_confirmation_but_ends_where_it_stays_away(service, hour):
+    plane, ledger = service.predictor, service.ledger
+    caller = Caller("alice", key_digest(service.add_client()))
+    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+    charge = ledger.charge_batch
+
+    async def ask():
+        await plane.predict(caller, request)
+        told = asyncio.Event()
+
+        async def silent(requests):
+            await told.wait()
+            return await charge(requests)
+
+        ledger.charge_batch = silent
+        for hour.now in (0.3, 0.4, 0.49):
+            await asyncio.wait_for(plane.predict(caller, request), 60)
+        hour.now = 0.5
+        waiting = asyncio.create_task(plane.predict(caller, request))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        told.set()
+        await asyncio.wait_for(waiting, 60)
+
+    service.call(ask())
+
+
+def test_a_confirmation_that_is_refused_ends_what_is_held(service, hour):
+    plane = service.predictor
+    caller = Caller("alice", key_digest(service.add_client()))
+    request = RowsRequest(plane.check_rows([ROW]), "coarse")
+
+    async def ask():
+        await plane.predict(caller, request)
+        await service.ledger.revoke(plane.lineage, "alice")
+        hour.now = 0.3
+        await plane.predict(caller, request)
+        await plane.drain()
+        with pytest.raises(ClientRevoked):
+            await plane.predict(caller, request)
+
+    service.call(ask())
+
+
+def test_requests_for_one_tier_ask_the_ledger_once_and_the_first_has_the_receipt(service):
+    caller = Caller("alice", key_digest(service.add_client()))
+    plane, charge, sizes = service.predictor, service.ledger.charge_batch, []
+    X = plane.check_rows([ROW])
+
+    async def counted(requests):
+        sizes.append(len(requests))
+        return await charge(requests)
+
+    async def ask(*more):
+        requests = [RowsRequest(X, "coarse"), RowsRequest(X, "coarse"), RowsRequest(X, "coarse", *more)]
+        return await asyncio.gather(*(plane.predict(caller, request) for request in requests))
+
+    service.ledger.charge_batch = counted
+    answers = service.call(ask())
+    assert sizes == [1]
+    assert [answer.charge.charged > 0 for answer in answers] == [True, False, False]
+    assert [answer.charge.receipt is not None for answer in answers] == [True, False, False]
+    assert len({answer.charge.balance.spent for answer in answers}) == 1
+    plane._held.clear()
+    service.call(ask(Idempotency("a name", bytes(32))))
+    assert sizes == [1, 2]
+
+
+def test_a_refusal_reaches_all_who_asked_together(service):
+    caller = Caller("poor", key_digest(service.add_client("poor", rho=1e-6)))
+    plane = service.predictor
+    X = plane.check_rows([ROW])
+
+    async def ask():
+        asking = (plane.predict(caller, RowsRequest(X, "coarse")) for _ in range(3))
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    refusals = service.call(ask())
+    assert {type(each) for each in refusals} == {accounts.BudgetExhausted}
+    assert len({id(each) for each in refusals}) == 3
 
 
 def test_many_who_ask_at_once_are_asked_about_in_one_call(service):

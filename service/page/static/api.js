@@ -96,15 +96,15 @@ export class Account {
   }
 
   async quote(instances, tier) {
-    return (await this.#predict("predict?dry_run=true", instances, tier, {})).quote;
+    return (await this.#predict("predict?dry_run=true", { instances }, tier, {})).quote;
   }
 
   async predict(instances, tier, name) {
-    return this.#predict("predict", instances, tier, { "Idempotency-Key": name });
+    return this.#predict("predict", { instances, intervals: true }, tier, { "Idempotency-Key": name });
   }
 
-  async #predict(path, instances, tier, headers) {
-    const body = tier === null ? { instances } : { instances, tier };
+  async #predict(path, asked, tier, headers) {
+    const body = tier === null ? asked : { ...asked, tier };
     return (await ask(path, { key: this.#key, method: "POST", body, headers })).content;
   }
 

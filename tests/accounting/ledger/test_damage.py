@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -193,7 +194,7 @@ async def test_a_request_is_charged_to_nobody_but_who_it_names(books: Ledger) ->
     known = books.witness(lineage).known
     request = asking(lineage, "bob", "1").ledger_request
     keys, arguments = charge_call([request], {}, writes=known.writes, link=known.link)
-    assert arguments["payers"] == [{"client": "bob"}]
+    assert [msgspec.msgpack.decode(payer) for payer in arguments["payers"]] == [{"client": "bob"}]
     for client in ("ann", "b", "ob", "", "client:bob", "bob:receipts", 7):
         sent = arguments | {"payers": [{"client": client}]}
         with pytest.raises(LedgerUnavailable, match="cannot read the call"):

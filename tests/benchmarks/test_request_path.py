@@ -1,0 +1,29 @@
+"""How much of our code one prediction crosses: counts, which are the same on every machine."""
+
+import pytest
+
+from benchmarks.request_path import METERED, PAY_ONCE, traces
+
+MOST = {METERED: (192, 35, 103), PAY_ONCE: (98, 22, 49)}
+"""Calls, files and changes of file: what was reached. A change that needs more says why."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return traces(tmp_path_factory.mktemp("ledgers"))
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_prediction_crosses_no_more_of_our_code_than_it_did(found, name):
+    trace = found[name]
+    calls, files, changes = MOST[name]
+    assert trace.calls <= calls
+    assert trace.files <= files
+    assert trace.changes <= changes
+
+
+def test_the_trace_sees_the_whole_way(found):
+    for trace in found.values():
+        files = {file for file, _ in trace.entered}
+        assert {"service/http/protocol.py", "service/http/codec.py", "service/batcher.py"} <= files
+    assert "accounting/ledger/store.py" in {file for file, _ in found[METERED].entered}
