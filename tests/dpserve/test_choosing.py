@@ -93,7 +93,7 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
         (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
         (("--choose", "lam=3,4"), "what the choice costs"),
         ((*CHOOSE, "--release", "weights"), "is needed: either one price"),
-        ((*CHOOSE, "--price", "rho:0.1"), "goes with class-sums"),
+        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release class-sums"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
         ((*AMONG, "--budget", "rho:1"), "goes with neither --budget nor --engine"),
         ((*AMONG, "--engine", "ray", "--price", "rho:1"), "goes with neither --budget nor --engine"),

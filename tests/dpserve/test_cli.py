@@ -81,8 +81,8 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
         "Reading rows:",
         "Features:",
         "--encoder:",
-        "For --release class-sums, objective, weights or dpsgd:",
         "For --release dpsgd or --teachers:",
+        "For --release class-sums, weights, objective or dpsgd:",
         "For --release dpsgd:",
     ]
     places = [printed.index(f"\n{title}\n") for title in titles]

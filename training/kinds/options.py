@@ -96,11 +96,14 @@ class OptionField:
             return None
         if self.declared.read is not None and _is_words(given):
             try:
-                return self.value_of(self.declared.read(given))
+                return self._checked(self.declared.read(given))
             except WrongOption:
                 raise
             except Exception as error:
                 raise self._wrong(given, str(error)) from error
+        return self._checked(given)
+
+    def _checked(self, given: Any) -> Any:
         if get_origin(self.type) is tuple:
             (kind, *_) = get_args(self.type)
             if isinstance(given, str) or not isinstance(given, Sequence):
