@@ -131,7 +131,9 @@ class FeatureChoice(Options):
         try:
             return Bins.model_validate(feature_map.model_dump() | {"crosses": tuple(pairs)})
         except ValidationError as error:
-            raise WrongOption("cross", f": {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+            raise WrongOption(
+                "cross", f"does not fit: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+            ) from error
 
     def _encoder(self, declaration: Declaration, content: bytes) -> Encoder:
         """Return the feature map of an ONNX file. Each row is computed apart from all others, and once: it is kept."""
