@@ -53,7 +53,7 @@ selections that is too small; noise reused for questions that are asked far apar
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -81,7 +81,7 @@ Law = Literal["gaussian", "laplace"]
 FEWEST_ROWS = 16
 """Fewer rows say too little to be paid for."""
 MOST_ROWS = 200
-_ENOUGH_NUMBERS = {"gaussian": 700, "laplace": 1400}
+_ENOUGH_NUMBERS = {"gaussian": 1000, "laplace": 2500}
 """So many independent numbers convict noise x 0.8 with p below 1e-9, as a rule."""
 _FEWEST_ROWS_WANTED = 64
 
@@ -475,42 +475,69 @@ def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, se
     mean that is not 0, and selections have a known law, from which they must not depart in either direction.
     """
     n, classes = answers.shape
-    found: dict[str, float] = {}
-    ratio = None
     scales = scale_of(mechanism, sensitivity, classes)
-    if isinstance(mechanism, Gaussian | Laplace) and scales is not None and (scales > 0).all():
-        law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
-        noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
-        noisy = centred_logarithms(answers)
-        if noisy is None:
-            return NoiseFinding(n, {"noise too small": 1.0})
-        exact = logits - logits.mean(axis=1, keepdims=True)
-        residuals = (noisy - exact) / scales[:, None]
-        shared = 1 - 1 / classes
-        squares = (residuals**2).sum(axis=0)
-        total = float(squares.sum())
-        found["noise too small"] = noise.p_value(total, n * classes, {shared: float(n * classes)})
-        for label in range(classes if classes > 2 else 0):
-            leverages = {shared: float(n), 1 / (classes * (classes - 1)): float(n * (classes - 1))}
-            found[f"noise too small on class {label}"] = noise.p_value(float(squares[label]) / shared, 4 * n, leverages)
-        for name, difference in _differences(residuals).items():
-            count = 2 * len(difference) * classes
-            found[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
-        means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
-        weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
-        slack = 4 * math.sqrt(n) * noise.error
-        tails = [_upper_tail(law, max(0.0, abs(float(mean)) - slack), weights) for mean in means]
-        found["the same noise in many answers"] = min(1.0, classes * min(tails))
-        ratio = math.sqrt(total / (noise.variance * n * (classes - 1)))
-    elif isinstance(mechanism, Label):
-        chances = probabilities(mechanism.law, logits, sensitivity, mechanism.epsilon)
-        selected = answers.argmax(axis=1)
-        likeliest = logits.argmax(axis=1)
-        mean = float(chances[np.arange(n), likeliest].mean())
-        found["selections of the likeliest class"] = _departure(int((selected == likeliest).sum()), n, mean)
-    if not found:
-        return NoiseFinding(0, note=f"no law of the noise of {mechanism.name!r} is tested here")
-    return NoiseFinding(n, found, ratio)
+    if isinstance(mechanism, Label):
+        return NoiseFinding(n, _known_selections(mechanism, answers, logits, sensitivity))
+    if not isinstance(mechanism, Gaussian | Laplace | SelectedNeuron) or scales is None or not (scales > 0).all():
+        return NoiseFinding(0, note=f"no law is known that all noise of {mechanism.name!r} follows")
+    if isinstance(mechanism, SelectedNeuron):
+        return _known_log_odds(mechanism, answers, logits, scales)
+    law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
+    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    noisy = centred_logarithms(answers)
+    if noisy is None:
+        return NoiseFinding(n, {"noise too small": 1.0})
+    residuals = (noisy - (logits - logits.mean(axis=1, keepdims=True))) / scales[:, None]
+    shared = 1 - 1 / classes
+    squares = (residuals**2).sum(axis=0)
+    total = float(squares.sum())
+    found = {"noise too small": noise.p_value(total, n * classes, {shared: float(n * classes)})}
+    for label in range(classes if classes > 2 else 0):
+        leverages = {shared: float(n), 1 / (classes * (classes - 1)): float(n * (classes - 1))}
+        found[f"noise too small on class {label}"] = noise.p_value(float(squares[label]) / shared, 4 * n, leverages)
+    for name, difference in _differences(residuals).items():
+        count = 2 * len(difference) * classes
+        found[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
+    means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
+    weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
+    slack = 4 * math.sqrt(n) * noise.error
+    tails = [_upper_tail(law, max(0.0, abs(float(mean)) - slack), weights) for mean in means]
+    found["the same noise in many answers"] = min(1.0, classes * min(tails))
+    return NoiseFinding(n, found, math.sqrt(total / (noise.variance * n * (classes - 1))))
+
+
+def _known_selections(mechanism: Label, answers: Floats, logits: Floats, sensitivity: Floats) -> dict[str, float]:
+    """Count the selections of the likeliest class, and of each, and compare them with their law."""
+    n, classes = answers.shape
+    chances = probabilities(mechanism.law, logits, sensitivity, mechanism.epsilon)
+    selected, likeliest = answers.argmax(axis=1), logits.argmax(axis=1)
+    counted = {f"selections of class {label}": (selected == label, chances[:, label]) for label in range(classes)}
+    counted["selections of the likeliest class"] = selected == likeliest, chances[np.arange(n), likeliest]
+    return {name: _departure(int(chosen.sum()), n, float(law.mean())) for name, (chosen, law) in counted.items()}
+
+
+def _known_log_odds(mechanism: SelectedNeuron, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding:
+    """Test the noise of the selected classes' log-odds about the exact ones."""
+    n, classes = answers.shape
+    law: Law = "gaussian" if isinstance(mechanism.noise, GaussianLoss) else "laplace"
+    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    selected = selections(mechanism, answers) if classes > 2 else np.zeros(n, np.int64)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(answers)
+    if selected is None or not (logarithms >= _LEAST_LOGARITHM).all():
+        return NoiseFinding(n, {"noise too small": 1.0})
+    rows, rest = np.arange(n), np.where(selected == 0, 1, 0)
+    others = logits.copy()
+    others[rows, selected] = -np.inf
+    exact = logits[rows, selected] - scipy.special.logsumexp(others, axis=1)
+    shown = logarithms[rows, selected] - logarithms[rows, rest] - math.log(classes - 1)
+    deviations = (shown - exact) / scales
+    square = float((deviations**2).sum())
+    found = {"noise too small": noise.p_value(square, 2 * n, {1.0: float(n)})}
+    for name, difference in _differences(deviations[:, None]).items():
+        count = 2 * len(difference)
+        found[name] = noise.p_value(float((difference**2).sum()) / 2, 2 * count, {0.5: float(count)})
+    return NoiseFinding(n, found, math.sqrt(square / (noise.variance * n)))
 
 
 def _least_share(mechanism: Gaussian | Laplace, sensitivity: Floats, scales: Floats, classes: int) -> float:
@@ -541,3 +568,11 @@ def _departure(successes: int, trials: int, mean: float) -> float:
     mean = min(max(rate, mean - _ROUNDED_SELECTION), mean + _ROUNDED_SELECTION)
     divergence = scipy.special.rel_entr(rate, mean) + scipy.special.rel_entr(1 - rate, 1 - mean)
     return min(1.0, 2 * math.exp(-trials * float(divergence)))
+
+
+def together(findings: Sequence[NoiseFinding]) -> NoiseFinding:
+    """Return several findings as one, each test by the number of its finding."""
+    p_values = {f"{name} ({place})": p for place, one in enumerate(findings, 1) for name, p in one.p_values.items()}
+    ratios = [one.ratio for one in findings if one.ratio is not None]
+    ratio = float(np.sqrt(np.mean(np.square(ratios)))) if ratios else None
+    return NoiseFinding(sum(one.rows for one in findings), p_values, ratio, "; ".join({one.note for one in findings}))

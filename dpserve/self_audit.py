@@ -32,8 +32,8 @@ from training.private_files import write_whole
 _DELTA = 1e-5
 _ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
 _SUSPICIOUS = (
-    "its budget is spent, and the result is suspicious: the lower bound exceeds the claim, with too few answers to "
-    "refute it; give the key a larger budget"
+    "its budget is spent, and what it found is suspicious: the lower bound exceeds the claim, or the noise looks too "
+    "small, and there were too few answers to refute it; give the key a larger budget"
 )
 _log = logging.getLogger("dpserve.self_audit")
 

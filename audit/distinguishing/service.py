@@ -23,8 +23,8 @@ from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
 from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from audit.families import GAUSSIAN
-from audit.noise import log_wealth_of_look, p_value_of_wealth
-from audit.pieces import ResultStore, kept_scores
+from audit.noise import NoiseFinding, judge_known_logits, log_wealth_of_look, p_value_of_wealth, together
+from audit.pieces import ResultStore, kept_scores_and_noise
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
@@ -91,8 +91,11 @@ def observe_services(
     *,
     seed: int,
     progress: Callable[[int], None] = lambda _: None,
-) -> tuple[Mechanism, Floats, Floats]:
+) -> tuple[Mechanism, Floats, Floats, NoiseFinding]:
     """Ask both services about `trials` rows near `row` (1, d); return the mechanism and the scores of either world.
+
+    And what the answers show of their noise, about the exact logits of either model. That is the heart of the audit: it
+    convicts noise that is too small or reused by far fewer answers than the two worlds' scores.
 
     Raises ValueError unless the services serve the pair's two models by the same mechanism at the same price, and
     whatever the client raises. Every row is charged at either service, unless the store has its scores: of both models,
@@ -102,17 +105,21 @@ def observe_services(
     feature_map = pair.head_in.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
     found: tuple[list[Floats], list[Floats]] = ([], [])
+    noise: list[NoiseFinding] = []
     rows = nearby_rows(row, trials, lower, upper, rng, pair.head_in.features)
     batch = min(int(service_in.model()["largest_batch"]), int(service_out.model()["largest_batch"]))
     for start in range(0, trials, batch):
         asked = rows[start : start + batch]
 
-        def ask(asked: Floats = asked) -> tuple[Floats, Floats]:
+        def ask(asked: Floats = asked) -> tuple[Floats, Floats, NoiseFinding]:
             worlds: Worlds = pair.worlds(asked)
-            inside, outside = (
-                scores(mechanism, service.predict_proba(asked), worlds) for service in (service_in, service_out)
-            )
-            return inside, outside
+            answers = [service.predict_proba(asked) for service in (service_in, service_out)]
+            inside, outside = (scores(mechanism, one, worlds) for one in answers)
+            tested = [
+                judge_known_logits(mechanism, one, logits, worlds.sensitivity)
+                for one, logits in zip(answers, (worlds.logits_in, worlds.logits_out), strict=True)
+            ]
+            return inside, outside, together(tested)
 
         piece = {
             "name": "audit-service",
@@ -122,10 +129,12 @@ def observe_services(
             "losses": str(mechanism.cost),
             "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
         }
-        for scored, all_scored in zip(kept_scores(store, piece, ask), found, strict=True):
-            all_scored.append(scored)
+        inside, outside, tested = kept_scores_and_noise(store, piece, ask)
+        found[0].append(inside)
+        found[1].append(outside)
+        noise.append(tested)
         progress(len(asked))
-    return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
+    return mechanism, np.concatenate(found[0]), np.concatenate(found[1]), together(noise)
 
 
 def _agreed(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:

@@ -87,7 +87,14 @@ class BundleOptions(Options):
         from accounting.budgets import Budget, accepts_for
         from accounting.losses import Cost
         from accounting.picorho import budget as picorho_of
-        from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
+        from audit.in_process import (
+            LARGEST_RHO,
+            BundleEndpoint,
+            Lineage,
+            ReleaseEndpoint,
+            price_of_release,
+            rehearsal_key,
+        )
         from mechanisms.mechanism import default_price, priced
         from training.kinds.loading import load_model
         from training.pay_once.model import ReleasedModel
@@ -97,6 +104,9 @@ class BundleOptions(Options):
         chosen = None
         if isinstance(head, ReleasedModel):
             cost = Cost.parse(head.certificate.cost)
+            if self.rho is None:
+                account = price_of_release(head, self.delta)
+                return [ReleaseEndpoint(head, account, lineage, key=key) for key in range(self.keys)]
         else:
             chosen = priced(self.mechanism, self.price or default_price(self.mechanism), len(head.certificate.classes))
             cost = chosen.cost
@@ -146,6 +156,14 @@ def attack(
         errors = Console(stderr=True)
         if not service:
             _warn_of_members(errors, Path(target), found.others)
+            budget = endpoints[0].budget()
+            limit = budget["limit"][budget["currency"]]
+            errors.print(
+                f"in this process, without a ledger: the budget of each key is {budget['currency']} = {limit:.6g}"
+                + ("" if bundle.rho is not None else "; --rho takes another"),
+                highlight=False,
+                soft_wrap=True,
+            )
         from audit import presentation
         from audit.membership.attack import Attack, AttackChoices
         from audit.membership.shadow_models import train_on_ray, train_shadow_models
