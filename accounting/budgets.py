@@ -73,6 +73,18 @@ def is_unproven(accepts: str) -> bool:
     return accepts in ("unproven", "unproven-pure")
 
 
+def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
+    """Return what an account accepts whose owner states this delta, and otherwise would accept `accepts`.
+
+    A delta of 0 asks for pure epsilon, and a positive one for what has a delta; with None nothing is asked.
+    """
+    if delta == 0 and currency_of(accepts) is RHO:
+        return "unproven-pure" if is_unproven(accepts) else "pure"
+    if delta and currency_of(accepts) is EPSILON:
+        return "unproven" if is_unproven(accepts) else "any"
+    return accepts
+
+
 Scope = Literal["client", "group", "lineage"]
 """Whose account it is: a client's, that of its group, or its lineage's."""
 

@@ -34,17 +34,6 @@ LARGEST_EPSILON = 1e11
 """Where the curves are evaluated. A smaller mu or rho above 0 is taken for the least, which is the safe side."""
 
 
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the delta of mu-GDP at epsilon, rounded up.
-
-    delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2), exactly, for the Gaussian mechanism
-    (Balle and Wang 2018, Theorem 8) and for whatever is mu-GDP (Dong, Roth and Su 2022, Corollary 2.13).
-    """
-    domains.require_up_to("mu", mu, LARGEST_MU)
-    domains.require_up_to("epsilon", epsilon, LARGEST_EPSILON)
-    return _exp_up(_log_gaussian_delta(mu, epsilon)) if mu > 0 else 0.0
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon at which mu-GDP gives delta, rounded up; 0 where delta allows it.
 
@@ -158,6 +147,9 @@ def mu_of_rho(rho: float) -> float:
 
 def _log_gaussian_delta(mu: float, epsilon: float) -> float:
     """Return an upper bound of ln delta for mu > 0.
+
+    delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2), exactly, for the Gaussian mechanism
+    (Balle and Wang 2018, Theorem 8) and for whatever is mu-GDP (Dong, Roth and Su 2022, Corollary 2.13).
 
     With a = epsilon/mu - mu/2, b = a + mu, phi the normal density and R = Phi(-x)/phi(x) Mills' ratio,
     e^epsilon phi(b) = phi(a), so delta = phi(a) (R(a) - R(b)) without overflow. delta falls as a grows at

@@ -19,12 +19,10 @@ from functools import lru_cache
 
 import numpy as np
 import scipy.special
-from numpy.typing import NDArray
 
 from accounting import domains, sampling_error
+from accounting.arrays import Floats
 from accounting.crossings import crossing
-
-Floats = NDArray[np.float64]
 
 DELTA = 2.0**-40
 """The delta of the loss that covers a run: for the tails, for truncation and for the noise sampler."""

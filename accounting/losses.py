@@ -67,74 +67,60 @@ class GaussianLoss(PrivacyLoss):
 
 
 @dataclass(frozen=True)
-class LaplaceLoss(PrivacyLoss):
+class EpsilonLoss(PrivacyLoss):
+    """A loss of epsilon-DP. rho = epsilon^2 / 2 (Bun and Steinke 2016, Proposition 3), or less where more is known."""
+
+    epsilon: float
+
+    @property
+    def rho(self) -> Fraction:
+        """epsilon^2 / 2."""
+        return Fraction(self.epsilon) ** 2 / 2
+
+    @property
+    def pure_epsilon(self) -> float:
+        """epsilon."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class LaplaceLoss(EpsilonLoss):
     """Independent Laplace noise of scale b on coordinates that move by at most epsilon * b in L1.
 
     One coordinate that moves by the whole of epsilon * b dominates: the trade-off function of Laplace shifted
     by s is the s-fold group composition of a log-concave location family, and the hybrid argument over
     coordinates bounds the product by the composition of the groups (Dong, Roth and Su 2022, Theorem 2.14), so
     shifts a_1, ..., a_C are dominated by the single shift |a_1| + ... + |a_C|.
-
-    rho = epsilon^2 / 2 (Bun and Steinke 2016, Proposition 3: pure epsilon-DP).
     """
 
     kind: ClassVar[str] = "laplace"
-    epsilon: float
-
-    @property
-    def rho(self) -> Fraction:
-        """epsilon^2 / 2."""
-        return Fraction(self.epsilon) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """epsilon."""
-        return self.epsilon
 
 
 @dataclass(frozen=True)
-class BoundedRangeLoss(PrivacyLoss):
+class BoundedRangeLoss(EpsilonLoss):
     """A loss whose values lie in an interval of length epsilon that holds 0, as the exponential mechanism's.
 
     rho = epsilon^2 / 8 (Cesar and Rogers 2021, Lemma 3.4, after Dong, Durfee and Rogers 2020), and epsilon-DP.
     """
 
     kind: ClassVar[str] = "exponential"
-    epsilon: float
 
     @property
     def rho(self) -> Fraction:
         """epsilon^2 / 8."""
         return Fraction(self.epsilon) ** 2 / 8
 
-    @property
-    def pure_epsilon(self) -> float:
-        """epsilon."""
-        return self.epsilon
-
 
 @dataclass(frozen=True)
-class PureLoss(PrivacyLoss):
+class PureLoss(EpsilonLoss):
     """Any mechanism that is epsilon-DP and of which no more is known, as permute-and-flip's selection.
 
     Randomised response at epsilon dominates it (Kairouz, Oh and Viswanath 2015, Theorem 2.5).
 
-    rho = epsilon^2 / 2 (Bun and Steinke 2016, Proposition 3). `mechanisms.selection.flip` says why permute-and-flip has
-    no smaller multiple of epsilon^2.
+    `mechanisms.selection.flip` says why permute-and-flip's rho has no smaller multiple of epsilon^2.
     """
 
     kind: ClassVar[str] = "pure"
-    epsilon: float
-
-    @property
-    def rho(self) -> Fraction:
-        """epsilon^2 / 2."""
-        return Fraction(self.epsilon) ** 2 / 2
-
-    @property
-    def pure_epsilon(self) -> float:
-        """epsilon."""
-        return self.epsilon
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import Scope
 from accounting.losses import BoundedRangeLoss, ClaimedLoss, Cost, GaussianLoss, LaplaceLoss, PureLoss
 from mechanisms.gaussian import Gaussian
@@ -19,8 +19,6 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.published import Published
 from mechanisms.selected_neuron import SelectedNeuron
-
-Floats = NDArray[np.float64]
 
 
 def row_name(row: Floats) -> str:

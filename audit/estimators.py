@@ -16,13 +16,13 @@ from typing import Literal
 
 import numpy as np
 import scipy.special
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import conversions, domains
+from accounting.arrays import Floats
 from accounting.crossings import crossing
 from audit.families import Family
 
-Floats = NDArray[np.float64]
 Guarantee = Literal["exact", "asymptotic", "credible", "none"]
 
 SELECTION_SHARE = 0.25

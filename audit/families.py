@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import analyses, compositions, conversions
 from accounting import tradeoff as tradeoffs
+from accounting.arrays import Floats
 from accounting.losses import Composition
 
-Floats = NDArray[np.float64]
 TradeOff = Callable[[float, Floats], Floats]
 
 _CURVE_POINTS = 201

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.report import AccountState, account_report, row_price
@@ -26,8 +26,6 @@ from mechanisms.randomness import KeyedRandomness, NoiseKey
 from training.exact.quantised import question_bytes
 from training.exact.questions import MeteredModel
 from training.pay_once.model import ReleasedModel
-
-Floats = NDArray[np.float64]
 
 DELTA = 1e-6
 LARGEST_RHO = 1000.0

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.special
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
 from accounting import domains
+from accounting.arrays import Floats
 from audit.estimators import LowerBound, checked, largest_met
-
-Floats = NDArray[np.float64]
 
 FEWEST_SCORES = 500
 _LEAST_MU, _LARGEST_MU = 1e-3, 20.0

@@ -61,9 +61,9 @@ from typing import Any, Literal
 import numpy as np
 import scipy.special
 import scipy.stats
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from accounting.arrays import Floats, Integers
 from accounting.losses import GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -75,7 +75,6 @@ from mechanisms.selection import probabilities
 from training.exact.quantised import norms
 from training.features.maps import AnyFeatureMap
 
-Floats = NDArray[np.float64]
 Law = Literal["gaussian", "laplace"]
 
 FEWEST_ROWS = 16
@@ -348,7 +347,7 @@ def nearest_pair(y: Floats) -> float:
     return float(np.sqrt(squares.min()))
 
 
-def selections(mechanism: Label | SelectedNeuron, answers: Floats) -> NDArray[np.int64] | None:
+def selections(mechanism: Label | SelectedNeuron, answers: Floats) -> Integers | None:
     """Return the selected class of each answer, (n,); None where two classes hide it, or where chance does."""
     if isinstance(mechanism, Label):
         return np.asarray(answers.argmax(axis=1), dtype=np.int64)
@@ -398,7 +397,7 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
     return found, math.sqrt(square / (noise.variance * rank)) if rank else None
 
 
-def _selection_tests(selected: NDArray[np.int64]) -> dict[str, float]:
+def _selection_tests(selected: Integers) -> dict[str, float]:
     """Test that selections (n,) do not depend on their place; the first half of them is the first request's.
 
     Given how often each request selected a class, every pairing of their places is alike likely; and given how often

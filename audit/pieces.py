@@ -15,16 +15,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import accounting
 import audit
 import mechanisms
 import training
+from accounting.arrays import Floats
 from audit.noise import NoiseFinding
 from training.private_files import write_whole
 
-Floats = NDArray[np.float64]
 Piece = Mapping[str, Any]
 """What a result depends on, in JSON's types."""
 

@@ -4,8 +4,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
 from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from audit.membership.attack import Outcome
 
-Floats = NDArray[np.float64]
 
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5

@@ -25,17 +25,16 @@ import scipy.special
 import scipy.stats
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers, Words
+from audit.progress import Progress
 from mechanisms.mechanism import Mechanism, priced
-from mechanisms.noise import DISTANCE, Integers, InversionTable, rounded_gaussian, rounded_laplace
-from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness, Words
+from mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
+from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
 from mechanisms.selection import Law, probabilities, select_by, words_of
 from mechanisms.wide_gaussian import SCALE as WIDE_SCALE
 from mechanisms.wide_gaussian import wide_gaussian
 
-Floats = NDArray[np.float64]
 LawName = Literal["gaussian", "wide gaussian", "laplace"]
-Progress = Callable[[str, float], None]
-"""Takes what is tested now, and which share of all is done."""
 
 GAUSSIAN_SCALES = (2**8, 2**9, 2**10, 2**12)
 """Some that releases use, and the digits of the wide Gaussian. 2^16 takes minutes."""

@@ -16,18 +16,16 @@ ahead, always holds (its own expression must be of bounded length), and a bounde
 import ast
 import importlib
 import re
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import sre_parse  # what Python's own expressions are parsed by; nothing public says it
+# Python has no public parser of its expressions: this one is what `re` itself calls, in every version that must pass.
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("accounting", "mechanisms", "training", "service", "audit", "dpserve")
@@ -95,7 +93,7 @@ class Automaton:
         self._conditional: set[int] = set()
         """After these a condition decides whether anything was found."""
         try:
-            parsed = sre_parse.parse(expression.pattern, expression.flags)
+            parsed = parser.parse(expression.pattern, expression.flags)
         except re.error as error:
             raise NotUnderstood(f"{expression.where}: {error}") from error
         self._flags = parsed.state.flags
@@ -108,7 +106,7 @@ class Automaton:
             self._states[self.anywhere].follow.update([*first, self.anywhere])
 
     def _begins_at_the_beginning(self, parsed: Any) -> bool:
-        anchored = bool(parsed) and parsed[0][0] is sre_parse.AT and parsed[0][1] is sre_parse.AT_BEGINNING
+        anchored = bool(parsed) and parsed[0][0] is parser.AT and parsed[0][1] is parser.AT_BEGINNING
         return anchored and not self._flags & re.MULTILINE
 
     def _read(self, takes: frozenset[str], before: Counter[int]) -> int:
@@ -129,18 +127,18 @@ class Automaton:
         return before
 
     def _item(self, operation: Any, argument: Any, before: Counter[int]) -> Counter[int]:
-        if operation in (sre_parse.LITERAL, sre_parse.NOT_LITERAL, sre_parse.ANY, sre_parse.IN):
+        if operation in (parser.LITERAL, parser.NOT_LITERAL, parser.ANY, parser.IN):
             return Counter([self._read(self._characters(operation, argument), before)])
-        if operation is sre_parse.BRANCH:
+        if operation is parser.BRANCH:
             return sum((self._sequence(each, before) for each in argument[1]), Counter())
-        if operation is sre_parse.SUBPATTERN:
+        if operation is parser.SUBPATTERN:
             return self._sequence(argument[3], before)
-        if operation in (sre_parse.MAX_REPEAT, sre_parse.MIN_REPEAT, sre_parse.POSSESSIVE_REPEAT):
+        if operation in (parser.MAX_REPEAT, parser.MIN_REPEAT, parser.POSSESSIVE_REPEAT):
             least, most, repeated = argument
             return self._repetition(operation, least, most, repeated, before)
-        if operation in (sre_parse.ASSERT, sre_parse.ASSERT_NOT) and argument[1].getwidth()[1] >= _LONG:
+        if operation in (parser.ASSERT, parser.ASSERT_NOT) and argument[1].getwidth()[1] >= _LONG:
             raise NotUnderstood("a condition of unbounded length")
-        if operation in (sre_parse.ASSERT, sre_parse.ASSERT_NOT, sre_parse.AT):
+        if operation in (parser.ASSERT, parser.ASSERT_NOT, parser.AT):
             self._conditional |= set(before)
             return before
         raise NotUnderstood(f"{operation}")
@@ -153,30 +151,30 @@ class Automaton:
         self._join(before, firsts)
         if most > 1:
             self._join(ends, firsts)
-        if operation is sre_parse.POSSESSIVE_REPEAT:
-            if len(self._states) != outside + 2 or most is not sre_parse.MAXREPEAT:
+        if operation is parser.POSSESSIVE_REPEAT:
+            if len(self._states) != outside + 2 or most is not parser.MAXREPEAT:
                 raise NotUnderstood("a possessive repetition of more than one character")
             self._states[outside + 1].only = True
         skipped = empty + (least == 0)
         return ends + Counter({each: ways * skipped for each, ways in before.items()})
 
     def _characters(self, operation: Any, argument: Any) -> frozenset[str]:
-        if operation is sre_parse.ANY:
+        if operation is parser.ANY:
             return _ALPHABET if self._flags & re.DOTALL else _ALPHABET - {"\n"}
-        if operation is sre_parse.LITERAL:
+        if operation is parser.LITERAL:
             return self._alike({chr(argument)})
-        if operation is sre_parse.NOT_LITERAL:
+        if operation is parser.NOT_LITERAL:
             return _ALPHABET - self._alike({chr(argument)})
         found: set[str] = set()
         negated = False
         for kind, value in argument:
-            if kind is sre_parse.NEGATE:
+            if kind is parser.NEGATE:
                 negated = True
-            elif kind is sre_parse.LITERAL:
+            elif kind is parser.LITERAL:
                 found |= self._alike({chr(value)})
-            elif kind is sre_parse.RANGE:
+            elif kind is parser.RANGE:
                 found |= self._alike({each for each in _ALPHABET if value[0] <= ord(each) <= value[1]})
-            elif kind is sre_parse.CATEGORY:
+            elif kind is parser.CATEGORY:
                 is_one = _CATEGORIES[str(value).rpartition("_")[2]]
                 known = {each for each in _ALPHABET if is_one(each) and (each.isascii() or not self._flags & re.ASCII)}
                 found |= _ALPHABET - known if "_NOT_" in str(value) else known

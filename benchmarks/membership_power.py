@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
+from accounting.arrays import Floats
 from accounting.losses import LaplaceLoss
 from audit.estimators import Errors, upper_limit
 from audit.in_process import BundleEndpoint, rehearsal_key
@@ -31,7 +32,6 @@ from audit.pieces import code_digest
 from benchmarks import kept_runs
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import Floats
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.randomness import Randomness

@@ -138,8 +138,8 @@ def rival(table: Path) -> None:
 
 
 def _read(table: Path):  # type: ignore[no-untyped-def]
+    from training.features.rules import feature_map
     from training.inputs.table_records import read_numbers
-    from training.planning.rules import feature_map
 
     records = read_numbers(table, label="label", classes=["no", "yes"], bounds=["0:100"])
     return records, feature_map("identity", records.declaration)

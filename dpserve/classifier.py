@@ -41,8 +41,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from accounting import ledger as accounts
+from accounting.arrays import Floats
 from accounting.budgets import Budget
 from accounting.losses import Cost
+from accounting.messages import message_of
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
@@ -50,9 +52,11 @@ from dpserve.commands.tables import FileOptions
 from dpserve.frames import names_of, rows_for
 from dpserve.train_options import TrainOptions
 from dpserve.trainer import train
+from dpserve.wording import as_parameter
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
+from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError
 from training.inputs import preprocessing
@@ -61,11 +65,9 @@ from training.inputs.records import Records
 from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
 from training.kinds.loading import load_model
 from training.kinds.published.bundle import UnprovenCertificate
-from training.kinds.registry import Certified
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
-Floats = NDArray[np.float64]
 _Result = TypeVar("_Result")
 _IMPUTED = (
     "missing= declares what a missing value counts as. An imputer that is fitted on the records holds exact figures of "
@@ -228,7 +230,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if before := _steps_before(self):
             _warn(
                 f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
-                f"is exact, and no budget covers it. {_in_pythons_words(preprocessing.ADVICE)}"
+                f"is exact, and no budget covers it. {preprocessing.ADVICE.worded(as_parameter)}"
             )
         if getattr(self, "_is_clone", False) and self.release is not None:
             _warn(
@@ -522,7 +524,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
-    async def _charged(self, written: Certified) -> int:
+    async def _charged(self, written: ProvenCertificate) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
         if not isinstance(written, ReleaseCertificate):
             return 0
@@ -540,7 +542,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = None if self.ledger is None else str(self.ledger)
         return open_ledger(given, self.ledger_replicas, journals=journals_folder())
 
-    def _take(self, folder: Path, certificate: Certified, charged: int) -> None:
+    def _take(self, folder: Path, certificate: ProvenCertificate, charged: int) -> None:
         """Take a bundle as what was fitted."""
         model = load_model(folder)
         self.certificate_ = certificate
@@ -722,7 +724,7 @@ def _in_python() -> Iterator[None]:
     try:
         yield
     except (TrainingError, CannotServe) as error:
-        raise ValueError(_in_pythons_words(str(error))) from error
+        raise ValueError(_in_pythons_words(message_of(error).worded(as_parameter))) from error
 
 
 def _in_pythons_words(text: str) -> str:

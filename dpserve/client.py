@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpserve.frames import Rows, rows_to_send
+from dpserve.frames import SentRows, rows_to_send
 
 _NPY = "application/x-npy"
 _PROBLEM = "urn:dpserve:problem:"
@@ -227,13 +227,13 @@ class _Questions:
         page: dict[str, Any] = listed.json()
         return page
 
-    def _ask_rows(self, path: str, rows: Rows, tier: str | None) -> _Steps[httpx.Response]:
+    def _ask_rows(self, path: str, rows: SentRows, tier: str | None) -> _Steps[httpx.Response]:
         asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | (
             {} if tier is None else {"tier": tier}
         )
         return self._ask("POST", self._of_model + path, json=asked)
 
-    def _ask_array(self, rows: Rows, tier: str | None) -> _Steps[httpx.Response]:
+    def _ask_array(self, rows: SentRows, tier: str | None) -> _Steps[httpx.Response]:
         headers = {"Accept": _NPY}
         asked: dict[str, Any] = {"json": {"instances": rows}}
         if not isinstance(rows, list):
@@ -253,8 +253,6 @@ class Client(_Questions):
     To scikit-learn it is a fitted classifier, whatever it is asked by: scorers, displays, cross-validation. There is
     nothing to train, so `fit` does nothing; there is one budget, so a clone is the client itself.
     """
-
-    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for, in place of __sklearn_tags__
 
     _transport = httpx.Client
 

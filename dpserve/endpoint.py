@@ -3,13 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from audit.endpoint import EndpointError, Exhausted, digest_of
 from dpserve.client import BudgetExhausted, Client, ServiceError
 
-Floats = NDArray[np.float64]
 _Answer = TypeVar("_Answer")
 
 ATTEMPTS = 8

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.float64] | list[dict[str, object]]
+SentRows = NDArray[np.float64] | list[dict[str, object]]
 """Rows (n, d), or by name."""
 _MOST_NAMED = 5
 
@@ -42,7 +42,7 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
     return rows
 
 
-def rows_to_send(model: Mapping[str, Any], X: Any) -> Rows:
+def rows_to_send(model: Mapping[str, Any], X: Any) -> SentRows:
     """Return rows as `rows_for` does; or by name, for the service to encode, where word vectors are needed for it.
 
     Such a model's bundle holds a file of them, which its clients lack. Raises ValueError as `rows_for` does, but leaves

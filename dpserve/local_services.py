@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import Budget, accepts_for
 from accounting.ledger import Ledger, key_digest, new_api_key
 from audit.distinguishing.neighbours import KINDS, Neighbours, neighbours, random_rows, strongest_row
 from dpserve.configuration import environment_without_settings
 from mechanisms.mechanism import Mechanism, priced
 from service.errors import CannotServe
-from training.bundles.sealing import kind_of
 from training.features.maps import Identity, default_clip_norm
 from training.inputs.digits import load_digits
 from training.inputs.records import Declaration, Records
-from training.kinds.head.bundle import CertifiedHead, load_bundle, save_bundle
+from training.kinds.head.bundle import CertifiedHead, save_bundle
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train
-from training.kinds.published.bundle import load_published
-
-Floats = NDArray[np.float64]
+from training.kinds.loading import load_model
+from training.kinds.registry import kind_of
 
 _ACCOUNT_DELTA = 1e-6
 _POOL = 2000
@@ -56,7 +54,10 @@ def running_services(
 
     Raises ValueError where one model protects units and the other does not, for neighbours are alike in that.
     """
-    heads = [load_published(path) if kind_of(path) == "published" else load_bundle(path) for path in bundles]
+    heads = [load_model(path) for path in bundles]
+    for head in heads:
+        if (lack := kind_of(head).lack("audit", {})) is not None:
+            raise ValueError(f"{head.certificate.name}: {lack}")
     first, second = (getattr(head.certificate, "unit", None) for head in heads)
     if first != second:
         raise ValueError("the two models protect different privacy units, so they are no neighbours")

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from audit.distinguishing.service import Floats, LiveAudit, TooMuchNoise, auditable, nearby_rows
+from accounting.arrays import Floats
+from audit.distinguishing.service import LiveAudit, TooMuchNoise, auditable, nearby_rows
 from dpserve.client import BudgetExhausted, Client, ServiceError
 from mechanisms.mechanism import Mechanism
-from service.metered import ServedModel
 from service.tls import Tls
+from training.exact.questions import MeteredModel
 from training.private_files import write_whole
 
 _DELTA = 1e-5
@@ -93,7 +94,7 @@ class SelfAudit:
     Raises ValueError for other mechanisms, and where what was kept before cannot be read.
     """
 
-    head: ServedModel
+    head: MeteredModel
     mechanism: Mechanism
     key: str
     seconds: float

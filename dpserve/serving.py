@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 import typer
@@ -37,7 +37,7 @@ from service.http.app import HttpOptions, create_app
 from service.http.authentication import Authentication
 from service.http.requests import Bodies
 from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
-from service.metered import MeteredPredictor, ServedModel
+from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
     check_affordable,
@@ -57,8 +57,9 @@ from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
 from service.watching import Stamp, Watch, stamp_of
 from training.errors import extra
+from training.exact.questions import MeteredModel
 from training.kinds.loading import load_model
-from training.kinds.published.bundle import PublishedNetwork
+from training.kinds.registry import kind_of, pay_once
 from training.pay_once.model import ReleasedModel
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class _Stopped(Exception):
     """The owner told the service to stop before it answered."""
 
 
-Model = ServedModel | ReleasedModel
+Model = MeteredModel | ReleasedModel
 
 _loaded: WeakValueDictionary[tuple[Path, Stamp], Model] = WeakValueDictionary()
 _loading = threading.Lock()
@@ -241,7 +242,7 @@ class ConfiguredService:
             settled = units.setdefault(account.lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
             await self._check_paid(ledger, account, self._predictor(model, ledger, account.budget.currency))
-        releases = [model.certificate for model in loaded if isinstance(model, ReleasedModel)]
+        releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
         await check_together(ledger, releases)
         for model in loaded:  # what a lineage does not pay for settles nothing
             await self._settle_unit(ledger, model)
@@ -316,9 +317,9 @@ class ConfiguredService:
             key = bundle, stamp_of(bundle) if bundle.is_dir() else ()
             model = _loaded.get(key)
             if model is None:
-                model = _loaded[key] = load_model(bundle, self.settings.device)
-        if isinstance(model, ReleasedModel):
-            self._check_release(model)
+                model = _loaded[key] = cast(Model, load_model(bundle, self.settings.device))
+        if (released := pay_once(model)) is not None:
+            self._check_release(released)
         else:
             self._priced(model)
         return model
@@ -331,14 +332,15 @@ class ConfiguredService:
             "max_batch_size": settings.max_batch_size,
             "max_batch_time": settings.max_batch_time,
         }
-        if isinstance(model, ReleasedModel):
-            return PayOncePredictor(model, ledger, **limits)
-        return MeteredPredictor(model, self._priced(model, currency), ledger, **limits)
+        if (released := pay_once(model)) is not None:
+            return PayOncePredictor(released, ledger, **limits)
+        return MeteredPredictor(cast(MeteredModel, model), self._priced(model, currency), ledger, **limits)
 
     def _budget(self, model: Model) -> Budget | None:
         if not self.settings.is_given:
             return None
-        cost = Cost.parse(model.certificate.cost) if isinstance(model, ReleasedModel) else self._priced(model).cost
+        released = pay_once(model)
+        cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
 
     def _check_release(self, model: ReleasedModel) -> None:
@@ -353,13 +355,12 @@ class ConfiguredService:
                 "trained, and its price fixed, so leave --mechanism and --price out"
             )
 
-    def _priced(self, model: ServedModel, currency: Currency = RHO) -> Mechanism:
+    def _priced(self, model: Model, currency: Currency = RHO) -> Mechanism:
         """Return what answers. currency: what the lineage's account counts, which decides on the default price."""
         mechanism = self.settings.mechanism or DEFAULT_MECHANISM
         price = self.settings.price or default_price(mechanism, pure=currency is EPSILON)
         chosen = priced(mechanism, price, len(model.certificate.classes))
-        if isinstance(model, PublishedNetwork):
-            model.certificate.check_mechanism(chosen, accept_unproven=self.settings.accept_unproven)
+        kind_of(model).check_mechanism(model, chosen, accept_unproven=self.settings.accept_unproven)
         if chosen.status != "proven" and not self.settings.accept_unproven:
             raise CannotServe(
                 f"the guarantee of the mechanism {chosen.name!r} is {chosen.status}: it is claimed by its authors, and "
@@ -385,13 +386,13 @@ class ConfiguredService:
         from dpserve.self_audit import SelfAudit
 
         audited = [model for model in loaded if settings.default in (None, model.certificate.name)]
-        if len(audited) != 1 or isinstance(audited[0], ReleasedModel) or (settings.watch and not settings.default):
+        if len(audited) != 1 or pay_once(audited[0]) is not None or (settings.watch and not settings.default):
             raise CannotServe("--self-audit-key audits a bundle's model that takes noise: name it with --default")
         kept = options.state_folder() / "self-audit"
         shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
         rows = min(settings.self_audit_rows, settings.largest_batch)
         mechanism = self._priced(audited[0], await self._currency(ledger, audited[0]))
-        return SelfAudit(audited[0], mechanism, key, settings.self_audit_seconds, rows, kept, shown)
+        return SelfAudit(cast(MeteredModel, audited[0]), mechanism, key, settings.self_audit_seconds, rows, kept, shown)
 
     def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
         kind = self.settings.log_format
@@ -435,12 +436,12 @@ def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:
 
 def _listening(settings: ServeSettings, service_port: int) -> socket.socket:
     if settings.admin_port is not None:
-        return bind(settings.admin_host, settings.admin_port, "admin-port")
+        return bind(settings.admin_host, settings.admin_port, "admin_port")
     following = service_port + 1 if 0 < service_port < 65535 else 0
     try:
-        return bind(settings.admin_host, following, "admin-port")
+        return bind(settings.admin_host, following, "admin_port")
     except CannotServe:
-        return bind(settings.admin_host, 0, "admin-port")  # nobody asked for that very port
+        return bind(settings.admin_host, 0, "admin_port")  # nobody asked for that very port
 
 
 def _raise_file_limit(connections: int) -> None:
@@ -467,7 +468,7 @@ def _grpc() -> "type[GrpcPort]":
 
 def take_grpc_port(settings: ServeSettings) -> socket.socket | None:
     """Return what holds the port for gRPC, if there is to be one. Raises CannotServe if it is taken."""
-    return None if settings.grpc_port is None else bind(settings.host, settings.grpc_port, "grpc-port")
+    return None if settings.grpc_port is None else bind(settings.host, settings.grpc_port, "grpc_port")
 
 
 def _reserved(host: str, port: int) -> socket.socket:

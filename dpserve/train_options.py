@@ -12,14 +12,16 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
+from accounting.arrays import Floats, Singles
 from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
 from training.bundles.sealing import one_line
 from training.errors import TrainingError, WrongOption
-from training.features.encoder import OnnxEncoder, Singles
+from training.features import rules
+from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Floats, default_clip_norm
+from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, default_clip_norm
 from training.inputs import preprocessing
 from training.inputs.columns import usual_norm
 from training.inputs.declared import parse_classes
@@ -28,8 +30,7 @@ from training.inputs.records import Declaration, Records
 from training.inputs.schema import Schema
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.head.recipe import DEFAULT_TOLERANCE
-from training.kinds.registry import HEAD, KINDS, PAY_ONCE
-from training.planning import rules
+from training.kinds.registry import option_fields, release_names
 
 _Part = TypeVar("_Part")
 
@@ -336,17 +337,17 @@ class TrainOptions(NewBundle):
     @property
     def kind(self) -> str | None:
         """Which of `training.kinds.registry` is trained; None for a head. Raises WrongOption for an unknown one."""
-        if self.release is not None and self.release not in PAY_ONCE:
+        names = release_names()
+        if self.release is not None and self.release not in names:
             advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
-            raise WrongOption("release", f"must be one of {', '.join(PAY_ONCE)}, not {self.release!r}{advice}")
+            raise WrongOption("release", f"must be one of {', '.join(names)}, not {self.release!r}{advice}")
         if self.teachers is not None and self.release is not None:
             raise WrongOption("teachers", "takes the place of --release: leave that out")
         return self.release if self.teachers is None else "teachers"
 
     def of_kinds(self) -> dict[str, Any]:
         """Return the options that one kind of model or another takes, as far as they were given."""
-        names = {name for kind in (HEAD, *KINDS.values()) for name in kind.options}
-        return {name: value for name in sorted(names) if (value := getattr(self, name)) not in (None, [])}
+        return {name: value for name in sorted(option_fields()) if (value := getattr(self, name)) not in (None, [])}
 
     def encoder_content(self) -> bytes | None:
         """Return the encoder's file, or None. Raises WrongOption for options of one that is not named, OSError."""

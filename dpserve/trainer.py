@@ -22,16 +22,18 @@ from dpserve.train_options import NewBundle, TrainOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.mechanism import Price
 from mechanisms.randomness import SystemRandomness
-from training.bundles.certificate import CONVEXIFIED_NO_UNITS
+from training.bundles.certificate import CONVEXIFIED_NO_UNITS, ProvenCertificate
 from training.errors import TrainingError, WrongOption
+from training.features import rules
 from training.features.maps import Fourier, Hog
 from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
 from training.inputs.records import Records
 from training.kinds import registry as kinds
-from training.kinds.objective.model import NO_UNITS
-from training.kinds.registry import Certified, Job
+from training.kinds.head.kind import HeadOptions, recipe_for
+from training.kinds.kind import Job
+from training.kinds.options import fields_of
+from training.kinds.shared_options import RECORDS, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
-from training.planning import rules
 
 _ROWS_IN_A_PART = 256
 
@@ -39,7 +41,7 @@ OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teacher
 """What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
 
 
-def train(given: TrainOptions) -> tuple[Certified, str | None]:
+def train(given: TrainOptions) -> tuple[ProvenCertificate, str | None]:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
     Returns its certificate, and the warning of a second budget, if there is one. Raises WrongOption for options that do
@@ -51,8 +53,9 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         raise WrongOption(
             "engine", "takes local, ray or ray://HOST:PORT; on Ray neither --teachers, --budget nor --encoder"
         )
-    if given.unit is not None and kind == "objective":
-        raise WrongOption("unit", NO_UNITS)
+    made = kinds.default_kind() if kind is None else kinds.kind_named(kind)
+    if given.unit is not None and (reason := made.lack("units", given.of_kinds())):
+        raise WrongOption("unit", reason)
     _check_convexified(given)
     if given.unit is not None and budget is not None:
         raise WrongOption(
@@ -93,6 +96,18 @@ def train(given: TrainOptions) -> tuple[Certified, str | None]:
         if budget is not None:
             kind, job = _planned(job, given, budget)
         return kinds.train(kind, job), warning
+
+
+def _records_declared(options: Mapping[str, Any]) -> int:
+    """Return about how many records there are. Raises WrongOption where that is not said."""
+    if "records_declared" not in options:
+        raise WrongOption("records_declared", f"is needed: {RECORDS.needed_text}")
+    declared: int = options["records_declared"]
+    return declared
+
+
+def _of_a_head(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in fields_of(HeadOptions)}
 
 
 def _check_convexified(given: TrainOptions) -> None:
@@ -143,7 +158,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
 
     release, queries, options = given.kind, given.queries, job.options
     _check_nothing_is_chosen_twice(given, options)
-    n = job.records_declared()
+    n = _records_declared(options)
     whole, declared = whole_picorho(budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
     kind = rules.kind_of(declared, shape)
@@ -160,7 +175,7 @@ def _planned(job: Job, given: TrainOptions, budget: str) -> tuple[str | None, Jo
     made = found.training_options(n, whole, queries, kind)
     made |= {name: options[name] for name in ("hidden", "teachers") if name in options}
     if "tier" in options:
-        made = dict(tier_options(planned_tiers(kinds.tier_prices(options["tier"]), whole)))
+        made = dict(tier_options(planned_tiers(tier_prices(options["tier"]), whole)))
     chosen = found.chosen
     if chosen.release in (None, "weights", "objective") and "tolerance" in options:
         made["tolerance"] = options["tolerance"]
@@ -259,8 +274,6 @@ def _check_choice(given: TrainOptions, choose: str, options: Mapping[str, Any]) 
     # A choice is paid for before the model is trained: what is wrong with the model is said before.
     options = {name: value for name, value in options.items() if name != "records_declared"}
     kinds.check(given.kind, options | {"lam": lams[0]})
-    if given.kind == "weights":
-        kinds.tiers(options)
 
 
 def _with_choice(job: Job, given: TrainOptions) -> Job:
@@ -271,9 +284,9 @@ def _with_choice(job: Job, given: TrainOptions) -> Job:
     from training.kinds.head.choice import choice_for, choose
 
     lams, price = _lams(given.choose), given.choose_price
-    declared = job.records_declared()
+    declared = _records_declared(job.options)
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
-    recipe = replace(job, options=rest | {"lam": lams[0]}).recipe()
+    recipe = recipe_for(job, HeadOptions.from_given(_of_a_head(rest) | {"lam": lams[0]}))
     choice = choice_for(lams, declared, whole_picorho(price), recipe, len(job.records.declaration.classes))
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
 
@@ -344,7 +357,7 @@ def _chosen_release(job: Job, given: TrainOptions) -> ReleaseCertificate:
     assert given.choose is not None
     option, values = _candidates(given.choose)
     budget = None if given.choose_budget is None else _budget(given.choose_budget)
-    asyncio.run(_check_account(given, job.lineage, job.price(), budget))
+    asyncio.run(_check_account(given, job.lineage, whole_picorho(job.options["price"]), budget))
 
     def pay(certificate: ReleaseCertificate) -> None:
         (tier,) = certificate.tiers

@@ -45,9 +45,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.elementary import softmax
 
-Floats = NDArray[np.float64]
 Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
 Place = Literal["logits", "log-odds", "selection", "training"]
 Holds = Literal["without noise", "median"]

@@ -9,9 +9,8 @@ every machine, and an answer that is computed again is the same to the bit.
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from accounting.arrays import Floats
 
 SMALLEST_EXPONENT = -700.0
 """`exp` takes what is below for this, so that no result is so small that it is slow or flushed to zero."""

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import ClassVar, Literal
 
 from accounting import sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
 from mechanisms import grid
-from mechanisms.grid import Floats
 from mechanisms.noise import rounded_gaussian
 from mechanisms.randomness import Randomness
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from accounting import picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.budgets import Budget
 from accounting.losses import Cost, GaussianLoss
 from mechanisms import grid
-from mechanisms.grid import Floats
 from mechanisms.mechanism import Price
 from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, rounded_gaussian
 from mechanisms.randomness import Randomness

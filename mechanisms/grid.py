@@ -18,10 +18,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from accounting.arrays import Floats, Integers
 from mechanisms import elementary
-from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE, Integers
-
-Floats = npt.NDArray[np.float64]
+from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE
 
 ROUNDING = Fraction(9, 8)
 """How much rounding to the grid may add to the distance of two neighbours, in steps, in each coordinate."""

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from accounting import sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from mechanisms import grid, selection
-from mechanisms.grid import Floats
 from mechanisms.randomness import Randomness
 from mechanisms.selection import SMALLEST_EPSILON, Law
 

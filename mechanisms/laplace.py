@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from accounting import sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost, LaplaceLoss
 from mechanisms import grid
-from mechanisms.grid import Floats
 from mechanisms.noise import LAPLACE_SCALE, rounded_laplace
 from mechanisms.randomness import Randomness
 

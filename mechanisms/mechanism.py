@@ -11,10 +11,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, Protocol, Self, cast, get_args
 
+from accounting.arrays import Floats
 from accounting.conversions import gaussian_mu
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import LARGEST_CLASSES, Floats, rounded_down, rounded_up, square_root_down
+from mechanisms.grid import LARGEST_CLASSES, rounded_down, rounded_up, square_root_down
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published

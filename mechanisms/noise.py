@@ -23,12 +23,8 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from mechanisms.randomness import Words
-
-Integers = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float64]
+from accounting.arrays import Floats, Integers, Words
 
 DISTANCE = 2.0**-106
 """The total variation distance of one draw, of any law of this module, from its ideal law, at most."""
@@ -138,10 +134,10 @@ class InversionTable:
 class _Lines:
     """A line for each of 2^7 equal segments of each octave of x: its value at x = 0, less 1/2, and its slope."""
 
-    starts: _Floats
-    slopes: _Floats
+    starts: Floats
+    slopes: Floats
 
-    def at(self, x: _Floats) -> _Floats:
+    def at(self, x: Floats) -> Floats:
         """Return the lines' values, less 1/2, at x >= 0, shape (n,)."""
         segments = x.view(np.int64) >> _SEGMENT_SHIFT
         segments -= (_FIRST_OCTAVE + 1023) << _SEGMENT_BITS
@@ -151,7 +147,7 @@ class _Lines:
         return heights
 
 
-def complements(pairs: Words) -> _Floats:
+def complements(pairs: Words) -> Floats:
     """Return what words (n, 2), as numbers of 64 bits before and 64 behind the point, lack to 2^64, shape (n,).
 
     Less the last place, so that nothing lacks to the largest. Halves of words are doubles exactly, and so are they
@@ -159,7 +155,7 @@ def complements(pairs: Words) -> _Floats:
     where the thresholds are close to each other these numbers are small. Doubles of whole words would take a branch.
     """
     halves = np.invert(pairs, order="C").view(np.uint32).astype(np.float64)
-    complements: _Floats = halves @ _WEIGHTS
+    complements: Floats = halves @ _WEIGHTS
     return complements
 
 

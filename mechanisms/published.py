@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from accounting.arrays import Floats, Words
 from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
 from mechanisms import elementary
 from mechanisms.elementary import softmax
-from mechanisms.randomness import Randomness, Words
+from mechanisms.randomness import Randomness
 
-Floats = NDArray[np.float64]
 Noise = Literal["laplace", "gaussian"]
 
 WORDS_PER_ROW = 2

@@ -42,10 +42,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
-Words = npt.NDArray[np.uint64]
+from accounting.arrays import Words
 
 _KEY_BYTES = 32
 _DIGEST_BYTES = 16

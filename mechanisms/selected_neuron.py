@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from accounting import sampling_error
+from accounting.arrays import Floats, Integers
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from mechanisms import elementary, grid, selection
-from mechanisms.grid import Floats
-from mechanisms.noise import Integers, NoiseLaw, rounded_gaussian, rounded_laplace
+from mechanisms.noise import NoiseLaw, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import Randomness
 from mechanisms.selection import SMALLEST_EPSILON, Law
 

@@ -16,11 +16,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from accounting.arrays import Floats, Integers, Words
 from accounting.losses import BoundedRangeLoss, PureLoss
 from mechanisms import elementary, grid
-from mechanisms.grid import ROUNDING, SMALLEST_STEP, Floats, on_grid, rounded_up, square_root
-from mechanisms.noise import LAPLACE_SCALE, Integers, floored_exponential
-from mechanisms.randomness import Words
+from mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, rounded_up, square_root
+from mechanisms.noise import LAPLACE_SCALE, floored_exponential
 
 Law = Literal["exponential", "permute-and-flip"]
 """How a class is selected."""

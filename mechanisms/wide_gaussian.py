@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mechanisms.noise import Integers, InversionTable, rounded_gaussian
-from mechanisms.randomness import Randomness, Words
+from accounting.arrays import Integers, Words
+from mechanisms.noise import InversionTable, rounded_gaussian
+from mechanisms.randomness import Randomness
 
 SCALE = 2**24
 """S, in steps: a draw has at least the noise of N(0, S^2)."""

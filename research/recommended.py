@@ -21,17 +21,17 @@ from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
 from research.data import adult, cifar, newsgroups
 from research.data.labelled import LabelledSet
+from training.features import rules
 from training.features.hog import Shape
 from training.features.maps import FeatureMap
 from training.fitting.network import Network
 from training.inputs.columns import coordinates_of
 from training.inputs.records import Declaration, Records
+from training.kinds.cases import Case
 from training.kinds.class_sums.model import train_class_sums
-from training.kinds.dpsgd.choices import by_rule
+from training.kinds.dpsgd.choices import by_rule, steps_for
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.pay_once.model import ReleasedModel
-from training.planning import rules
-from training.planning.cases import Case
 from training.planning.options import DELTA
 
 app = program()
@@ -65,7 +65,7 @@ def declaration(name: str, case: Case) -> Declaration:
 
 def _dp_sgd(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
     size = Network((chosen.dimension, len(records.declaration.classes))).size
-    choices = by_rule(len(records), mu_for(whole), size, **rules.steps(chosen))
+    choices = by_rule(len(records), mu_for(whole), size, **steps_for(chosen))
     return train_dpsgd(records, DpSgdRecipe("measured", chosen, choices, whole), "measured", words)
 
 

@@ -2,9 +2,15 @@
 
 from dataclasses import dataclass
 
+from accounting.ledger import LedgerError
+
 
 class RequestRefused(Exception):
     """Base of every refusal that has not cost anything."""
+
+
+Refusal = LedgerError | RequestRefused
+"""What a request is refused with, by the ledger or by the service."""
 
 
 class UnknownModel(RequestRefused):

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from accounting.ledger import LedgerUnavailable
+from accounting.messages import OptionName
 from service.errors import CannotServe
 from service.http.protocol import BoundedHttp
 from service.telemetry import logs
@@ -73,9 +74,9 @@ def bind(host: str = "127.0.0.1", port: int = 0, option: str = "port") -> socket
         listening.close()
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        with_make = " (PORT= with make)" if option == "port" else ""
-        advice = f"choose another with --{option}{with_make}" if taken else f"look at --host and --{option}"
-        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; {advice}") from error
+        named = OptionName(option)
+        advice = "choose another with " + named if taken else "look at " + OptionName("host") + " and " + named
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}; " + advice) from error
     return listening
 
 

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from accounting.ledger import Charge, ChargeRequest, Ledger, LedgerError
+from accounting.arrays import Floats
+from accounting.ledger import Charge, ChargeRequest, Ledger
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import row_price
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
@@ -25,14 +26,11 @@ from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
-from service.errors import InvalidRows, RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.errors import InvalidRows, Refusal, UnknownTier
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
-from training.exact.questions import noise_of
+from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.teachers.bundle import Teachers
 
 _LAWS: dict[type, Literal["gaussian", "laplace"]] = {
     Gaussian: "gaussian",
@@ -50,18 +48,12 @@ class _Arrival(Struct, frozen=True, eq=False):
     timeline: Timeline | None = None
 
 
-Refusal = LedgerError | RequestRefused
-
-ServedModel = CertifiedHead | PublishedNetwork | Teachers
-"""What can be served with noise on every answer: the second only by a mechanism that is unproven itself."""
-
-
 class MeteredPredictor(Predictor):
     """Serves one model of one lineage through one mechanism at one price."""
 
     def __init__(
         self,
-        head: ServedModel,
+        head: MeteredModel,
         mechanism: Mechanism,
         ledger: Ledger,
         *,
@@ -89,7 +81,7 @@ class MeteredPredictor(Predictor):
 
     @property
     def _on_encoder(self) -> bool:
-        return isinstance(self.head, CertifiedHead) and self.head.on_encoder
+        return getattr(self.head, "on_encoder", False) is True
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -131,7 +123,7 @@ class MeteredPredictor(Predictor):
             stages.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
         return [
-            _prediction(decided, answers[of], known.part(of))
+            Prediction(probabilities=answers[of], noise=known.part(of), charge=decided)
             if isinstance(decided := decisions[place], Charge)
             else decided
             for place, of in enumerate(rows)
@@ -195,7 +187,8 @@ class MeteredPredictor(Predictor):
 
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
-        return self.head.certificate.public() | {
+        public: dict[str, object] = self.head.certificate.public()
+        return public | {
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(self.cost).model_dump(),
@@ -207,17 +200,3 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
     """Return where each of several parts of these lengths lies, one behind the other."""
     ends = list(accumulate(lengths))
     return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-
-
-def _prediction(charge: Charge, answers: Floats, noise: Uncertainty) -> Prediction:
-    """Return one request's answers, (n, C)."""
-    return Prediction(
-        probabilities=answers,
-        noise=noise,
-        balance=charge.balance,
-        receipt=charge.receipt,
-        replayed=len(answers) - charge.new_to_client,
-        charged_rows=charge.new_to_client,
-        charged=charge.charged,
-        earlier=charge.earlier,
-    )

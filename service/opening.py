@@ -19,6 +19,7 @@ from accounting.ledger import (
     UnitLost,
     UnknownLineage,
 )
+from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
@@ -39,13 +40,15 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, b
         if budget is None:
             raise CannotServe(
                 f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
-                "with --epsilon E --delta D"
+                "with " + OptionName("lineage_budget")
             ) from None
         starting = ledger.acting(by, "a service was started with this budget")
         account = await starting.open_lineage(lineage, budget, time=time.time())
     if budget is not None and replace(account.budget, refill=None) != budget:
         raise CannotServe(
-            f"the lineage {lineage} has another budget already; leave --epsilon and --delta out, or change it "
+            f"the lineage {lineage} has another budget already; leave "
+            + OptionName("lineage_budget")
+            + " out, or change it "
             "with 'dpserve lineage set-budget'"
         )
     return account
@@ -79,7 +82,8 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
         raise CannotServe(
             f"the lineage {account.lineage} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
             f"costs {str(mechanism.cost)!r}: serve another mechanism, or change the lineage's budget to one that "
-            f"--accepts {accepts_for(mechanism.cost)}"
+            + OptionName("accepts")
+            + f" {accepts_for(mechanism.cost)}"
         )
     currency = account.budget.currency
     price = currency.price(mechanism.cost)
@@ -87,7 +91,7 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
         words = currency.words(price) if price is not None else f"no {currency.name}"
         raise CannotServe(
             f"one row costs {words}, more than the whole budget of the lineage, "
-            f"{currency.value(account.budget.limit):.6g}; choose a lower --price"
+            f"{currency.value(account.budget.limit):.6g}; choose a lower " + OptionName("price")
         )
 
 
@@ -188,7 +192,7 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
             why = (
                 "its delta is too small for releases that are Gaussian except with a small chance: take a larger one"
                 if tier.cost.coins > budget.coins_allowed
-                else f"it accepts {budget.accepts!r} charges only: change it to one that --accepts "
+                else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
                 f"{accepts_for(tier.cost)}"
             )
             raise CannotServe(

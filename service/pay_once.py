@@ -21,13 +21,14 @@ time alone is enough, and costs each key that is in use two calls a second for e
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
+from accounting.arrays import Floats
 from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     Charge,
@@ -44,12 +45,12 @@ from accounting.picorho import to_rho
 from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits
-from service.errors import RequestRefused, UnknownTier
-from service.predictor import Caller, Clock, Floats, Prediction, Predictor, RowsQuote, RowsRequest
+from service.errors import Refusal, UnknownTier
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
 from service.telemetry.timeline import Stages, Timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
-from training.pay_once.model import ReleasedModel, TieredModel
+from training.pay_once.model import ReleasedModel, model_at
 
 SECONDS_HELD = 0.5
 """How long what the ledger said of a client is good for."""
@@ -57,8 +58,6 @@ SECONDS_HELD = 0.5
 _MOST_REMEMBERED = 10_000
 _FEW_ROWS = 64
 """Rows that are computed on the event loop; while more are computed, other requests go on."""
-
-Refusal = LedgerError | RequestRefused
 
 
 class TierForClient(BaseModel):
@@ -90,10 +89,14 @@ class _Wish(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class _Held:
-    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`."""
+    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`.
+
+    free: the charge of what is answered from it later, at no cost.
+    """
 
     tier: str
     charge: Charge
+    free: Charge
     asked: float
 
 
@@ -167,16 +170,8 @@ class PayOncePredictor(Predictor):
             raise late
         rows = _Rows(held.tier, request.X, Timeline.waiting())
         probabilities, noise = await self._computing.submit(rows, len(request.X), deadline=request.deadline)
-        charge = held.charge
-        return Prediction(
-            probabilities=probabilities,
-            noise=noise,
-            balance=charge.balance,
-            receipt=None if remembered else charge.receipt,
-            charged=0 if remembered else charge.charged,
-            earlier=None if remembered else charge.earlier,
-            tier=held.tier,
-        )
+        charge = held.free if remembered else held.charge
+        return Prediction(probabilities=probabilities, noise=noise, charge=charge, tier=held.tier)
 
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
@@ -230,7 +225,8 @@ class PayOncePredictor(Predictor):
             self._held.clear()
         if decision.charged:
             self._held.pop((wish.caller, None), None)  # which may be a finer one by now
-        held = self._held[wish.caller, wish.request.tier] = _Held(tier, decision, asked)
+        free = replace(decision, receipts=(), earlier=None)
+        held = self._held[wish.caller, wish.request.tier] = _Held(tier, decision, free, asked)
         return held
 
     async def _tier_or_refusal(self, wish: _Wish) -> str | Refusal:
@@ -341,9 +337,7 @@ def hold_request(
 def models_by_tier(model: ReleasedModel) -> dict[str, ReleasedModel]:
     """Return the model that answers at each tier, by name, the coarsest first."""
     tiers = [tier.name for tier in model.certificate.tiers]
-    if isinstance(model, TieredModel):
-        return {name: model.at(name) for name in tiers}
-    return dict.fromkeys(tiers, model)
+    return {name: model_at(model, name) for name in tiers}
 
 
 def price_list(tiers: Sequence[Tier]) -> list[dict[str, object]]:

@@ -20,10 +20,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.currency import RHO, Currency
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
-    Balance,
     Charge,
     ChargeRequest,
     ClientRevoked,
@@ -50,7 +50,6 @@ OUTPUTS = ("probabilities", "lower", "upper", "undecided")
 
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
-Floats = NDArray[np.float64]
 Value = str | float | bool | None
 Clock = Callable[[], float]
 
@@ -82,19 +81,20 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
     probabilities: Floats
     noise: Uncertainty
     """How far noise may have moved them."""
-    balance: Balance
-    """The client's account once this request was charged; half a second before, where nothing had to be."""
-    receipt: Receipt | None = None
-    """None if nothing was charged."""
-    replayed: int = 0
-    """How many of the rows were paid for before and cost nothing now."""
-    charged_rows: int = 0
-    charged: int = 0
-    """What the client paid for this request, in 1e-12 of what its account counts."""
-    earlier: int | None = None
-    """The number of the receipt that the same request got when it came before, by its idempotency key."""
+    charge: Charge
+    """Its balance is of half a second before, where nothing had to be asked of the ledger."""
     tier: str | None = None
-    """The precision that answered, of a pay-once model."""
+    """The precision that answered, of a pay-once model, whose rows cost nothing by themselves."""
+
+    @property
+    def charged_rows(self) -> int:
+        """The number of rows that the client paid for now."""
+        return self.charge.new_to_client if self.tier is None else 0
+
+    @property
+    def replayed(self) -> int:
+        """The number of rows that were paid for before and cost nothing now."""
+        return len(self.probabilities) - self.charge.new_to_client if self.tier is None else 0
 
 
 @dataclass(frozen=True)

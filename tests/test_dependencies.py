@@ -229,6 +229,12 @@ def test_the_nearest_version_that_closes_a_hole_is_the_one_that_is_wanted():
     assert advisories.found(AUDIT)[0] == ("h11", "0.16.0", "CVE-2025-43859")
 
 
+def test_no_scikit_learn_is_admitted_that_lacks_the_tags_of_estimators():
+    (declared,) = (each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "scikit-learn")
+    assert "1.5.2" not in declared.specifier
+    assert "1.6.0" in declared.specifier
+
+
 def test_the_security_rules_of_the_linter_are_on():
     ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "S" in ruff["select"]

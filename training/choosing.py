@@ -12,7 +12,6 @@ Right answers and not clipped log losses, which chose no better in seven compari
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from accounting import picorho
 from accounting.losses import Cost
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
@@ -31,8 +31,8 @@ from training.inputs.records import Records, Units
 from training.inputs.sums import check_count
 from training.kinds import registry as kinds
 from training.kinds.head.choice import ONE_IN, keyed
+from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import KINDS, PAY_ONCE, Job
 from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
 from training.pay_once.model import ReleasedModel
 
@@ -57,17 +57,15 @@ def choose_release(
     share = check(kind, job.options, option, values)
     check_count(len(job.records))
     training, validating = parted(job.records, owner_key(job.state / "lineage.key"))
-    options = {**job.options, "price": f"rho:{Decimal(share).scaleb(-12):f}"}
+    options = {**job.options, "price": share}
     if "records_declared" in options:
         options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
     with TemporaryDirectory(prefix="dpserve-") as folder:
-        models = []
+        models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
             out = Path(folder) / str(place)
             kinds.train(kind, replace(job, records=training, options=options | {option: value}, out=out))
-            model = load_model(out)
-            assert isinstance(model, ReleasedModel)
-            models.append(model)
+            models.append(load_model(out))
         costs = [Cost.parse(model.certificate.cost) for model in models]
         scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
         among = ChosenAmong(
@@ -89,7 +87,8 @@ def choose_release(
 
 def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
     """Return what each candidate may cost, in picorho. Raises WrongOption."""
-    choosable = KINDS[kind].choosable if kind in PAY_ONCE else ()
+    chosen = kinds.kind_named(kind)
+    choosable = chosen.choosable if chosen.answers == "once" else ()
     if option not in choosable:
         names = ", ".join(name.replace("_", "-") for name in choosable)
         raise WrongOption("choose", f"chooses for {kind} among values of {names or 'no option'}, not of {option}")
@@ -97,12 +96,15 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption(option, "is what is chosen: leave it out")
     if "step_noise" in options or "tier" in options:
         name = "tier" if "tier" in options else "step_noise"
-        raise WrongOption(name, "does not go with --choose: candidates share --price equally")
-    kinds.check(kind, {**options, option: None})
+        raise WrongOption(
+            name, "does not go with " + OptionName("choose") + ": candidates share " + OptionName("price") + " equally"
+        )
     if not 2 <= len(values) <= MOST_CANDIDATES:
         raise WrongOption("choose", f"takes 2 to {MOST_CANDIDATES} values, each once")
     if "price" not in options:
         raise WrongOption("price", "is needed: what all candidates cost together")
+    for value in values.values():
+        kinds.check(kind, {**options, option: value})
     share = whole_picorho(options["price"]) // len(values)
     if share < LEAST_PRICE:
         raise WrongOption(

@@ -1,7 +1,9 @@
 """Errors of training, each one clear sentence for the owner; a missing optional dependency is among them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from accounting.messages import Message, OptionName, Wording, joined, message, message_of
 
 
 class TrainingError(Exception):
@@ -9,13 +11,43 @@ class TrainingError(Exception):
 
 
 class WrongOption(TrainingError):
-    """An option does not go with the others, or does not take its value."""
+    """An option does not go with the others, is missing, or does not take its value.
 
-    def __init__(self, option: str, why: str) -> None:
-        """option: its name in Python, `records_declared`; the command line writes `--records-declared`."""
-        super().__init__(f"--{option.replace('_', '-')} {why}")
-        self.option = option
-        self.why = why
+    field: its name in Python, `records_declared`. value: what was given; None where nothing was, or where it does not
+    matter. reason: what is wrong, to be read after the option's name. remedy: what would do, if the reason does not say
+    it. No text of these says how a front end writes an option: see `accounting.messages`.
+    """
+
+    def __init__(self, field: str, reason: Wording, *, value: object = None, remedy: Wording | None = None) -> None:
+        """Take the parts; the error's own text names the option as Python does."""
+        self.field = field
+        self.value = value
+        self.reason = message(reason)
+        self.remedy = None if remedy is None else message(remedy)
+        super().__init__(OptionName(field) + " " + self.explanation)
+
+    @property
+    def explanation(self) -> Message:
+        """The reason and the remedy."""
+        return self.reason if self.remedy is None else self.reason + ": " + self.remedy
+
+
+class WrongValue(WrongOption):
+    """An option's value is not what its declaration allows. requirement: as "must be at least 1"."""
+
+    def __init__(self, field: str, requirement: Wording, *, value: object, remedy: Wording | None = None) -> None:
+        """Take the parts."""
+        self.requirement = message(requirement)
+        super().__init__(field, requirement + f", not {value!r}", value=value, remedy=remedy)
+
+
+class SeveralErrors(TrainingError):
+    """All that is wrong at once: in the options, in the schema, in the records."""
+
+    def __init__(self, errors: Sequence[TrainingError]) -> None:
+        """Take them in the order in which they are told."""
+        self.errors = tuple(errors)
+        super().__init__(joined(map(message_of, errors), "\n"))
 
 
 class DataError(TrainingError):

@@ -41,10 +41,10 @@ from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.special import ndtri
 
+from accounting.arrays import Floats, Integers
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
@@ -52,9 +52,6 @@ from training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
 from training.inputs.records import Units
 from training.inputs.sums import check_count
 from training.pay_once.model import ReleasedModel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 Part = Literal["accuracy", "log-loss", "calibration", "confusion"]
 

@@ -3,7 +3,7 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry, is_key_id
+from accounting.ledger.api_keys import SCOPES, ApiKey, KeyScope, checked_scopes, expiry
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import (
     ActRefused,
@@ -27,6 +27,7 @@ from accounting.ledger.errors import (
     UnknownClient,
     UnknownGroup,
     UnknownKey,
+    UnknownKeyId,
     UnknownLineage,
     UnsafeStore,
     WouldBeDone,

@@ -238,6 +238,8 @@ class Accounts:
             if self._dry and reply == [b"stale"]:
                 raise WouldBeDone
             if reply != [b"stale"]:
+                if self._after is not None:
+                    self._after = number  # this person's own: what follows it is no surprise
                 return reply
         raise LedgerBusy
 

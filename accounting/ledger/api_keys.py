@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -18,7 +17,6 @@ KEY = b"k:"
 _DIGEST = hashlib.sha256().digest_size
 _NEVER = "-"
 _LONGEST_LIFE = 100 * 366 * 86400
-_ID = re.compile(r"[0-9a-f]{12}")
 
 
 def checked_scopes(names: Iterable[str]) -> tuple[KeyScope, ...]:
@@ -71,11 +69,6 @@ class ApiKey:
     def ended(self, now: float) -> bool:
         """Whether it is of no use any more. now: seconds since the epoch."""
         return self.expires is not None and now >= self.expires
-
-
-def is_key_id(text: str) -> bool:
-    """Return whether `text` could be an `ApiKey.id`."""
-    return _ID.fullmatch(text) is not None
 
 
 def read_key(digest: bytes, terms: bytes) -> ApiKey:

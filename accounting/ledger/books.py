@@ -34,8 +34,7 @@ class Payer:
 
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
-        if releases:
-            self.spent += receipt.price_in(self.currency) * releases
+        self.spent += receipt.total_in(self.currency, releases)
         self.balances.add(self.spent)
         self.coined += releases * receipt.cost.coins
         if releases:

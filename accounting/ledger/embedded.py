@@ -35,6 +35,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from accounting.ledger.errors import EmbeddedStoreFailed
+from accounting.messages import OptionName
 
 PATIENCE = 10.0
 """Seconds to wait for a lock, an answer or an end before giving up."""
@@ -375,7 +376,8 @@ def server_binary() -> Path:
         if path.name == "valkey-server" and os.access(path, os.X_OK):
             return path
     raise EmbeddedStoreFailed(
-        "there is no embedded ledger on this platform; give the address of a Redis or Valkey: --ledger redis://..."
+        "there is no embedded ledger on this platform; give the address of a Redis or Valkey: "
+        + OptionName("ledger", "redis://...")
     )
 
 

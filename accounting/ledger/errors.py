@@ -5,10 +5,12 @@ taken inside the store, which changed nothing there; `LedgerUnavailable` means t
 whoever gets it must give no answer. Every message is one line that can be shown to the owner as it is.
 """
 
+from collections.abc import Sequence
 from datetime import date
 
 from accounting.budgets import Scope as Scope
 from accounting.currency import RHO, Currency
+from accounting.messages import OptionName, Wording, joined
 
 
 class LedgerError(Exception):
@@ -18,7 +20,7 @@ class LedgerError(Exception):
 
     def __init__(self, *named: object) -> None:
         """Say it of what is named."""
-        super().__init__(self.says.format(*named))
+        super().__init__(named[0] if self.says == "{}" and len(named) == 1 else self.says.format(*named))
 
 
 class LedgerRefusal(LedgerError):
@@ -112,6 +114,12 @@ class UnknownKey(LedgerRefusal):
     says = "no client has this key"
 
 
+class UnknownKeyId(UnknownKey):
+    """A client has no API key of the id that the owner named. Takes the client, and the ids that it has."""
+
+    says = "{} has no API key of this id; it has {}"
+
+
 class KeyExpired(LedgerRefusal):
     """The API key was its client's and has expired, by the store's clock; or what stood in its place has."""
 
@@ -149,11 +157,14 @@ class OtherUnit(LedgerRefusal):
         protected, not_protected = (
             f"all records with one value of {each!r}" if each else "one record" for each in (unit, other)
         )
-        train = f"with --unit {unit}" if unit else "without --unit"
+        with_unit = OptionName("unit", unit)
+        train = "with " + with_unit if unit else "without " + OptionName("unit")
         super().__init__(
             f"the lineage {lineage} protects {protected}, and this {not_protected}: of a mixture its budget would "
-            f"bound neither. With these records, train {train}, under that name of the column in every table; a "
-            "lineage with another unit takes records that are in no lineage yet"
+            "bound neither. With these records, train "
+            + train
+            + ", under that name of the column in every table; a lineage with another unit takes records that are in "
+            "no lineage yet"
         )
 
 
@@ -165,8 +176,13 @@ class UnitLost(LedgerRefusal):
         self.lineage = lineage
         super().__init__(
             f"the lineage {lineage} was restored, and neither its store nor a journal says which privacy unit its "
-            "models had: say it, as its bundles' certificates do, with 'dpserve ledger reconcile "
-            f"--lineage {lineage} --unit COLUMN', or --unit '' for one record"
+            "models had: say it, as its bundles' certificates do, when the ledger is reconciled, with "
+            + OptionName("lineage", lineage)
+            + " and "
+            + OptionName("unit", "COLUMN")
+            + ", or "
+            + OptionName("unit", "''")
+            + " for one record"
         )
 
 
@@ -228,10 +244,10 @@ class TooFewDisks(LedgerUnavailable):
 class UnsafeStore(LedgerUnavailable):
     """The store's settings would let it lose or forget a charge. `failures` has one line for each."""
 
-    def __init__(self, failures: tuple[str, ...]) -> None:
+    def __init__(self, failures: Sequence[Wording]) -> None:
         """Join the lines."""
-        self.failures = failures
-        super().__init__("\n".join(failures))
+        self.failures = tuple(failures)
+        super().__init__(joined(failures, "\n"))
 
 
 class WrongFormat(LedgerUnavailable):

@@ -36,7 +36,7 @@ GENESIS = bytes(32)
 _LONGEST_TEXT = 255
 _MICROSECONDS = 1_000_000
 
-Words = list[str | bytes | int]
+EntryFields = list[str | bytes | int]
 
 
 def digest(purpose: str, *parts: Any) -> bytes:
@@ -178,9 +178,12 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
             raise ValueError(f"{str(self.cost)!r} has no price in {currency.name}")
         return price
 
-    def total_in(self, currency: Currency) -> int:
-        """Return what the client's account was charged, if it counts in that currency. Raises as `price_in` does."""
-        return self.price_in(currency) * self.releases
+    def total_in(self, currency: Currency, releases: int) -> int:
+        """Return the charge to an account of that currency, in 1e-12 of it. Raises as `price_in` does.
+
+        releases: how many the account paid for: `releases`, `group_releases` or `lineage_releases`.
+        """
+        return self.price_in(currency) * releases if releases else 0
 
     @property
     def time(self) -> float:
@@ -203,26 +206,11 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.terms.times * self.lineage_questions
 
     @property
-    def total(self) -> int:
-        """What the client's account was charged, in picorho."""
-        return self.price * self.releases
-
-    @property
-    def group_total(self) -> int:
-        """What the account of the client's group was charged, in picorho."""
-        return self.price * self.group_releases
-
-    @property
-    def lineage_total(self) -> int:
-        """What the lineage's account was charged, in picorho."""
-        return self.price * self.lineage_releases
-
-    @property
     def flaw(self) -> str:
         """What it cannot truly have charged, in words; empty for a receipt that may be one."""
         terms = self.terms
         if terms.price != terms.cost.picorho or not self.questions:
-            return f"charges {self.total} picorho, which its cost does not"
+            return f"charges {self.total_in(RHO, self.releases)} picorho, which its cost does not"
         step = (step_question(terms.after, terms.model, terms.cost_text),) if terms.after else self.questions
         if self.questions != step or (terms.after and terms.times != 1):
             return "names a step that it does not pay for"
@@ -356,8 +344,8 @@ def _read(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numb
     return fields
 
 
-def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Words:
-    words: Words = []
+def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> EntryFields:
+    words: EntryFields = []
     for name in names:
         value = getattr(entry, name)
         if name in numbers:
@@ -372,7 +360,7 @@ def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receip
     return Receipt(lineage=lineage, sequence=sequence, number=number, **_read(Receipt, entry[1], numbers))
 
 
-def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, Words]:
+def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFields]:
     """Return a receipt's id in the stream, and its fields and values as `write_receipts` (charge.lua) writes them."""
     names = [name for name in _FIELDS[Receipt] if name not in ("lineage", "sequence", "number")]
     return f"{receipt.sequence}-{receipt.number}", _write(receipt, names, numbers)
@@ -383,7 +371,7 @@ def read_act(entry: Sequence[Any]) -> Act:
     return Act(sequence=int(entry[0].split(b"-")[0]), **_read(Act, entry[1], {}))
 
 
-def entry_of_act(act: Act) -> tuple[str, Words]:
+def entry_of_act(act: Act) -> tuple[str, EntryFields]:
     """Return an act's id in the stream, and its fields and values as `write_act` (owner.lua) writes them."""
     return f"{act.sequence}-0", _write(act, [name for name in _FIELDS[Act] if name != "sequence"], {})
 

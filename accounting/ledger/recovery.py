@@ -25,9 +25,9 @@ from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
     Act,
+    EntryFields,
     Numbers,
     Receipt,
-    Words,
     digest,
     entry_of_act,
     entry_of_receipt,
@@ -38,6 +38,7 @@ from accounting.ledger.values import ClientAccount, GroupAccount, LedgerRequest,
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import LineageKeys, read_account
 from accounting.losses import Cost
+from accounting.messages import OptionName
 
 _FORMAT = "dpserve ledger backup 6"
 _RECEIPTS_IN_A_CALL = 200
@@ -63,8 +64,10 @@ class LossUndeclared(LedgerError):
         if services:
             lost.append(f"the journals of {len(services)} services that wrote to lineage {lineage} are not given")
         super().__init__(
-            f"{'; '.join(lost)}: give the journals of the other services with --journal, or declare at most how many "
-            "rows they can have been for with --declare-lost, 0 if none"
+            f"{'; '.join(lost)}: give the journals of the other services with "
+            + OptionName("journal")
+            + ", or declare at most how many "
+            "rows they can have been for with " + OptionName("declare_lost") + ", 0 if none"
         )
 
 
@@ -287,7 +290,7 @@ class _Restoring:
         self._written[key] = dict.fromkeys(members, b"")
         await self._write(key, "set", [[member] for member in self._written[key]])
 
-    async def stream(self, key: str, entries: Iterable[tuple[str, Words]]) -> None:
+    async def stream(self, key: str, entries: Iterable[tuple[str, EntryFields]]) -> None:
         await self._write(key, "stream", [[id_, *words] for id_, words in entries])
 
     async def _write(self, key: str, kind: str, entries: Sequence[Sequence[str | bytes | int]]) -> None:
@@ -414,7 +417,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
     if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
         raise CannotRecover(
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
-            "--declare-again"
+            + OptionName("declare_again")
         )
     terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))

@@ -30,6 +30,7 @@ from accounting.ledger.errors import (
     UnsafeStore,
     WrongFormat,
 )
+from accounting.messages import OptionName, Wording
 
 FORMAT = 4
 """The way of writing a lineage that the library knows."""
@@ -67,7 +68,7 @@ _REWRITING = (
     "says `aof_rewrite_in_progress:0`"
 )
 
-Words = Sequence[str | bytes | int]
+Command = Sequence[str | bytes | int]
 Arguments = Mapping[str, Any]
 """A function's arguments by name: texts, whole numbers, `binary`, lists and mappings of these."""
 
@@ -185,7 +186,11 @@ class Store:
         """
         if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
-                ("Sentinels may promote a replica that lacks what was acknowledged; set `--ledger-replicas 1` or more",)
+                (
+                    "Sentinels may promote a replica that lacks what was acknowledged; set "
+                    + OptionName("ledger_replicas", "1")
+                    + " or more",
+                )
             )
 
         async def look_at_all() -> None:
@@ -280,11 +285,11 @@ class Store:
                 await self.compare(lineage, mark)
                 self._marks[lineage] = mark
 
-    async def _command(self, key: str, words: Words, *, durably: bool) -> Any:
+    async def _command(self, key: str, words: Command, *, durably: bool) -> Any:
         client = await self._connections.client_for(key)
         if not self._has_looked(client):
             await self._look(client)
-        commands: list[Words] = [words]
+        commands: list[Command] = [words]
         waits = durably and self.waits
         if waits:
             commands += [("WAITAOF", 1, self._replicas, timeout) for timeout in self._waits_for()]
@@ -295,7 +300,7 @@ class Store:
                 raise TooFewDisks(own, theirs, self._replicas)
         return replies[0]
 
-    async def _send(self, client: Redis, commands: Sequence[Words]) -> list[Any]:
+    async def _send(self, client: Redis, commands: Sequence[Command]) -> list[Any]:
         async with self._free:
             if len(commands) == 1:
                 return [await client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
@@ -339,14 +344,15 @@ class Store:
         async with self._looking:
             if self._has_looked(client):
                 return  # somebody else did
-            failures = [] if self.rehearsal else await self._unsafe_settings(client)
+            failures: list[Wording] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
             role = await client.role()
             if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
             elif role[2] and self._replicas == 0 and not self.rehearsal:
                 failures.append(
                     "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
-                    "`--ledger-replicas 1` or more"
+                    + OptionName("ledger_replicas", "1")
+                    + " or more"
                 )
             if client not in self._ready and not failures:
                 failures += await self._prepare(client)

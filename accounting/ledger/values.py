@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
@@ -137,7 +137,7 @@ class LedgerRequest:
     """The client's group, where what is put back says so; otherwise the store knows."""
 
 
-class ChargeRequest(Struct, frozen=True):
+class ChargeRequest(Struct, frozen=True, dict=True):
     """One request for rows to pay for: all of its questions or none.
 
     `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for whomever.
@@ -169,7 +169,7 @@ class ChargeRequest(Struct, frozen=True):
             raise ValueError(f"a question must be a digest of {QUESTION} bytes")
         _ = self.terms
 
-    @property
+    @cached_property
     def terms(self) -> Terms:
         """What each question is charged at."""
         return terms_of(self.model, self.mechanism, self.cost)
@@ -253,15 +253,10 @@ class Charge:
         return sum(len(receipt.questions) for receipt in self.receipts)
 
     @property
-    def new_to_lineage(self) -> int:
-        """How many questions the lineage's account was charged for; it would tell the client what others ask."""
-        return sum(receipt.lineage_questions for receipt in self.receipts)
-
-    @property
     def charged(self) -> int:
         """What the client's account was charged, in what it counts; the lineage's, where it alone pays."""
         currency = self.balance.budget.currency
-        return sum(receipt.total_in(currency) for receipt in self.receipts)
+        return sum(receipt.total_in(currency, receipt.releases) for receipt in self.receipts)
 
 
 @dataclass(frozen=True, kw_only=True)

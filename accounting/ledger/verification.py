@@ -185,7 +185,9 @@ def _of_witness(books: Books, journal: JournalContents) -> list[str]:
     for receipt in journal.receipts:
         # What was put back has another number, and may have been paid for anew by another receipt.
         ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
-        paid = books.payers[subject_of("client", receipt.client) if receipt.client else "lineage"]
-        if ours != receipt.hash and not (books.reconciled and paid.questions.issuperset(receipt.questions)):
+        # A client that only a journal names has paid for nothing.
+        payer = books.payers.get(subject_of("client", receipt.client) if receipt.client else "lineage")
+        paid = set[bytes]() if payer is None else payer.questions
+        if ours != receipt.hash and not (books.reconciled and paid.issuperset(receipt.questions)):
             findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
     return findings

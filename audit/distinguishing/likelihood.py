@@ -16,6 +16,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.losses import GaussianLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -24,8 +25,6 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.published import Published
 from mechanisms.selected_neuron import SelectedNeuron
 from mechanisms.selection import Law, cumulative_weights, probabilities
-
-Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _BEYOND_SELECTION = 20.0

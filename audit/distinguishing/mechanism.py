@@ -6,10 +6,10 @@ The claim is what a cost states, as a member of a family of trade-off functions.
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import domains
 from accounting.analyses import side_by_side
+from accounting.arrays import Floats
 from accounting.losses import (
     BoundedRangeLoss,
     Composition,
@@ -29,8 +29,6 @@ from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from audit.noise import NoiseFinding, judge_known_logits, together
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
-
-Floats = NDArray[np.float64]
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from audit.distinguishing.likelihood import Worlds
 from mechanisms.elementary import softmax
 from training.exact.questions import MeteredModel
 from training.inputs.records import Declaration, Records, Units
 
-Floats = NDArray[np.float64]
 Kind = Literal["natural", "outlier", "mislabelled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
+from accounting.arrays import Floats
 from audit.distinguishing.likelihood import Worlds, scores, worst_case
 from audit.distinguishing.mechanism import claimed_tradeoff
 from audit.distinguishing.neighbours import Neighbours
@@ -29,7 +29,6 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
 
-Floats = NDArray[np.float64]
 _DRAWS = 4
 
 JITTER = 2.0**-10

@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from audit.endpoint import Endpoint, Exhausted, digest_of, row_name
 from training.private_files import owners_alone
-
-Floats = NDArray[np.float64]
 
 FORMAT = "dpserve attack journal 3"
 
@@ -177,7 +176,7 @@ class AnswerJournal:
         except ValueError:
             first = None
         if not isinstance(first, dict) or first.get("format") != FORMAT or not isinstance(first.get("salt"), str):
-            raise ValueError(f"{path} is not the journal of an attack; name another file with --journal")
+            raise ValueError(f"{path} is not the journal of an attack; name another file with " + OptionName("journal"))
         self._take(first["salt"])
         expected = self._header()
         differing = [name for name in expected if first.get(name) != expected[name]]
@@ -185,7 +184,7 @@ class AnswerJournal:
             differing = [name for name in differing if not isinstance(self._purpose.get(name), str)]
         if differing or first.keys() != expected.keys():
             what = " and ".join(_CALLED.get(name, name) for name in differing) or "attack"
-            raise ValueError(f"{path} was recorded for another {what}; name another file with --journal")
+            raise ValueError(f"{path} was recorded for another {what}; name another file with " + OptionName("journal"))
 
 
 def _under(secret: str, text: str) -> str:

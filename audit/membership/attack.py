@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Mask
 from accounting.losses import Cost
 from audit.endpoint import Endpoint, EndpointError
 from audit.membership.asking import Answered, AnswerJournal, ask
@@ -47,12 +48,7 @@ from audit.membership.shadow_models import (
 )
 from audit.membership.verdict import Verdict, verdict
 from audit.noise import NoiseFinding
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-Progress = Callable[[str, float], None]
-"""Told what is being done and which share of it is done."""
+from audit.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -286,7 +282,8 @@ def _shadows_of(
     if count != members:
         departures += (
             f"shadow models have {count} {one}s and the target has {members}, at the same regularisation and "
-            "noise: thresholds that they teach may be off (more data for --population, or --shadow-records)",
+            "noise: thresholds that they teach may be off (more data of the population, or another number of shadow "
+            "records)",
         )
     return setup, draws, departures
 

@@ -22,6 +22,8 @@ import scipy.stats
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from accounting.arrays import Floats, Labels, Mask
+from accounting.messages import OptionName
 from audit.endpoint import digest_of
 from training.exact.network import rounded
 from training.features.maps import AnyFeatureMap
@@ -32,10 +34,6 @@ from training.inputs.npz_file import read_npz
 from training.inputs.records import Records
 from training.inputs.schema import schema_of
 from training.inputs.table_records import column_names, read_numbers, read_with_schema
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 SUSPICIOUS = 0.001
 """The warning is a false alarm with at most this probability."""
@@ -230,11 +228,17 @@ def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequenc
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in (*names, label, *ignore)]
     if label not in found:
-        raise ValueError(f"{path.name} has no column {label!r} of class names: say which it is with --label")
+        raise ValueError(
+            f"{path.name} has no column {label!r} of class names: say which it is with " + OptionName("label")
+        )
     if missing:
         raise ValueError(f"{path.name} lacks the column {_shown(missing)}; the model takes {_shown(names)}")
     if unknown:
-        raise ValueError(f"the model does not take the column {_shown(unknown)} of {path.name}: --ignore leaves it out")
+        raise ValueError(
+            f"the model does not take the column {_shown(unknown)} of {path.name}: "
+            + OptionName("ignore")
+            + " leaves it out"
+        )
 
 
 def digits() -> Candidates:

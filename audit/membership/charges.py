@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import currency_of
 from accounting.losses import Cost
 from accounting.picorho import PICORHO_PER_RHO
@@ -29,7 +29,6 @@ from audit.endpoint import Endpoint, Exhausted, row_name
 from audit.membership.asking import Answered
 from audit.membership.plan import rows_of_its_own
 
-Floats = NDArray[np.float64]
 Account = Mapping[str, Any]
 
 TIMES = 1000

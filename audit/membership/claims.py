@@ -40,12 +40,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import conversions, identifiability, tradeoff
+from accounting.arrays import Floats
 from accounting.losses import ApproximateGaussianLoss, ClaimedLoss, Cost, GaussianLoss, PrivacyLoss
-
-Floats = NDArray[np.float64]
 
 STEPS = 2
 

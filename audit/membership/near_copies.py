@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from audit.endpoint import Endpoint, served_mechanism
 from audit.membership.asking import AnswerJournal, ask
 from audit.membership.candidates import as_asked
@@ -17,8 +17,6 @@ from audit.membership.plan import NEARNESS
 from audit.noise import FEWEST_ROWS, NoiseFinding, judge_near_copies, known_features, public_sensitivity, rows_wanted
 from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import derived_seed
-
-Floats = NDArray[np.float64]
 
 _LARGEST_SHARE = 8
 """One row in so many that the key pays for, at most."""

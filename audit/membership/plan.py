@@ -7,15 +7,11 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers, Mask
 from accounting.picorho import PICORHO_PER_RHO
 from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 NEARNESS = 1e-4
 """How far a near-copy moves each value at most, as a share of the feature's range.
@@ -40,8 +36,8 @@ class QueryPlan:
     shared: rows that the lineage can still pay for, for all keys together; None where the keys cannot see that.
     """
 
-    members: Rows
-    others: Rows
+    members: Integers
+    others: Integers
     of_each: int
     offered: tuple[int, int]
     copies: int
@@ -147,7 +143,9 @@ def planned(
     return QueryPlan(*rows, size, of_both, copies, len(budgets), left, confidence, shared)
 
 
-def _in_order(records: Labelled, alone: Mask, generator: np.random.Generator, most: int | None) -> tuple[Rows, Rows]:
+def _in_order(
+    records: Labelled, alone: Mask, generator: np.random.Generator, most: int | None
+) -> tuple[Integers, Integers]:
     """Return the rows to ask about, at most so many of a unit, the units in a random order, and where each unit's end.
 
     The second are numbers of rows (u,): how many the units up to it have together.

@@ -18,17 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_curve
 from sklearn.neural_network import MLPClassifier
 
+from accounting.arrays import Floats, Labels, Mask
 from mechanisms.seeded import derived_seed
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 ATTACK_EPOCHS = 100
 LARGEST_TRAINING_SET = 10_000

@@ -34,6 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from accounting.arrays import Floats, Integers, Labels, Mask
+from accounting.messages import OptionName
 from audit.endpoint import served_mechanism
 from audit.membership.scoring import averaged
 from mechanisms.elementary import softmax
@@ -45,10 +47,6 @@ from training.features.maps import AnyFeatureMap
 from training.fitting.sensitivity import Convexity
 from training.kinds.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
 OnShare = Callable[[float], None]
 """Told which share of the work is done."""
 
@@ -216,7 +214,7 @@ class Draws:
         """Return each model's seed."""
         return tuple(derived_seed(self.seed, "shadow", str(self.first + model)) for model in range(self.count))
 
-    def rows(self, pool: int) -> tuple[Rows, Rows]:
+    def rows(self, pool: int) -> tuple[Integers, Integers]:
         """Return members and others of each model, (count, records) each, out of 0..pool-1, disjoint.
 
         Raises ValueError where the pool is too small for both.
@@ -224,7 +222,7 @@ class Draws:
         if 2 * self.records > pool:
             raise ValueError(
                 f"{self.records} members and as many others for each shadow model need {2 * self.records}, and there "
-                f"are {pool}: give more of the same distribution, or fewer to each with --shadow-records"
+                f"are {pool}: give more of the same distribution, or fewer to each with " + OptionName("shadow_records")
             )
         orders = [np.random.default_rng(seed).permutation(pool)[: 2 * self.records] for seed in self.seeds()]
         both = np.stack(orders).astype(np.int64)
@@ -246,7 +244,7 @@ def train_shadow_models(
     return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64))
 
 
-def _rows_of_units(units: Rows, of: Labels) -> tuple[Rows, NDArray[np.float32]]:
+def _rows_of_units(units: Integers, of: Labels) -> tuple[Integers, NDArray[np.float32]]:
     """Return the rows of each model's units (k, u), as (k, n), and their weights: 1/n_u for each of a unit's n_u rows.
 
     A model with fewer rows than another has some of its own again, with the weight 0.
@@ -269,7 +267,7 @@ def check_trainable(recipe: ShadowRecipe) -> None:
 def _train_heads(
     pool: Pool,
     recipe: HeadRecipe,
-    rows: Rows,
+    rows: Integers,
     weights: NDArray[np.float32] | None,
     device: str,
     on_share: OnShare,
@@ -285,7 +283,7 @@ def _train_heads(
 
 
 def _train_networks(
-    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Rows, device: str, on_share: OnShare
+    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Integers, device: str, on_share: OnShare
 ) -> Floats:
     import torch
 
@@ -301,7 +299,7 @@ def _train_networks(
     return logits
 
 
-def _mask(rows: Rows, pool: int) -> Mask:
+def _mask(rows: Integers, pool: int) -> Mask:
     mask = np.zeros((len(rows), pool), dtype=np.bool_)
     np.put_along_axis(mask, rows, values=True, axis=1)
     return mask
@@ -458,7 +456,12 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         return
-    said = f"no Ray cluster answers at {address}: start one with 'ray start --head', or give its address to --ray"
+    said = (
+        f"no Ray cluster answers at {address}: start one with 'ray start "
+        + OptionName("head")
+        + "', or give its address to "
+        + OptionName("ray")
+    )
     try:
         socket.create_connection((host, int(port)), _PATIENCE).close()
         if not address.startswith("ray://"):

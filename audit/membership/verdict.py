@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.special
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from accounting import domains
+from accounting.arrays import Floats
 from audit.estimators import (
     SELECTION_SHARE,
     Errors,
@@ -42,8 +42,6 @@ from audit.estimators import (
 from audit.membership.claims import STEPS, ClaimedReleases
 from audit.membership.plan import confidence_of_bound
 from audit.membership.scoring import Scores, best_threshold
-
-Floats = NDArray[np.float64]
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Which shares of the pairs may be guessed, the others being passed over."""

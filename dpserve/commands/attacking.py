@@ -97,22 +97,23 @@ class BundleOptions(Options):
         )
         from mechanisms.mechanism import default_price, priced
         from training.kinds.loading import load_model
-        from training.pay_once.model import ReleasedModel
+        from training.kinds.registry import pay_once
 
         head = load_model(folder)
+        released = pay_once(head)
         lineage = Lineage(None if self.lineage_rho is None else picorho_of(self.lineage_rho))
         chosen = None
-        if isinstance(head, ReleasedModel):
-            cost = Cost.parse(head.certificate.cost)
+        if released is not None:
+            cost = Cost.parse(released.certificate.cost)
             if self.rho is None:
-                account = price_of_release(head, self.delta)
-                return [ReleaseEndpoint(head, account, lineage, key=key) for key in range(self.keys)]
+                account = price_of_release(released, self.delta)
+                return [ReleaseEndpoint(released, account, lineage, key=key) for key in range(self.keys)]
         else:
             chosen = priced(self.mechanism, self.price or default_price(self.mechanism), len(head.certificate.classes))
             cost = chosen.cost
         account = Budget.from_rho(LARGEST_RHO if self.rho is None else self.rho, self.delta, accepts_for(cost))
-        if isinstance(head, ReleasedModel):
-            return [ReleaseEndpoint(head, account, lineage, key=key) for key in range(self.keys)]
+        if released is not None:
+            return [ReleaseEndpoint(released, account, lineage, key=key) for key in range(self.keys)]
         assert chosen is not None
         noise = rehearsal_key(seed)
         return [BundleEndpoint(head, chosen, noise, account, lineage, key=key) for key in range(self.keys)]

@@ -14,47 +14,46 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
+from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
-from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.options import ChargedLedger
-from dpserve.commands.tables import FileOptions, Integers
+from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
-from training.bundles.certificate import Certificate, Convexified, ProvenCertificate
+from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
 from training.export.files import FORMS, exported
-from training.features.maps import Bins, Encoder
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
-from training.inputs.records import Floats, Units
+from training.inputs.records import Units
 from training.kinds.loading import load_model
-from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
-from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
-from training.kinds.registry import Certified
-from training.kinds.teachers.certificate import TeachersCertificate
+from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel, TieredModel
+from training.pay_once.model import ReleasedModel, model_at
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:
     """Derive every number of a bundle's certificate again: prints it and "verified", or says what differs."""
     model = load_model(bundle)
-    if isinstance(model, PublishedNetwork):
+    certificate = model.certificate
+    if certificate.status == "unproven":
         if as_json:
-            typer.echo(model.certificate.model_dump_json(indent=2))
+            typer.echo(certificate.model_dump_json(indent=2))
         else:
-            print_claims(stdout_console(), model.certificate)
+            print_certificate(stdout_console(), certificate)
+            objections = (f"\n - {each}" for each in certificate.objections)
+            stdout_console().print("It is unproven because:", *objections, highlight=False)
         typer.echo("UNPROVEN: the numbers follow from each other, and bound nothing", err=True)
         return
-    certificate = model.certificate
     evaluated = _evaluation(bundle, certificate)
     if as_json:
         of_evaluation = {} if evaluated is None else {"evaluation": evaluated.model_dump() | evaluated.figures()}
@@ -68,7 +67,7 @@ def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> N
     stdout_console().print("verified: every number was derived again, and the weights are those that were certified")
 
 
-def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
+def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | None:
     """Return the evaluation that lies with a bundle, if one does. Raises BundleError for what is none of the model."""
     path = bundle / EVALUATION_FILE
     content = read_evaluation(bundle, certificate)
@@ -86,167 +85,40 @@ def _evaluation(bundle: Path, certificate: Certified) -> Evaluation | None:
     return found
 
 
-def print_certificate(console: Console, certificate: Certified) -> None:
+def print_certificate(console: Console, certificate: ModelCertificate) -> None:
     """Print a certificate for its owner: its own figures, what every certificate has, and what holding it costs."""
-    own = (
-        _of_teachers(certificate)
-        if isinstance(certificate, TeachersCertificate)
-        else _of_release(certificate)
-        if isinstance(certificate, ReleaseCertificate)
-        else _of_head(certificate)
-    )
-    table = Table("what", "value", title=f"certificate of {certificate.name}", title_justify="left")
+    kind = kind_of(certificate)
+    table = Table("what", "value", title=f"{kind.titled} {certificate.name}", title_justify="left")
     for what, value in (
         ("status", certificate.status),
         ("neighbouring data sets", certificate.neighbouring),
-        *_unit(certificate.unit),
-        *own,
+        *_unit(getattr(certificate, "unit", None)),
+        *kind.figures(certificate),
         ("lineage", certificate.lineage),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
     ):
         table.add_row(what, value)
     console.print(table, highlight=False)
-    if not isinstance(certificate, ReleaseCertificate):
+    if claimed := kind.claims(certificate):
+        claims = whole("claimed", "value", "by the paper's")
+        claims.title, claims.title_justify = "what the published method claims (private, unproven)", "left"
+        for row in claimed:
+            claims.add_row(*row)
+        console.print(claims, highlight=False)
+    if (release := release_certificate(certificate)) is None:
         return
     prices = Table("tier", "rho in all", "beyond the one before", title="what holding it costs", title_justify="left")
     total = 0
-    for tier in certificate.tiers:
+    for tier in release.tiers:
         total += tier.cost.picorho
         prices.add_row(tier.name, f"{to_rho(total):.6g}", f"{to_rho(tier.cost.picorho):.6g}")
     console.print(prices, highlight=False)
-
-
-def print_claims(console: Console, certificate: UnprovenCertificate) -> None:
-    """Print what the published method claims for a network: its choices, its sensitivities and its stability."""
-    about = Table("what", "value", title=f"published network {certificate.name}", title_justify="left")
-    topology = certificate.topology
-    for what, value in (
-        ("status", certificate.status),
-        ("neighbouring data sets", certificate.neighbouring),
-        ("network", f"{' - '.join(map(str, topology.widths))}, {certificate.activation}, {topology.weights:,} weights"),
-        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
-        ("objective", f"{certificate.objective}, alpha = {certificate.alpha:g}"),
-        ("L2 regulariser", f"{certificate.l2_regulariser:g}"),
-        ("records (private)", f"{certificate.records:,}"),
-        ("lineage", certificate.lineage),
-        ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
-    ):
-        about.add_row(what, value)
-    claimed = claimed_sensitivities(topology, certificate.records, l2_regulariser=certificate.l2_regulariser)
-    claims = whole("claimed", "value", "by the paper's")
-    claims.title, claims.title_justify = "what the published method claims (private, unproven)", "left"
-    for what, figure, source in (
-        ("Lipschitz constant rho", claimed.lipschitz, "Proposition 1 (Eq. 21)"),
-        ("sensitivity of all weights in L2", claimed.weights_l2, "Theorem 4 (Eq. 15)"),
-        ("sensitivity of a weight, Delta omega", claimed.weight, "Eq. 18"),
-        ("sensitivity of a logit, Delta z", claimed.neuron, "Corollary 1 (Eq. 19)"),
-        ("sensitivity of a probability, Delta p", claimed.probability, "Corollary 2 (Eq. 20)"),
-        ("exp(2 Delta z) - 1, not cut at 1", untruncated_probability(claimed.neuron), "Table VI, in brackets"),
-        ("on-average-remove-one stability (OARO)", claimed.oaro, "Theorem 4 (Eq. 17)"),
-    ):
-        claims.add_row(what, f"{figure:.6g}", source)
-    for table in (about, claims):
-        console.print(table, highlight=False)
-    console.print("It is unproven because:", *(f"\n - {each}" for each in certificate.objections), highlight=False)
 
 
 def _unit(unit: str | None) -> list[tuple[str, str]]:
     if unit is None:
         return []
     return [("privacy unit", f"all records with one value of {unit!r}: a person with many rows is one")]
-
-
-def _of_head(certificate: Certificate) -> list[tuple[str, str]]:
-    return [
-        ("objective", certificate.objective),
-        *_features(certificate),
-        ("classes", f"{len(certificate.classes)}: " + _shortened(", ".join(certificate.classes))),
-        ("feature norm bound R", f"{certificate.feature_norm_bound:g}"),
-        ("Lambda", f"{certificate.strong_convexity:g}"),
-        *_choice(certificate),
-        ("tolerance tau", f"{certificate.tolerance:g}"),
-        ("steps of features and weights", f"{certificate.feature_step:g}, {certificate.weight_step:g}"),
-        ("weight sensitivity Delta_W", f"{certificate.weight_sensitivity:.6g}"),
-        *_convexified(certificate.convexified),
-    ]
-
-
-def _convexified(told: Convexified | None) -> list[tuple[str, str]]:
-    if told is None:
-        return []
-    return [
-        ("alpha", f"{told.alpha:g}"),
-        ("least number of records n_min, declared", f"{told.least_records:,}"),
-        ("lambda, tau over n_min", f"{told.lam:g}, {told.tolerance:g}"),
-        ("largest gradient rho, share s of a record", f"{told.gradient_norm:.6g}, {told.largest_share:.6g}"),
-        ("largest norm r, loss B at a minimiser", f"{told.largest_norm:.6g}, {told.largest_loss:.6g}"),
-        ("Delta_W of the plain sum of losses", f"{told.sum_weight_sensitivity:.6g}"),
-        ("price of alpha: Delta_W over that", f"{told.price_of_alpha:.4g}"),
-    ]
-
-
-def _of_release(certificate: ReleaseCertificate) -> list[tuple[str, str]]:
-    common = set(ReleaseCertificate.model_fields)
-    own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
-    return [
-        ("pay-once model", certificate.release),
-        *_features(certificate),
-        *_choice(certificate),
-        *_convexified(getattr(certificate, "convexified", None)),
-        ("classes", str(len(certificate.classes))),
-        *(
-            (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
-            for name, value in own.items()
-            if not isinstance(value, list | dict)
-        ),
-    ]
-
-
-def _choice(certificate: ProvenCertificate) -> list[tuple[str, str]]:
-    if isinstance(certificate, ReleaseCertificate) and (among := certificate.chosen_among) is not None:
-        shares = ", ".join(
-            f"{each} (rho {float(Cost.parse(cost).rho):.4g}, score {score:,.0f})"
-            for each, cost, score in zip(among.candidates, among.costs, among.scores, strict=True)
-        )
-        return [
-            (f"{among.option.replace('_', '-')} was chosen", f"{among.chosen}, among {shares}, all paid for"),
-            ("by noisy scores", f"{among.by}, of standard deviation {among.vector.standard_deviation:.3g}"),
-            ("records that validate", among.validating),
-        ]
-    if (choice := certificate.choice) is None:
-        return []
-    candidates = ", ".join(f"{lam:g}" for lam in choice.lams)
-    return [("chosen on the records", f"from {candidates}, for rho = {to_rho(choice.cost.picorho):g} besides")]
-
-
-def _of_teachers(certificate: TeachersCertificate) -> list[tuple[str, str]]:
-    layers = " -> ".join(map(str, certificate.widths))
-    return [
-        ("teachers", f"{certificate.teachers}, on disjoint parts {certificate.parts}"),
-        ("each of them", f"{layers}, {certificate.activation}"),
-        ("what each says", certificate.rule),
-        ("sensitivity of the mean, in L2", f"{certificate.logit_sensitivity:.6g}"),
-    ]
-
-
-def _features(certificate: Certificate | ReleaseCertificate) -> list[tuple[str, str]]:
-    feature_map = certificate.feature_map
-    figures = [
-        ("features", f"{len(certificate.feature_names)} -> {feature_map.kind}, {feature_map.dimension} coordinates")
-    ]
-    if isinstance(feature_map, Encoder):
-        figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
-    if each := [f"{column.name} ({column.kind})" for column in feature_map.columns]:
-        figures.append(("columns, declared public", f"{len(each)}: " + _shortened(", ".join(each))))
-    if isinstance(feature_map, Bins) and feature_map.crosses:
-        names = [column.name for column in feature_map.columns] or certificate.feature_names
-        crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)
-        figures.append(("crosses, declared public", _shortened(crosses)))
-    return figures
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def export(
@@ -264,7 +136,6 @@ def export(
     """Write a pay-once model into one file that anyone may have. The lineage pays for its tier, once."""
     model = load_model(bundle)
     file = exported(model, to, tier)
-    assert isinstance(model, ReleasedModel)
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
     target = out or Path(f"{certificate.name}{suffix}")
@@ -358,18 +229,15 @@ def evaluate(
 
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     whole, parts = whole_picorho(reported.price), _parts(reported.report)
-    model = load_model(bundle)
-    if not isinstance(model, ReleasedModel):
-        raise TrainingError(
-            f"the answers of {model.certificate.name} are paid for one by one, and its exact weights are private: one "
-            "record that it was trained on could change every answer here, which no noise on the counts hides. Train a "
-            "pay-once model on these records, with --release, and evaluate that"
-        )
+    loaded = load_model(bundle)
+    if (lack := kind_of(loaded).lack("evaluation", {})) is not None:
+        raise TrainingError(f"{loaded.certificate.name}: {lack}")
+    model = cast(ReleasedModel, loaded)
     certificate = model.certificate
     tier = reported.tier or certificate.tiers[-1].name
     if tier not in (tiers := [each.name for each in certificate.tiers]):
         raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
-    asked = model.at(tier) if isinstance(model, TieredModel) else model
+    asked = model_at(model, tier)
     lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
     target = reported.out or bundle / EVALUATION_FILE
     charged: list[str] = []
@@ -463,7 +331,7 @@ async def _charge_both(
             except BudgetExhausted as refused:  # somebody else was charged meanwhile
                 raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
             for receipt in charge.receipts:
-                spent[receipt.model] += receipt.total
+                spent[receipt.model] += receipt.total_in(RHO, receipt.releases)
     return [
         f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
         for wish, what in ((model, "the model"), (evaluated, "the evaluation"))

@@ -16,6 +16,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from accounting.messages import OptionName
+from dpserve.wording import as_flag
 from training.errors import WrongOption
 
 
@@ -133,7 +135,9 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             }
             function(**given, **made)
         except WrongOption as wrong:
-            raise typer.BadParameter(wrong.why, param_hint=f"--{wrong.option.replace('_', '-')}") from wrong
+            raise typer.BadParameter(
+                wrong.explanation.worded(as_flag), param_hint=as_flag(OptionName(wrong.field))
+            ) from wrong
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]

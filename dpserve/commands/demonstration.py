@@ -18,10 +18,11 @@ from dpserve.commands.command import option
 from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
 from service.listener import bind
+from training.features import rules
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
-from training.kinds.registry import Job, train
-from training.planning import rules
+from training.kinds.kind import Job
+from training.kinds.registry import train
 
 EPSILON = 3.0
 DELTA = 1e-6

@@ -22,7 +22,7 @@ from accounting.losses import Cost
 from accounting.report import Amount, Remaining
 from audit.reports import check_files
 from dpserve.commands import options
-from dpserve.commands.accounts import chosen_lineage
+from dpserve.commands.acts import chosen_lineage
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import figure, stdout_console
 from dpserve.commands.options import LedgerOption

@@ -21,7 +21,7 @@ from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.accounts import ActOnLineage, lineage_named
+from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption

@@ -5,7 +5,6 @@ import getpass
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast, get_args
@@ -14,8 +13,9 @@ import typer
 from platformdirs import user_state_path
 
 from accounting import sampling_error
-from accounting.budgets import Accepts, Budget, Refill, currency_of, is_unproven
-from accounting.currency import EPSILON, RHO
+from accounting.acts import BudgetTerms
+from accounting.budgets import Accepts, Budget, accepted_at, currency_of
+from accounting.currency import EPSILON
 from accounting.ledger import Ledger
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
@@ -43,6 +43,7 @@ PRICE = partial(
     "with Laplace noise. published: Laplace noise by epsilon:E, Gaussian by the others. An epsilon without D is pure.",
     default_text="rho = 0.00125, or epsilon 0.05 in a lineage that counts pure epsilon",
 )
+_TERMS = {name: str(field.description) for name, field in BudgetTerms.model_fields.items()}
 _PATIENCE = 5.0
 """Seconds that a shell waits for the ledger."""
 
@@ -103,24 +104,12 @@ def operating_systems_user() -> str:
 class BudgetOptions(Options):
     """A budget as an owner may state it: by one of its parameters, with a delta."""
 
-    epsilon: float | None = option(None, "The budget as epsilon, at --delta.")
-    delta: float | None = option(
-        None, "The budget's delta, as 1e-6: part of --epsilon, and where a budget is reported; 0 for pure epsilon."
-    )
-    rho: float | None = option(None, "The budget as zCDP rho.")
-    mu: float | None = option(None, "The budget as mu of mu-GDP, for Gaussian noise only.", panel=OTHER_TERMS)
-    posterior_belief: float | None = option(
-        None,
-        "The budget as the surest belief about one record, from 0.5 to below 1, that someone at even odds may reach, "
-        "except with probability --delta.",
-        panel=OTHER_TERMS,
-    )
-    advantage: float | None = option(
-        None,
-        "The budget as the most, between 0 and 1, by which any attack may catch members more often than it accuses "
-        "others.",
-        panel=OTHER_TERMS,
-    )
+    epsilon: float | None = option(None, _TERMS["epsilon"])
+    delta: float | None = option(None, _TERMS["delta"])
+    rho: float | None = option(None, _TERMS["rho"])
+    mu: float | None = option(None, _TERMS["mu"], panel=OTHER_TERMS)
+    posterior_belief: float | None = option(None, _TERMS["posterior_belief"], panel=OTHER_TERMS)
+    advantage: float | None = option(None, _TERMS["advantage"], panel=OTHER_TERMS)
 
     @property
     def is_given(self) -> bool:
@@ -154,11 +143,7 @@ class BudgetOptions(Options):
         """
         if given is not None:
             return given
-        if self.delta == 0 and currency_of(default) is RHO:
-            return "unproven-pure" if is_unproven(default) else "pure"
-        if self.delta and currency_of(default) is EPSILON:
-            return "unproven" if is_unproven(default) else "any"
-        return default
+        return accepted_at(self.delta, cast(Accepts, default))
 
     def budgets(self) -> dict[Accepts, Budget]:
         """Return the same budget as each kind of account would hold it; mu has a meaning for one kind only.
@@ -184,8 +169,7 @@ class AccountBudget(BudgetOptions):
 
     accepts: str | None = option(
         None,
-        "What the account pays for: 'gaussian' noise only, which buys more of it for the same epsilon; 'any' proven "
-        "mechanism; 'pure' epsilon alone, which adds up; 'unproven' or 'unproven-pure', for claims as well.",
+        _TERMS["accepts"],
         default_text="what the account, the lineage or the mechanism needs",
         panel=OTHER_TERMS,
     )
@@ -196,27 +180,22 @@ class PacedBudget(AccountBudget):
 
     refill: str | None = option(
         None,
-        "How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
-        "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
+        _TERMS["refill"],
         default_text="as before, or the whole at once",
     )
 
     @classmethod
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises WrongOption and ValueError for nonsense, before a ledger is opened."""
-        found = cls(**given)
-        found.paced("gaussian")
-        return found
+        options = cls(**given)
+        options.budget(options.accepting(options.accepts, "gaussian"))
+        options.terms.budget("gaussian")
+        return options
 
-    def paced(self, accepts: str, before: Budget | None = None) -> Budget:
-        """Return the budget with its refill, or with the one that it had before. accepts: unless that is given."""
-        budget = self.budget(self.accepting(self.accepts, accepts))
-        if self.refill is None:
-            kept = before.refill if before is not None and before.currency is budget.currency else None
-            return replace(budget, refill=kept)
-        if self.refill == "none":
-            return budget
-        return replace(budget, refill=Refill.parse(self.refill, budget.accepts))
+    @property
+    def terms(self) -> BudgetTerms:
+        """The same budget, as acts have it."""
+        return BudgetTerms.model_validate(self.model_dump())
 
 
 def state_folder() -> Path:
@@ -290,16 +269,16 @@ def mechanism_names(incomplete: str) -> list[str]:
 
 def release_names(incomplete: str) -> list[str]:
     """Return the kinds of model that `train --release` makes."""
-    from training.kinds.registry import PAY_ONCE
+    from training.kinds.registry import release_names as names
 
-    return [name for name in PAY_ONCE if name.startswith(incomplete)]
+    return [name for name in names() if name.startswith(incomplete)]
 
 
 def objective_names(incomplete: str) -> list[str]:
     """Return the objectives that `train` minimises."""
-    from training.kinds.registry import OBJECTIVES
+    from training.kinds.registry import option_fields
 
-    return [name for name in OBJECTIVES if name.startswith(incomplete)]
+    return [name for name in option_fields()["objective"].words if name.startswith(incomplete)]
 
 
 def form_names(incomplete: str) -> list[str]:

@@ -27,21 +27,22 @@ from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, image_shape, schema_alone
 from training.errors import TrainingError, WrongOption
+from training.features import rules
 from training.features.maps import NORM_BOUND, UNIT_ROWS
 from training.fitting.sensitivity import Convexity
 from training.inputs.declared import parse_classes
 from training.inputs.records import Records
 from training.inputs.schema import Schema, declaration_of
 from training.kinds.head.bundle import load_bundle
-from training.kinds.registry import PAY_ONCE, tier_prices
-from training.planning import rules
+from training.kinds.registry import release_names
+from training.kinds.shared_options import tier_prices
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
 from training.planning.heads import PlannedHead, sample_of
 from training.planning.measured import FAR, Nearest
-from training.planning.options import OPTIONS
+from training.planning.options import kind_of_option, option_named, planned_options
 from training.planning.recommendation import Recommendation, by_rule, by_simulation
-from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options
+from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options, tiered_option
 
 BEFORE = "Before training"
 OUTSIDE = "--simulate-outside-the-guarantee"
@@ -351,9 +352,7 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         with shares("simulating") as progress:
             found = by_simulation(rows, n=n, whole=whole, queries=given.queries, image_shape=shape, progress=progress)
         if tiers:
-            figures = {each.option: each.mean or 0.0 for each in found.estimates}
-            better = figures.get("weights-fourier", 0.0) > figures.get("weights", 0.0)
-            tiers = simulated_tiers(tiers, rows, n, "fourier" if better else "identity")
+            tiers = simulated_tiers(tiers, rows, n, tiered_option(found.estimates).features)
         n = n or len(rows)
         origin = _origin(given, len(rows))
         note = f"Accuracy on {origin}."
@@ -369,7 +368,9 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
     data += [f"--label {given.label}"] if given.label != "label" else []
     command = _command(found, found.training_options(n, whole, given.queries, kind), data, given.image_shape)
     tiers_command = (
-        _command(Recommendation("weights", ""), tier_options(tiers), data, given.image_shape) if tiers else None
+        _command(Recommendation(tiered_option().name, ""), tier_options(tiers), data, given.image_shape)
+        if tiers
+        else None
     )
     shown = Comparison(budget, given.queries, found, origin, note, command, tiers, tiers_command)
     if as_json:
@@ -397,11 +398,12 @@ def _note(similar: Nearest) -> str:
 def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
     """Return the command that trains what is recommended. data: how the records are read; image: their shape."""
     option = found.chosen
+    fields = kind_of_option(option).fields
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
     words += [f"--image-shape {image}"] if image else []
-    words += [f"--release {option.release}"] if option.release in PAY_ONCE else []
+    words += [f"--release {option.release}"] if option.release in release_names() else []
     for name, value in made.items():
-        words += [f"--{name.replace('_', '-')} {each}" for each in (value if isinstance(value, list) else [value])]
+        words += [f"--{name.replace('_', '-')} {each}" for each in fields[name].words_of(value)]
     if option.features == "fourier":
         words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
         words.append(f"--clip-norm {UNIT_ROWS:.7g}")
@@ -435,7 +437,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "warnings": found.warnings,
         "command": shown.command,
         "estimates": [
-            {"title": OPTIONS[each.option].title}
+            {"title": option_named(each.option).title}
             | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
             for each in found.estimates
         ],
@@ -463,7 +465,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     )
     table = Table("option", "the budget pays for", "accuracy", "spread", "log loss", "seeds")
     for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
-        option = OPTIONS[each.option]
+        option = option_named(each.option)
         table.add_row(
             option.title,
             option.pays,
@@ -473,8 +475,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             "" if each.seeds is None or each.mean is None else str(each.seeds),
         )
     known = {each.option for each in found.estimates}
-    for name in (name for name in OPTIONS if name not in known):
-        table.add_row(OPTIONS[name].title, OPTIONS[name].pays, "not measured", "", "", "")
+    for name in (name for name in planned_options() if name not in known):
+        table.add_row(option_named(name).title, option_named(name).pays, "not measured", "", "", "")
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)

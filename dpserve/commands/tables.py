@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
@@ -22,11 +22,9 @@ from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
 from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.npz_file import read_npz
-from training.inputs.records import Floats, Records
-from training.inputs.schema import Schema, read_schema, schema_of
+from training.inputs.records import Records
+from training.inputs.schema import Schema, Unlabelled, is_encoding, read_schema, schema_of
 from training.inputs.schema import draft as drafted
-
-Integers = NDArray[np.int64]
 
 READING = "Reading rows"
 LOCAL = "local"
@@ -79,6 +77,19 @@ class RowOptions(Options):
 class FileOptions(RowOptions):
     """How labelled rows are read: a table, or NPZ."""
 
+    encoding: str | None = option(
+        None,
+        "Of a CSV file: its encoding, as windows-1252 or latin-1.",
+        default_text="the schema's, or utf-8",
+        panel=READING,
+    )
+    decimal: str | None = option(
+        None, "Of a table without a schema: the sign before a number's fraction, as a comma.", panel=READING
+    )
+    sheet: str | None = option(None, "Of a spreadsheet with several sheets: the one to read.", panel=READING)
+    unlabelled: Unlabelled = option(
+        "refuse", "Of a table: what becomes of records without a label: refuse, or leave-out.", panel=READING
+    )
     where: str | None = option(None, "NPZ: the boolean array that picks the rows to use.", panel=READING)
     id: str | None = option(
         None,
@@ -110,11 +121,7 @@ class FileOptions(RowOptions):
         file of another kind and for rows that break the declaration.
         """
         is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
-        if engine != LOCAL and (not isinstance(source, str) or source == "digits" or is_npz):
-            raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
-        for option_of_tables, given in (("unit", unit), ("id", self.id), ("missing", missing)):
-            if given and (source == "digits" or is_npz):
-                raise TrainingError(f"--{option_of_tables} is for a table with named columns, not digits or .npz files")
+        self._check(source, is_npz or source == "digits", engine, schema, unit=unit, missing=missing)
         if source == "digits":
             return load_digits().train
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
@@ -133,11 +140,12 @@ class FileOptions(RowOptions):
             shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
             shared["missing"] = tuple(missing)
             shared["id_column"] = self.id
+            shared |= {"encoding": self.encoding, "sheet": self.sheet, "unlabelled": self.unlabelled}
             reader: Callable[..., Records]
             if schema is not None:
                 reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
             else:
-                reader = partial(read_numbers, **shared, **declared)
+                reader = partial(read_numbers, **shared, **declared, decimal=self.decimal or ".")
             if engine == LOCAL:
                 return reader(source, progress=progress)
             from training.inputs.ray_sums import read_on_ray
@@ -145,6 +153,19 @@ class FileOptions(RowOptions):
 
             # What trains on sums takes these records for others, and the command offers nothing else on Ray.
             return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
+
+    def _check(self, source: Any, is_array: bool, engine: str, schema: Schema | None, **others: object) -> None:
+        """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
+        if engine != LOCAL and (not isinstance(source, str) or is_array):
+            raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
+        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet")}
+        for name, given in (others | own | {"unlabelled": self.unlabelled != "refuse"}).items():
+            if given and is_array:
+                raise TrainingError(f"--{name} is for a table with named columns, not digits or .npz files")
+        if self.encoding is not None and not is_encoding(self.encoding):
+            raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
+        if schema is not None and self.decimal is not None:
+            raise WrongOption("decimal", "goes without a schema, which says it as a field's decimalChar")
 
     def read_like(
         self,
@@ -176,21 +197,6 @@ class FileOptions(RowOptions):
             unit=unit,
         )
 
-    def read_for(
-        self,
-        certificate: ModelCertificate,
-        source: str,
-        flag: str,
-        class_names: str | None,
-        unit: str | None = None,
-    ) -> Records:
-        """Read rows by the declaration of a model, as `read_like`."""
-        feature_map = certificate.feature_map
-        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
-        return self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
-        )
-
     def read_held_out(
         self,
         certificate: ModelCertificate,
@@ -212,7 +218,11 @@ class FileOptions(RowOptions):
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
                 raise TrainingError("the bundle was not trained on digits, so it cannot be asked about them")
             return digits.held_out_rows, digits.held_out_labels, None
-        records = self.read_for(certificate, source, flag, class_names, unit)
+        feature_map = certificate.feature_map
+        names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
+        records = self.read_like(
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
+        )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
 
@@ -247,7 +257,9 @@ def check_public(rows: Records, source: str) -> None:
 @app.command()
 def draft(
     *,
-    data: str = option(..., "A table: CSV, Parquet, Feather; a file, a folder or a URL.", argument=True),
+    data: str = option(
+        ..., "A table: CSV, Parquet, Feather or a spreadsheet; a file, a folder or a URL.", argument=True
+    ),
     out: Path = option(Path("schema.json"), "The new schema: a .json or a .toml file."),
     label: str = option("label", "The column of classes."),
     unit: str | None = option(None, "The column of privacy units, which a schema does not describe."),
@@ -255,12 +267,14 @@ def draft(
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
-    No value is looked at: bounds, levels and classes are public, and must be known without the records.
+    No value is looked at, but for the encoding that a CSV file's bytes fit: bounds, levels and classes are public, and
+    must be known without the records.
     """
     # Only who reads a table should wait for Arrow.
-    from training.inputs.tables import open_table
+    from training.inputs.tables import encoding_of, open_table
 
-    table = open_table(data)
+    encoding = encoding_of(data)
+    table = open_table(data, encoding)
     if label not in table.names:
         raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
     if unit is not None and (unit == label or unit not in table.names):
@@ -269,7 +283,7 @@ def draft(
         raise DataError(f"{data} has no column {id!r} beside its classes: name the column of keys with --id")
     no_fields = (unit, id)
     described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name not in no_fields]
-    content, missing = drafted(described, label)
+    content, missing = drafted(described, label, encoding)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
     try:
         with out.open("x", encoding="utf-8") as file:
@@ -285,6 +299,8 @@ def draft(
 
 def _as_toml(content: dict[str, Any]) -> str:
     lines = [f"missingValues = {_toml(content['missingValues'])}"]
+    if "encoding" in content:
+        lines.append(f"encoding = {_toml(content['encoding'])}")
     for field in content["fields"]:
         lines += ["", "[[fields]]", f"name = {_toml(field['name'])}"]
         lines.append(f"type = {_toml(field['type'])}" if field["type"] else "# type =")

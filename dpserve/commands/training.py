@@ -17,10 +17,10 @@ from dpserve.trainer import train as train_model
 from dpserve.trainer import trained_once
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
+from training.bundles.certificate import ProvenCertificate
 from training.errors import WrongOption, extra
 from training.kinds.published.bundle import save_published
-from training.kinds.registry import Certified
-from training.pay_once.certificate import ReleaseCertificate
+from training.kinds.registry import release_certificate
 
 
 def train(given: TrainOptions) -> None:
@@ -31,9 +31,9 @@ def train(given: TrainOptions) -> None:
     """
     written, warning = train_model(given)
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"
-    if isinstance(written, ReleaseCertificate):
+    if (release := release_certificate(written)) is not None:
         price = (given.tier or [given.price or given.budget or ""])[-1]
-        opening = _opening(price, sum(tier.cost.picorho for tier in written.tiers))
+        opening = _opening(price, sum(tier.cost.picorho for tier in release.tiers))
     elif given.budget and given.queries:
         whole = whole_picorho(given.budget)
         per_answer, opening = f"--price rho:{to_rho(whole // given.queries)!r}", _opening(given.budget, whole)
@@ -78,7 +78,7 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
 
 
 def next_step(
-    out: Path, certificate: Certified, opening: str, price: str | None = None, warning: str | None = None
+    out: Path, certificate: ProvenCertificate, opening: str, price: str | None = None, warning: str | None = None
 ) -> str:
     """Return the command that serves a bundle, with a budget only where the lineage has none yet.
 
@@ -109,7 +109,7 @@ def next_step(
     return f"Next: {serve} {opening}"
 
 
-async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
+async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:
     """Return whether the lineage has an account, and which others have one.
 
     Raises CannotServe where the lineage's cannot pay for a release.
@@ -127,8 +127,8 @@ async def _budgets(certificate: Certified) -> tuple[bool, list[str]]:
         from service.opening import check_release, check_unit
 
         check_unit(account, certificate.unit)
-        if isinstance(certificate, ReleaseCertificate):
-            await check_release(ledger, certificate)
+        if (release := release_certificate(certificate)) is not None:
+            await check_release(ledger, release)
     return True, others
 
 

@@ -12,9 +12,8 @@ import scipy.special
 from numpy.typing import NDArray
 
 from accounting import conversions, domains, identifiability
+from accounting.arrays import Floats
 from audit.estimators import Errors, gdp_of_errors, upper_limit
-
-Floats = NDArray[np.float64]
 
 
 def gaussian_log_ratio(released: Floats, first: Floats, second: Floats, deviation: float) -> float:

@@ -9,13 +9,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from accounting.arrays import Floats, Labels
 
 
 class ConvolutionalNetwork:

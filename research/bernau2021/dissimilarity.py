@@ -6,11 +6,11 @@ A heuristic for the sensitivity of a training set: that records unlike the other
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 from scipy.spatial.distance import cdist
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
+
 Measure = Literal["ssim", "hamming", "euclidean", "manhattan", "cosine"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 

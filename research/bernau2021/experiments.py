@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from audit.pieces import ResultStore
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
@@ -30,8 +30,6 @@ from training.errors import extra
 from training.fitting.network import Network
 
 Progress = Callable[[str, float], None]
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 KINDS: tuple[tuple[Sensitivity, Neighbours], ...] = (
     ("local", "bounded"),

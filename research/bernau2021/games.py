@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.bernau2021.beliefs import Games, gaussian_log_ratio
 from research.bernau2021.dissimilarity import Measure, most_unlike_member, most_unlike_pair
 from training.kinds.dpsgd.step import StepRelease, grid_step, with_noise
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Neighbours = Literal["unbounded", "bounded"]
 Sensitivity = Literal["global", "local"]
 

@@ -16,7 +16,7 @@ from training.errors import DataError
 from training.features.hog import Shape
 from training.inputs.columns import Columns, coordinates_of
 from training.inputs.records import Declaration
-from training.planning.cases import MOST_ASKED, Case
+from training.kinds.cases import MOST_ASKED, Case
 from training.planning.measured import SETS
 
 _MNIST_TRAINING = 60_000

@@ -11,8 +11,9 @@ from accounting.budgets import Budget
 from audit.pieces import ResultStore
 from research.comparison.cases import Drawn
 from research.comparison.options import OPTIONS
-from training.planning.cases import TOLERANCE, Heads, Quality
-from training.planning.options import DELTA, QUERIES, UNLIMITED, Qualities, Trial
+from training.kinds.cases import TOLERANCE, Heads, Quality
+from training.kinds.planned import QUERIES, UNLIMITED, Qualities, Trial
+from training.planning.options import DELTA
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS = 5

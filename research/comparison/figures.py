@@ -8,7 +8,8 @@ from research.comparison.cases import BENCHMARKS
 from research.comparison.experiment import Cell, at
 from research.comparison.options import OPTIONS
 from training.errors import extra
-from training.planning.options import DELTA, QUERIES
+from training.kinds.planned import QUERIES
+from training.planning.options import DELTA
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,13 +16,14 @@ from statistics import fmean
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.seeded import SeededRandomness, derived_seed
 from research.comparison.cases import Drawn
+from training.kinds.cases import Case, Heads
 from training.kinds.class_sums import model as class_sums
 from training.kinds.class_sums import shrinkage
-from training.planning.cases import Case, Floats, Heads
 from training.planning.options import DELTA
 
 EPSILONS = (1.0, 4.0)

@@ -6,13 +6,14 @@ from typing import Literal
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.elementary import softmax
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
+from training.kinds.cases import Case
+from training.kinds.planned import UNLIMITED, Qualities, Trial
 from training.planning import options as planned
-from training.planning.cases import Case, Floats
-from training.planning.options import UNLIMITED, Qualities, Trial
 
 Status = Literal["proven", "unproven", "not private"]
 
@@ -29,7 +30,7 @@ class Option:
 
 
 def _planned(name: str) -> Option:
-    one = planned.OPTIONS[name]
+    one = planned.planned_options()[name]
     return Option(one.title, one.pays, "proven", one.qualities, one.version)
 
 

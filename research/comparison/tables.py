@@ -7,10 +7,10 @@ from pathlib import Path
 from research.comparison.cases import BENCHMARKS
 from research.comparison.experiment import SEEDS, Cell, at
 from research.comparison.options import OPTIONS
-from training.planning.cases import Quality
+from training.kinds.cases import Quality
+from training.kinds.planned import QUERIES, UNLIMITED
 from training.planning.measured import SETS
-from training.planning.options import DELTA, QUERIES, UNLIMITED
-from training.planning.options import OPTIONS as PLANNED
+from training.planning.options import DELTA, planned_options
 
 COLUMNS = (*map(str, QUERIES), UNLIMITED)
 _QUALITY = ("mean", "spread", "log_loss", "calibration_error", "seeds")
@@ -76,7 +76,7 @@ def write_summary(cells: Iterable[Cell], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("dataset", "epsilon", "option", "queries", *_QUALITY))
         for cell in sorted(cells, key=_order):
-            if cell.option in PLANNED and cell.dataset in SETS:
+            if cell.option in planned_options() and cell.dataset in SETS:
                 place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
                 measured = (cell.mean, cell.spread, cell.log_loss, cell.calibration_error)
                 writer.writerow((*place, *(_number(each, 6) for each in measured), len(cell.figures)))

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from research.data.labelled import Features, LabelledSet, Labels, first_existing, missing, read_npz
+from accounting.arrays import Labels
+from research.data.labelled import Features, LabelledSet, first_existing, missing, read_npz
 from training.errors import DataError
 from training.inputs.columns import Columns, LevelsColumn, NumberColumn
 

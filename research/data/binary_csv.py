@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from research.data.labelled import Features, Labels
+from accounting.arrays import Labels
+from research.data.labelled import Features
 from training.errors import DataError
 
 _COMMA, _ZERO = ord(","), ord("0")

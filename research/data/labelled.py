@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Labels
 from training.errors import DataError
 
 Features = NDArray[np.float32]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from accounting.arrays import Labels
 from research.data.binary_csv import read_labelled
-from research.data.labelled import Features, LabelledSet, Labels, first_existing, missing
+from research.data.labelled import Features, LabelledSet, first_existing, missing
 
 FEATURES = 600
 CLASS_COUNTS = (2, 10, 20, 50, 100)

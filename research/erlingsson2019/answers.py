@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import conversions, domains, identifiability
 from accounting.analyses import side_by_side
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
 from audit import estimators
 from audit.distinguishing.likelihood import worst_case
@@ -22,7 +22,6 @@ from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
 from research.erlingsson2019.presentation import Point
 
-Floats = NDArray[np.float64]
 Scores = tuple[Floats, Floats]
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import identifiability
+from accounting.arrays import Floats, Labels
 from audit.estimators import confidence_of_each
 from audit.pieces import ResultStore
 from mechanisms.elementary import softmax
@@ -23,9 +23,6 @@ from research.white_box.experiments import Material, Progress, Setting, canary_o
 from research.white_box.observations import Descent, observe_steps, sound
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import StepRelease
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 FALSE_POSITIVES = 0.05
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from audit.membership.scoring import KnownAnswers
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
@@ -20,9 +21,6 @@ from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
 from training.kinds.published.bounds import PublishedRecipe, Topology
 from training.kinds.published.train import Assignment, Parameters, stacked_logits, train_stack
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 TRAINING_SET = 24_000
 """Answers that an attack learns from; research/lu2022/README.md says what more or fewer do."""

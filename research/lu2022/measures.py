@@ -8,8 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from accounting.arrays import Floats, Labels
 
 
 class MembershipAttack(Protocol):

@@ -15,6 +15,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.losses import LaplaceLoss
 from audit.pieces import ResultStore
 from mechanisms.gaussian import Gaussian
@@ -39,8 +40,6 @@ from training.fitting.sensitivity import (
     weight_sensitivity,
 )
 from training.fitting.solver import minimise
-
-Floats = NDArray[np.float64]
 
 STRONG_CONVEXITIES = (0.1, 1.0, 10.0, 100.0)
 """Lambda; over n the convexified objective has lambda = Lambda / n."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from audit.estimators import Errors, epsilon_of_mu
 from audit.families import GAUSSIAN
 from audit.pieces import ResultStore
@@ -20,8 +20,6 @@ from research.nasr2023.runs import log_odds_of_label, watch_run
 from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
 from research.white_box.observations import Descent, sound
 from training.kinds.dpsgd.step import StepRelease
-
-Floats = NDArray[np.float64]
 
 CLIP_NORMS = (0.1, 1.0, 10.0)
 PRINTED: dict[float, float] = {0.1: 23.4, 1.0: 26.8, 10.0: 41.0}

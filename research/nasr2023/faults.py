@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from accounting.conversions import gaussian_mu
 from audit.pieces import ResultStore
 from audit.reports import Report
@@ -24,8 +24,6 @@ from research.white_box.presentation import of_steps
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import StepRelease, private_step
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Fault = Literal["clip-after-averaging", "noise-from-100-seeds", "noise-too-small"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 

@@ -22,9 +22,10 @@ from typing import Literal, get_args
 import numpy as np
 import scipy.special
 from numpy.polynomial.legendre import leggauss
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import domains
+from accounting.arrays import Floats
 from audit import estimators
 from audit.estimators import Errors, LowerBound, epsilon_delta_of_errors, gdp_of_errors, largest_met, lower_bound
 from audit.families import GAUSSIAN, Family
@@ -32,7 +33,6 @@ from audit.families import epsilon_delta as epsilon_delta_family
 from research.white_box import bounds as step_bounds
 from research.white_box.bounds import ClaimedRun, Measured, Row, StepFinding, run_epsilon
 
-Floats = NDArray[np.float64]
 Method = Literal["f-DP (CP)", "f-DP (ZB)", "(eps, delta)-DP (CP)", "(eps, delta)-DP (ZB)", "eps-DP (Katz)"]
 METHODS: tuple[Method, ...] = get_args(Method)
 NOTE = "f-DP (ZB) and (eps, delta)-DP (ZB) are Bayesian credible bounds; eps-DP (Katz) is at delta = 0 and asymptotic."

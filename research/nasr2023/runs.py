@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
@@ -33,8 +33,6 @@ from research.white_box.observations import (
     sound,
 )
 from training.kinds.dpsgd.step import StepRelease
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,16 +13,14 @@ from functools import lru_cache
 import numpy as np
 import scipy.special
 import scipy.stats
-from numpy.typing import NDArray
 
 from accounting import analyses, conversions, domains
+from accounting.arrays import Floats
 from accounting.crossings import crossing
 from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
 from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
-
-Floats = NDArray[np.float64]
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from mechanisms.seeded import SeededRandomness
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

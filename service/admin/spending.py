@@ -63,11 +63,11 @@ class Spending:
                 page = page[1:]
             for receipt in page:
                 own = self.lineage.currency
-                self.lineage.add(receipt.time, receipt.price_in(own) * receipt.lineage_releases)
+                self.lineage.add(receipt.time, receipt.total_in(own, receipt.lineage_releases))
                 if receipt.client:
                     own = counted.get(receipt.client, RHO)
                     course = self.clients.setdefault(receipt.client, Course(own))
-                    course.add(receipt.time, receipt.total_in(course.currency))
+                    course.add(receipt.time, receipt.total_in(course.currency, receipt.releases))
             if page:
                 self.newest = page[-1]
             if len(page) < _PAGE - 1:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.budgets import is_unproven
 from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
@@ -29,7 +30,7 @@ from service.http.schemas import (
     ReceiptOut,
 )
 from service.http.tables import CSV, Rows, as_numbers, rows_of_csv, rows_of_invocation
-from service.predictor import Floats, Prediction, Predictor, RowsQuote, RowsRequest, Value
+from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -60,9 +61,9 @@ class AnswerFields:
 
     def receipt(self, prediction: Prediction) -> ReceiptOut:
         """Return what a request was charged."""
-        receipt, currency = prediction.receipt, prediction.balance.budget.currency
+        charge, currency = prediction.charge, prediction.charge.balance.budget.currency
         return ReceiptOut(
-            id=receipt.number if receipt else prediction.earlier,
+            id=charge.receipt.number if charge.receipt else charge.earlier,
             model=self._model,
             mechanism=self._mechanism,
             status=self._status,
@@ -71,13 +72,13 @@ class AnswerFields:
             replayed_rows=prediction.replayed,
             currency=currency.name,
             price_per_row=currency.value(currency.price(self._price) or 0),
-            charged=currency.value(prediction.charged),
+            charged=currency.value(charge.charged),
             tier=msgspec.UNSET if prediction.tier is None else prediction.tier,
         )
 
     def budget(self, prediction: Prediction) -> BudgetOut:
         """Return the client's account."""
-        balance, currency = prediction.balance, prediction.balance.budget.currency
+        balance, currency = prediction.charge.balance, prediction.charge.balance.budget.currency
         return BudgetOut(
             currency=currency.name,
             limit=currency.value(balance.budget.limit),

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.refusals import FAILED
 from service.http.requests import ClientDisconnected
-from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, places, request_id, request_id_of
+from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, request_id, request_id_of, with_places
 from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
 
 MODEL = "dpserve.model"
@@ -90,5 +90,5 @@ def failure(error: Exception, route: str) -> Problem:
 
     Not its text, which could hold a number that nobody paid for; nor the path, which a stranger chose.
     """
-    _log.error("%s while answering %s\n%s", kinds(error), route, "\n".join(places(error)))
+    _log.error("%s while answering %s", kinds(error), route, extra=with_places(error))
     return Problem(ProblemType.INTERNAL, FAILED)

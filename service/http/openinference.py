@@ -39,7 +39,7 @@ from service.http.schemas import (
     answers,
 )
 from service.models import Models
-from service.predictor import OUTPUTS, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import OUTPUTS, Prediction, Predictor, RowsRequest
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
@@ -163,10 +163,6 @@ class OpenInferenceCodec:
         named["noise_scale"] = None if scale is None else float(scale.max())
         named["no_interval"] = noise.no_interval or None
         return {name: value for name, value in named.items() if value is not None}
-
-    def encode_quote(self, quote: RowsQuote) -> Reply:
-        """Never called: the protocol has no dry run, and a query is refused."""
-        raise NotImplementedError
 
 
 def check_version(version: str) -> None:

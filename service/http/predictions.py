@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Set
 from http import HTTPStatus
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, proxy
 
 from starlette.types import Receive, Scope, Send
@@ -33,7 +33,7 @@ class Codec(Protocol[Some]):
 
     @property
     def parameters(self) -> Set[str]:
-        """What the query may say; `dry_run` where quotes are given."""
+        """What the query may say."""
         ...
 
     def check_path(self, parameters: Mapping[str, str]) -> None:
@@ -47,6 +47,11 @@ class Codec(Protocol[Some]):
     def encode(self, header: RequestHeader, request: Some, prediction: Prediction) -> Reply:
         """Return the answer."""
         ...
+
+
+@runtime_checkable
+class QuotingCodec(Codec[Some], Protocol[Some]):
+    """A protocol that has dry runs: `dry_run` is one of its parameters."""
 
     def encode_quote(self, quote: RowsQuote) -> Reply:
         """Return what an answer would cost."""
@@ -144,7 +149,7 @@ async def answer(
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
-    if dry_run:
+    if dry_run and isinstance(codec, QuotingCodec):
         known = await predictor.confirm(caller)
         return codec.encode_quote(await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)

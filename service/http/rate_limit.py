@@ -12,6 +12,7 @@ from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 from limits.storage import storage_from_string
 
+from accounting.messages import OptionName
 from service.errors import CannotServe
 from service.http.problems import Problem, ProblemType
 from service.urls import error_without_secrets, without_secrets
@@ -70,7 +71,10 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
             counted, why = f" counted at {without_secrets(storage)!r}", error_without_secrets(error, storage)
         raise CannotServe(
             f"the rate limit {said!r}{counted} cannot be used ({why}); say "
-            "--rate-limit 100/minute, and --rate-limit-store redis://host:6379/1 to count in one place"
+            + OptionName("rate_limit")
+            + " 100/minute, and "
+            + OptionName("rate_limit_store")
+            + " redis://host:6379/1 to count in one place"
         ) from error
     if limit.amount < 1 or not isinstance(where, Storage):
         raise CannotServe("a rate limit must let at least one request through")

@@ -19,14 +19,22 @@ from accounting.ledger import (
     UnknownKey,
     UnknownLineage,
 )
-from service.errors import DeadlinePassed, InvalidRows, NoModel, Overloaded, UnknownModel, UnknownTier
+from service.errors import (
+    DeadlinePassed,
+    InvalidRows,
+    NoModel,
+    Overloaded,
+    RequestRefused,
+    UnknownModel,
+    UnknownTier,
+)
 from service.http.problems import Problem, ProblemType
 from service.telemetry.logs import kinds
 
 _log = logging.getLogger("dpserve")
 
-REFUSALS = (Problem, InvalidRows, UnknownModel, UnknownTier, NoModel, Overloaded, DeadlinePassed, LedgerError)
-"""What `as_problem` knows."""
+REFUSALS = (Problem, RequestRefused, LedgerError)
+"""The bases of what `as_problem` knows: a class that is added below one of them is a refusal on every route."""
 
 FAILED = "the service failed; the owner's log says where"
 
@@ -44,8 +52,10 @@ _IN_WORDS: Mapping[type[Exception], tuple[ProblemType, str]] = {
         ProblemType.DEADLINE_PASSED,
         "the request's deadline passed before it was charged; nothing was charged",
     ),
+    RequestRefused: (ProblemType.INVALID_REQUEST, ""),
 }
-"""Refusals of which nothing but a sentence is told; where there is none here, their own."""
+"""Refusals of which nothing but a sentence is told; where there is none here, their own. A class stands for those below
+it that are not here themselves."""
 
 
 def as_problem(error: Exception) -> Problem:
@@ -66,11 +76,12 @@ def as_problem(error: Exception) -> Problem:
             return Problem(ProblemType.OVERLOADED, said, retry_after=error.retry_after)
         case LedgerUnavailable() | UnknownLineage():
             return Problem(ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
-    if type(error) not in _IN_WORDS:
-        _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
-        return Problem(ProblemType.INTERNAL, FAILED)
-    kind, sentence = _IN_WORDS[type(error)]
-    return Problem(kind, sentence or str(error))
+    for known in type(error).__mro__:
+        if known in _IN_WORDS:
+            kind, sentence = _IN_WORDS[known]
+            return Problem(kind, sentence or str(error))
+    _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
+    return Problem(ProblemType.INTERNAL, FAILED)
 
 
 def _exhausted(error: BudgetExhausted) -> Problem:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -48,7 +49,7 @@ def invalid(detail: str) -> Problem:
     return Problem(ProblemType.INVALID_REQUEST, detail)
 
 
-class RequestHeader(msgspec.Struct, frozen=True):
+class RequestHeader(msgspec.Struct, frozen=True, dict=True):
     """A request without its body. fields: by lower-case name, the last of several where several may be sent.
 
     began: by `time.monotonic`. peer: the address that it came from.
@@ -64,7 +65,7 @@ class RequestHeader(msgspec.Struct, frozen=True):
         value = self.fields.get(name)
         return None if value is None else value.decode("latin-1")
 
-    @property
+    @cached_property
     def wait(self) -> float | None:
         """After how many seconds nothing is to be charged any more: `Prefer: wait=SECONDS` (RFC 7240), or None.
 

@@ -19,6 +19,7 @@ import jwt
 
 from accounting.ledger import SCOPES, KeyScope
 from accounting.ledger.values import checked_client
+from accounting.messages import OptionName
 from service.errors import CannotServe
 from service.http.problems import Problem, ProblemType
 from service.urls import error_without_secrets, without_secrets
@@ -61,14 +62,23 @@ class TokenSettings:
         """Raise CannotServe for settings that would take anybody's tokens."""
         if not self.issuer or not self.audience or not self.claim:
             raise CannotServe(
-                "tokens need an issuer, an audience and a claim: --jwt-issuer, --jwt-audience, --jwt-claim"
+                "tokens need an issuer, an audience and a claim: "
+                + OptionName("jwt_issuer")
+                + ", "
+                + OptionName("jwt_audience")
+                + ", "
+                + OptionName("jwt_claim")
             )
         unknown = sorted(set(self.algorithms) - set(ALGORITHMS))
         if unknown or not self.algorithms:
-            raise CannotServe(f"--jwt-algorithm takes {', '.join(ALGORITHMS)}, not {', '.join(unknown) or 'nothing'}")
+            raise CannotServe(
+                OptionName("jwt_algorithm") + f" takes {', '.join(ALGORITHMS)}, not {', '.join(unknown) or 'nothing'}"
+            )
         url = urlsplit(self.keys)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
-            raise CannotServe("--jwt-keys must be a file or an https:// URL: whoever controls it decides who may ask")
+            raise CannotServe(
+                OptionName("jwt_keys") + " must be a file or an https:// URL: whoever controls it decides who may ask"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,7 @@ class Tokens:
             return cls(settings, await _read_keys(settings.keys))
         except _UNREADABLE as error:
             raise CannotServe(
-                f"the keys of --jwt-keys {without_secrets(settings.keys)} cannot be read: "
+                "the keys of " + OptionName("jwt_keys") + f" {without_secrets(settings.keys)} cannot be read: "
                 f"{error_without_secrets(error, settings.keys)}"
             ) from error
 

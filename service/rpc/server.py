@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 import grpc
 import msgspec
 
+from accounting.messages import OptionName
 from service.errors import CannotServe, Overloaded
 from service.http.authentication import Authentication
 from service.http.middleware import failure
@@ -153,7 +154,9 @@ class GrpcPort:
             else:
                 port = server.add_secure_port(address, grpc.ssl_server_credentials([tls.for_grpc()]))
         except RuntimeError as error:
-            raise CannotServe(f"cannot listen on {address} for gRPC; choose another with --grpc-port") from error
+            raise CannotServe(
+                f"cannot listen on {address} for gRPC; choose another with " + OptionName("grpc_port")
+            ) from error
         await server.start()
         stopping: list[asyncio.Task[None]] = []
         when_told_to_stop(lambda: stopping.append(asyncio.create_task(server.stop(drain_seconds))))

@@ -2,6 +2,8 @@
 
 Promises: no line holds a row, an answer, a key or a path as it was asked for: a request is named by its route, one of a
 fixed list. Of an exception a line has the type and the places in the code, not the text, which could hold a number.
+What a text line quotes, as a folder's name, has neither a line break nor a terminal's control characters in it: nobody
+who names a folder can write a line of their own.
 """
 
 import asyncio
@@ -53,7 +55,7 @@ def name_worker() -> None:
 def announcement(text: str, kind: Format) -> str:
     """Return a line for stdout: where both streams end in one log, it is in one format."""
     if kind == "text":
-        return f"dpserve: {text}"
+        return f"dpserve: {_printable(text)}"
     return JsonLines().format(logging.LogRecord("dpserve", logging.INFO, "", 0, text, None, None))
 
 
@@ -64,6 +66,14 @@ def places(error: BaseException) -> list[str]:
         for each in error_chain(error)
         for at in traceback.extract_tb(each.__traceback__)[-4:]
     ]
+
+
+def with_places(error: BaseException) -> dict[str, Any]:
+    """Return the `extra` of a log call that has a line say where in the code an error was raised.
+
+    `exc_info` would give a formatter that is not ours the error's text as well.
+    """
+    return {"fields": {"places": places(error)}}
 
 
 def kinds(error: BaseException) -> str:
@@ -96,20 +106,24 @@ def unforeseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     del loop
     error = context.get("exception")
     if isinstance(error, BaseException):
-        _loop_log.error("the event loop reported %s\n%s", kinds(error), "\n".join(places(error)))
+        _loop_log.error("the event loop reported %s", kinds(error), extra=with_places(error))
     else:
         _loop_log.error("the event loop reported an error without an exception")
 
 
 class TextLines(logging.Formatter):
-    """Lines for people; an exception's type and places below the line."""
+    """Lines for people: one for the record, in which every character can be printed; an error's places below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines."""
         record = copy.copy(record)
         record.exc_text = None  # what another formatter may have made of the exception
         record.worker = "" if worker is None else f" worker {worker}"
-        return super().format(record)
+        return "\n".join([super().format(record), *getattr(record, "fields", {}).get("places", ())])
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
+        """Return the record's own line."""
+        return _printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Return the lines of an exception, from a triple as `sys.exc_info` has it."""
@@ -164,6 +178,11 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
         if name == REQUEST_ID_HEADER and _REQUEST_ID.fullmatch(value):
             return value.decode()
     return secrets.token_hex(8)
+
+
+def _printable(text: str) -> str:
+    """Return the text on one line, with an escape for each character that is not printed."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _now() -> str:

@@ -20,6 +20,7 @@ from accounting.losses import (
     SubsampledGaussianLoss,
     composition_of,
 )
+from tests.accounting.curves import gaussian_delta
 
 pure = st.floats(0.01, 2)
 mus = st.floats(0.01, 2)
@@ -242,7 +243,7 @@ def test_coins_come_off_delta_and_the_rest_is_gaussian(mu: float, coin: float, t
         assert analysis.epsilon == pytest.approx(without.epsilon, rel=1e-9)
         assert "coins take" in analysis.method
     exact = found["exact"].epsilon
-    profile = coin * times + (1 - coin) ** times * conversions.gaussian_delta(mu * math.sqrt(times), exact)
+    profile = coin * times + (1 - coin) ** times * gaussian_delta(mu * math.sqrt(times), exact)
     assert profile <= delta * (1 + 1e-9)
 
 

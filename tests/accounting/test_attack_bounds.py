@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from accounting import analyses, attack_bounds, conversions, identifiability
+from accounting import analyses, attack_bounds, identifiability
 from accounting.attack_bounds import (
     AttackPower,
     attack_power,
@@ -16,6 +16,7 @@ from accounting.attack_bounds import (
 )
 from accounting.budgets import Budget
 from accounting.explanation import parse_release
+from tests.accounting.curves import gaussian_delta
 
 DELTA = 1e-6
 
@@ -79,7 +80,7 @@ def test_nothing_released_leaves_guessing():
 @pytest.mark.parametrize("delta", [1e-8, 1e-3])
 def test_log_odds_of_the_gaussian_curve_are_the_exact_ones(mu, delta):
     """The least over all epsilons is the closed form; over a grid it lies above, and closely."""
-    curve = np.vectorize(lambda epsilon: conversions.gaussian_delta(mu, float(epsilon)))
+    curve = np.vectorize(lambda epsilon: gaussian_delta(mu, float(epsilon)))
     exact = identifiability.gaussian_log_odds(mu, delta)
 
     found = attack_bounds.log_odds_of_curve(curve, np.linspace(0, 2 * exact, 2001), delta)

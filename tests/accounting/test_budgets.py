@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from accounting import conversions, picorho, sampling_error
 from accounting.budgets import Accepts, Budget
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from tests.accounting.curves import gaussian_delta
 
 accounts: st.SearchStrategy[Accepts] = st.sampled_from(["gaussian", "any"])
 epsilons = st.floats(math.log(1e-3), math.log(50)).map(math.exp)
@@ -30,7 +31,7 @@ def test_epsilon_holds_for_the_noise_as_drawn(epsilon: float, delta: float) -> N
     """The ideal curve at the reported epsilon, plus the sampler's error, stays within delta."""
     budget = Budget.from_epsilon_delta(epsilon, delta, "gaussian")
     rho = picorho.to_rho(budget.limit)
-    ideal = conversions.gaussian_delta(conversions.mu_of_rho(rho), budget.epsilon_at(budget.limit))
+    ideal = gaussian_delta(conversions.mu_of_rho(rho), budget.epsilon_at(budget.limit))
 
     assert ideal + sampling_error.transcript_error(rho) <= delta * (1 + 1e-12)
 

@@ -6,8 +6,9 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import compositions, conversions, tradeoff
+from accounting import compositions, tradeoff
 from accounting.losses import Cost, LaplaceLoss, composition_of
+from tests.accounting.curves import gaussian_delta
 
 ALPHA = np.linspace(0, 1, 201)
 
@@ -42,7 +43,7 @@ def test_the_curve_of_many_epsilons_approaches_the_gaussian_from_below(mu: float
     epsilons = np.linspace(0, mu * mu / 2 + 6 * mu, 400)
 
     def delta_at(points: np.ndarray) -> np.ndarray:
-        return np.array([conversions.gaussian_delta(mu, float(point)) for point in points])
+        return np.array([gaussian_delta(mu, float(point)) for point in points])
 
     found, exact = tradeoff.of_curve(delta_at, epsilons, ALPHA), tradeoff.gaussian(mu, ALPHA)
 

@@ -92,8 +92,8 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
         ((*CHOOSE, "--release", "dpsgd", "--price", "rho:0.1"), "goes with a head and --release weights"),
         (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
         (("--choose", "lam=3,4"), "what the choice costs"),
-        ((*CHOOSE, "--release", "weights"), "give either --price P"),
-        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release"),
+        ((*CHOOSE, "--release", "weights"), "is needed: either one price"),
+        ((*CHOOSE, "--price", "rho:0.1"), "goes with class-sums"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
         ((*AMONG, "--budget", "rho:1"), "goes with neither --budget nor --engine"),
         ((*AMONG, "--engine", "ray", "--price", "rho:1"), "goes with neither --budget nor --engine"),
@@ -113,6 +113,6 @@ def test_options_that_do_not_go_together_are_refused(run, train, arguments, said
 
 def test_a_choice_is_not_paid_for_where_the_model_cannot_be(train):
     wrong = ("--release", "weights", "--price", "rho:99")
-    said = train(*CHOOSE, "--choose-budget", "12@1e-5", *wrong, "--out", "m", status=1)
+    said = train(*CHOOSE, "--choose-budget", "12@1e-5", *wrong, "--out", "m", status=2)
     assert "must lie between" in said.stderr
     assert "was charged" not in said.stdout

@@ -39,13 +39,18 @@ def test_a_linear_head(own):
     ("arguments", "said"),
     [
         (["--sampling", "shuffled"], "covered only with Poisson sampling"),
-        (["--sampling-rate", "1.5"], "sampling rate"),
         (["--step-noise", "0.7", "--sampling-rate", "0.5"], "cost more than the budget"),
-        (["--activation", "sine"], "activation"),
     ],
 )
 def test_what_has_no_proof_is_refused_with_the_reason(own, arguments, said):
     assert said in own.fails(*DPSGD, "--price", "epsilon:1@1e-5", "--records-declared", "200", *arguments)
+    assert not (own.folder / "model").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--sampling-rate", "1.5"), ("--activation", "sine"), ("--steps", "0")])
+def test_a_value_out_of_range_is_wrong_usage(own, option, value):
+    priced = ("--price", "epsilon:1@1e-5", "--records-declared", "200")
+    assert option in own(*DPSGD, *priced, option, value, status=2).stderr
     assert not (own.folder / "model").exists()
 
 

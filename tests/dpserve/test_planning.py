@@ -366,7 +366,7 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         return done, " ".join((done.output + str(done.exception or "")).split())
 
     for arguments, said in (
-        (("--release", "shouts"), "must be one of class-sums, objective, weights, dpsgd, not 'shouts'"),
+        (("--release", "shouts"), "must be one of class-sums, weights, objective, dpsgd, not 'shouts'"),
         (("--release", "class-sums", "--features", "fourier"), "on fourier features there are rules for dpsgd"),
         (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
         (("--teachers", "250"), "say for how many, with --queries"),

@@ -3,6 +3,7 @@ import re
 
 import httpx
 import numpy as np
+import openpyxl
 import pandas as pd
 import polars as pl
 import pytest
@@ -310,3 +311,56 @@ def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):
     said = run.fails("schema", "draft", "t.csv", "--label", "sick", "--out", "new.json")
     assert "t.csv has no column 'sick'" in said
     assert not list(tmp_path.rglob("new.json"))
+
+
+def test_an_offices_file_is_drafted_trained_on_and_asked_about(run):
+    """Its signs and dates go with the model, and a spreadsheet of the same records is found to be the same."""
+    rows = [
+        (20 + n % 60, n * 37.25, f"{1 + n % 28:02}.{1 + n % 12:02}.2022", "jä" if n % 60 > 30 else "nö")
+        for n in range(200)
+    ]
+    lines = [f"{age};{x:,.2f}".translate(str.maketrans(",.", ".,")) + f";{day};{label}" for age, x, day, label in rows]
+    (run.folder / "de.csv").write_text("\n".join(["age;pay;day;ok", *lines, "30;1,00;01.01.2022;"]) + "\n", "latin-1")
+    run("schema", "draft", "de.csv", "--label", "ok", "--out", "s.json")
+    drafted = json.loads((run.folder / "s.json").read_text())
+    assert drafted["encoding"] == "windows-1252"
+    fields = [
+        {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
+        {
+            "name": "pay",
+            "type": "number",
+            "decimalChar": ",",
+            "groupChar": ".",
+            "constraints": {"minimum": 0, "maximum": 1e4},
+        },
+        {
+            "name": "day",
+            "type": "date",
+            "format": "%d.%m.%Y",
+            "constraints": {"minimum": "2022-01-01", "maximum": "2023-01-01"},
+        },
+        {"name": "ok", "type": "string", "constraints": {"enum": ["nö", "jä"]}},
+    ]
+    (run.folder / "s.json").write_text(json.dumps(drafted | {"fields": fields}))
+    train = ("train", "--schema", "s.json", "--label", "ok", "--lam", "1", "--unlabelled", "leave-out")
+    run(*train, "--data", "de.csv", "--lineage", "people", "--out", "model")
+    book = openpyxl.Workbook()
+    for row in [("age", "pay", "day", "ok"), *rows]:
+        book.active.append(row)
+    book.save(run.folder / "t.xlsx")
+    assert "people" in run.fails(*train, "--data", "t.xlsx", "--lineage", "others", "--out", "other")
+    certificate = json.loads(run("inspect", "model", "--json").stdout)
+    columns = {each["name"]: each for each in certificate["feature_map"]["columns"]}
+    assert (columns["pay"]["decimal"], columns["pay"]["group"], columns["day"]["pattern"]) == (",", ".", "%d.%m.%Y")
+    process, address = run.start("model", "--port", 0, "--rho", 0.1, "--delta", 1e-6)
+    key = run("clients", "add", "alice", "--rho", 0.1, "--delta", 1e-6).stdout.strip()
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}) as http:
+        written = {"age": 30, "pay": "1.234,50", "day": "06.10.2022"}
+        answers = [
+            http.post("/predict", json={"instances": [row]})
+            for row in (written, written | {"pay": 1234.5, "day": "2022-10-06"}, written | {"pay": "1.5"})
+        ]
+    assert [each.status_code for each in answers] == [200, 200, 422]
+    assert answers[0].json()["predictions"] == answers[1].json()["predictions"]
+    process.terminate()
+    process.communicate(timeout=60)

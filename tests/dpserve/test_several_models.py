@@ -70,7 +70,7 @@ def test_one_key_asks_models_of_two_lineages_and_each_lineage_pays(run, trained)
     process, address = run.start("model", "other", "--default", "model", *BUDGET)
     add = ("clients", "add", "alice", "--rho", 1, "--delta", 1e-6)
     key = run(*add, "--lineage", "model").stdout.strip()
-    assert "keys that it has in model" in run(*add, "--lineage", "other", "--keys-of", "model").stdout
+    assert "keys that it has in people" in run(*add, "--lineage", "other", "--keys-of", "model").stdout
     for name in ("model", "other"):
         with Client(address, key, model=name) as client:
             client.predict_proba([[30.0, 1000.0]])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import conversions, sampling_error
+from accounting import sampling_error
 from accounting.losses import BoundedRangeLoss, Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -18,6 +18,7 @@ from mechanisms.mechanism import PRICING, Price, default_price, names, priced
 from mechanisms.published import Published
 from mechanisms.randomness import SystemRandomness
 from mechanisms.selected_neuron import SelectedNeuron
+from tests.accounting.curves import gaussian_delta
 
 PROVEN = [
     Gaussian(20.0),
@@ -171,7 +172,7 @@ def test_a_pure_epsilon_is_met_and_never_exceeded(name, epsilon):
 
 def test_a_gaussian_epsilon_and_delta_is_met_and_never_exceeded():
     (loss,) = priced("gaussian", "epsilon:0.1@1e-6", 10).cost.losses
-    assert conversions.gaussian_delta(loss.mu, 0.1) <= 1e-6 < conversions.gaussian_delta(loss.mu * 1.001, 0.1)
+    assert gaussian_delta(loss.mu, 0.1) <= 1e-6 < gaussian_delta(loss.mu * 1.001, 0.1)
 
 
 def test_what_each_price_means():

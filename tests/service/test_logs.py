@@ -75,6 +75,14 @@ def test_a_logged_exception_is_its_type_and_its_places(written):
     assert "test_logs.py:" in written()
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nb", "a\x1b[2Kb", "a\u2028b", "a\x85b", "a\udcffb"], ids=ascii)
+@pytest.mark.parametrize("formatter", [TextLines, JsonLines])
+def test_a_name_that_is_quoted_adds_no_line_and_moves_no_cursor(formatter, name):
+    line = formatter().format(logging.makeLogRecord({"msg": "%s is not served", "args": (name,)}))
+    assert line.isprintable()
+    assert logs.announcement(f"serving {name}", "text").isprintable()
+
+
 def test_causes_that_go_in_a_circle_are_each_named_once():
     error, cause = ValueError(), KeyError()
     error.__cause__, cause.__cause__ = cause, error

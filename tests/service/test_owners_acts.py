@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from accounting.ledger import key_digest
+from accounting.budgets import Budget
+from accounting.ledger import ApiKey, key_digest, new_api_key
 
 from .conftest import KEY
 from .test_http import ROW, problem
@@ -148,6 +149,39 @@ def test_keys_are_rotated_added_and_removed(service, owner):
     problem(service.http(reader["key"]).get("/budget"), 401, "unauthenticated")
     answer = owner.post("/api/acts", json=WHO | {"act": "remove-key", "client": "alice", "key": reader["key_id"]})
     problem(answer, 404, "not-found")
+
+
+def test_a_key_that_replaces_one_by_its_id_is_good_for_the_same(service, owner):
+    service.add_client("alice")
+    reader = acted(owner, "add-key", client="alice", scopes=["budget-read"])
+    other = acted(owner, "rotate-key", client="alice", key=reader["key_id"])
+    assert service.http(other["key"]).get("/budget").status_code == 200
+    problem(service.http(other["key"]).post("/predict", json={"instances": [ROW]}), 403, "insufficient-scope")
+
+
+def test_a_client_asks_with_all_keys_that_it_has_in_another_lineage(service, owner):
+    ledger, keys = service.ledger, [new_api_key(), new_api_key()]
+    budget = Budget.from_rho(0.5, 1e-6, "gaussian")
+    service.call(ledger.open_lineage("other", budget, time=0.0))
+    service.call(ledger.add_client("other", "alice", budget, key_digest(keys[0]), time=0.0))
+    service.call(ledger.add_key("other", "alice", ApiKey(key_digest(keys[1]), scopes=("budget-read",))))
+    told = previewed(owner, "add-client", client="alice", keys_of="other", **BUDGET)
+    assert told["after"]["limit"]["rho"] == 0.5
+    added = acted(owner, "add-client", client="alice", keys_of="other", after_act=told["newest_act"], **BUDGET)
+    assert (added["key"], added["key_id"]) == (None, None)
+    assert [service.http(key).get("/budget").status_code for key in keys] == [200, 200]
+    problem(service.http(keys[1]).post("/predict", json={"instances": [ROW]}), 403, "insufficient-scope")
+    more = {"act": "add-client", "client": "bob", "keys_of": "other"}
+    problem(owner.post("/api/acts", json=WHO | more | BUDGET), 404, "not-found")
+    problem(owner.post("/api/acts", json=WHO | more | BUDGET | {"expires_in_days": 1}), 422, "invalid-request")
+
+
+def test_a_refill_in_another_currency_does_not_outlive_a_change_of_currency(service, owner):
+    service.add_client("alice", rho=0.25)
+    acted(owner, "set-budget", client="alice", refill="rho:0.01/week")
+    wrong = owner.post("/api/acts", json=WHO | {"act": "set-budget", "client": "alice", "accepts": "pure"})
+    problem(wrong, 422, "invalid-request")
+    assert clients(owner)["alice"]["account"]["refill"]["period"] == "week"
 
 
 def test_a_revoked_client_is_refused(service, owner):

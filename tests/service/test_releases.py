@@ -364,7 +364,7 @@ def test_many_who_ask_at_once_are_asked_about_in_one_call(service):
     with calls_of(service.ledger) as called:
         answers = service.call(ask())
     assert called == ["charge"]
-    assert sorted(answer.charged > 0 for answer in answers) == [False] * 31 + [True]
+    assert sorted(answer.charge.charged > 0 for answer in answers) == [False] * 31 + [True]
 
 
 def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(service):
@@ -387,7 +387,7 @@ def test_what_is_late_is_not_charged_and_what_was_charged_is_not_charged_again(s
     service.call(hang_up_and_drain())
     paid = service.spent()
     assert paid > 0
-    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charged == 0
+    assert service.call(plane.predict(caller, RowsRequest(X, tier))).charge.charged == 0
     assert service.spent() == paid
     with pytest.raises(DeadlinePassed):
         service.call(plane.predict(caller, RowsRequest(X, tier, deadline=0.0)))

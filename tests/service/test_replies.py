@@ -6,6 +6,7 @@ The check itself is checked: on a service that swaps two replies of a batch it f
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import httpx
 import msgspec
@@ -57,9 +58,11 @@ class Misreporting(Shuffled):
 
     async def _answer_batch(self, batch):
         results = await super()._answer_batch(batch)
-        balances = [result.balance for result in results if isinstance(result, Prediction)][::-1]
+        balances = [result.charge.balance for result in results if isinstance(result, Prediction)][::-1]
         return [
-            msgspec.structs.replace(result, balance=balances.pop(0)) if isinstance(result, Prediction) else result
+            msgspec.structs.replace(result, charge=replace(result.charge, balance=balances.pop(0)))
+            if isinstance(result, Prediction)
+            else result
             for result in results
         ]
 

@@ -355,5 +355,5 @@ def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service
 
     expired, *answered = service.call(together())
     assert isinstance(expired, KeyExpired)
-    assert [each.charged for each in answered] == [PRICE, PRICE]
+    assert [each.charge.charged for each in answered] == [PRICE, PRICE]
     assert service.spent() == 2 * PRICE

@@ -1,5 +1,7 @@
 """A watched folder of bundles: what tells that one was changed, removed, or cannot be read for a moment."""
 
+import io
+import logging
 import os
 import shutil
 from itertools import permutations
@@ -10,6 +12,7 @@ import pytest
 from service import watching
 from service.errors import CannotServe
 from service.models import Models
+from service.telemetry.logs import TextLines
 from service.watching import Watch, stamp_of
 from training.bundles.sealing import CERTIFICATE_FILE
 from training.errors import BundleError
@@ -189,6 +192,20 @@ async def test_what_failed_for_want_of_memory_is_tried_again(tmp_path):
     assert models.names == []
     await watch.look()
     assert models.names == ["model"]
+
+
+async def test_a_folder_whose_name_has_a_line_break_is_refused_in_one_line(tmp_path):
+    put(tmp_path, "aa\n2026-01-01 INFO dpserve: all is well", "")
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextLines())
+    logging.getLogger("dpserve").addHandler(handler)
+    try:
+        await Process(tmp_path).look(first=True)
+    finally:
+        logging.getLogger("dpserve").removeHandler(handler)
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("damaged")
 
 
 def test_links_to_nothing_and_to_themselves_are_part_of_a_stamp(bundle):

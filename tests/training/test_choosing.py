@@ -22,8 +22,8 @@ from training.errors import BundleError, TrainingError
 from training.inputs.digits import load_digits
 from training.inputs.records import Records, Units
 from training.inputs.sums import of_rows
+from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import Job
 from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 
 KEY = bytes(32)
@@ -265,13 +265,13 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
         ("weights", "lam", {"1": 1.0}, {"price": "rho:0.1"}, "takes 2 to 16 values"),
         ("weights", "lam", {str(lam): float(lam) for lam in range(1, 18)}, {"price": "rho:1"}, "takes 2 to 16 values"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:0.0005"}, "is too small for 2 candidates"),
-        ("weights", "lam", {"1": 1.0, "2": 2.0}, {"tier": ["a=rho:1"]}, "candidates share --price equally"),
+        ("weights", "lam", {"1": 1.0, "2": 2.0}, {"tier": ["a=rho:1"]}, "candidates share `price` equally"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {}, "is needed: what all candidates cost"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:1", "lam": 3.0}, "is what is chosen"),
         ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of lam"),
         ("class-sums", "records_declared", {"1": 1, "2": 2}, {"price": "rho:1"}, "among values of no option"),
         ("teachers", "teachers", {"2": 2, "3": 3}, {}, "among values of no option"),
-        ("dpsgd", "steps", {"2": 2, "3": 3}, {"price": "rho:1", "step_noise": 3.0}, "does not go with --choose"),
+        ("dpsgd", "steps", {"2": 2, "3": 3}, {"price": "rho:1", "step_noise": 3.0}, "does not go with `choose`"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_before_a_record_is_touched(tmp_path, kind, option, values, options, said):

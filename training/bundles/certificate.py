@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, cast
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from accounting.losses import Cost, GaussianLoss
-from training.bundles.sealing import SealedCertificate
+from training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from training.errors import BundleError
 from training.exact.quantised import weight_step
 from training.features.maps import NORM_BOUND, STEP, Encoder, FeatureMap, HeadFeatureMap
@@ -207,6 +207,11 @@ class ModelCertificate(SealedCertificate):
             }
             | numbers
         )
+
+    @property
+    def kind_name(self) -> str:
+        """The name of the model's kind (`training.kinds.registry`): the field `release` of a kind that has it."""
+        return str(getattr(self, "release", DEFAULT_KIND))
 
     @property
     def columns(self) -> Columns:

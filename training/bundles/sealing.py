@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from mechanisms.randomness import NoiseKey
 from training.errors import BundleError, TrainingError
 from training.regular_files import read_regular, sha256_of
@@ -44,7 +46,6 @@ _PUBLIC = "feature_map."
 
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
-Floats = NDArray[np.float64]
 Tensors = dict[str, NDArray[np.generic]]
 
 
@@ -81,7 +82,9 @@ class SealedCertificate(BaseModel):
         """Open these files. device, and what is raised: as for `load_sealed`."""
         del folder
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
 
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
@@ -108,7 +111,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises BundleError if it exists already.
     """
     if folder.exists():
-        raise BundleError(f"{folder} exists already; a bundle is never overwritten, so name a new one with --out")
+        raise BundleError(
+            f"{folder} exists already; a bundle is never overwritten, so name a new one with " + OptionName("out")
+        )
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)
@@ -196,12 +201,19 @@ def _sealed_in(model: bytes) -> str | None:
     return sealed
 
 
+DEFAULT_KIND = "head"
+"""The kind of a certificate that names none."""
+
+UNPROVEN_KIND = "published"
+"""The kind of a certificate whose status is unproven."""
+
+
 class _Kind(msgspec.Struct):
     """The kind that a certificate names. All other fields are ignored."""
 
     format_version: int | float | str | None = None
     status: _Word = ""
-    release: _Word = "head"
+    release: _Word = DEFAULT_KIND
 
 
 def _check_counts(path: Path, text: bytes, objects: int = MOST_OBJECTS, values: int = MOST_VALUES) -> None:
@@ -324,5 +336,5 @@ def kind_of(folder: Path) -> str:
         _check_counts(path, text)
         found = msgspec.json.decode(text, type=_Kind)
     except (OSError, BundleError, msgspec.DecodeError, RecursionError):
-        return "head"
-    return "published" if found.status == "unproven" else found.release
+        return DEFAULT_KIND
+    return UNPROVEN_KIND if found.status == "unproven" else found.release

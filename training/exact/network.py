@@ -8,11 +8,10 @@ import math
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms import elementary
 
-Floats = NDArray[np.float64]
 Layers = tuple[tuple[Floats, Floats], ...]
 """Weights (in, out) and biases (out,) of every layer, or (m, in, out) and (m, out) of m networks in a stack."""
 

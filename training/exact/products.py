@@ -7,9 +7,8 @@ how many threads share the work. Where nothing is rounded the order does not mat
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
 
 MOST_CLASSES = 2048
 """Largest number of classes whose probabilities have exact sums."""

@@ -5,11 +5,9 @@ W is rounded at training to whole multiples of a public step (`weight_step`), ph
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.features.maps import STEP_BITS
-
-Floats = NDArray[np.float64]
 
 LARGEST_WEIGHT_NORM = 2.0**16
 """Weights are projected onto the ball of this Frobenius norm: public, so that what is computed has public bounds."""

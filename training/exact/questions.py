@@ -2,18 +2,17 @@
 
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
 from training.exact.quantised import question_bytes
 
-Floats = NDArray[np.float64]
-
 
 class MeteredModel(Protocol):
-    """A model whose answers are paid for one by one: a certified head, teachers, or a published network."""
+    """A model whose answers are paid for one by one.
+
+    One whose features take their time, as an encoder's do, says so by a property `on_encoder` besides.
+    """
 
     @property
     def certificate(self) -> Any:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from training.errors import NotExportable
-from training.kinds.loading import AnyModel
 
 Form = Literal["onnx", "sklearn", "safetensors"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -29,7 +28,7 @@ _FILES: Mapping[Form, tuple[str, str]] = {
 """For each form its files' suffix, and the module with the function of the same name: imported where it is wanted."""
 
 
-def exported(model: AnyModel, form: str, tier: str | None = None) -> Exported:
+def exported(model: Any, form: str, tier: str | None = None) -> Exported:
     """Return the file of a model at a tier.
 
     Raises NotExportable for a form or a tier that there is not and for a model that is not private itself, and

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.errors import NotExportable, extra
-from training.export.classifier import Classifier
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by
@@ -34,13 +33,12 @@ from training.features.maps import (
     Identity,
     Relu,
 )
-from training.kinds.class_sums.shrinkage import SHORTEST_ROW
-from training.pay_once.model import CLOSEST
+from training.pay_once.classifier import Classifier
+from training.pay_once.model import CLOSEST, SHORTEST
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Floats = NDArray[np.float64]
 
 OPSET = 18
 _IR_VERSION = 8
@@ -219,6 +217,6 @@ def _into_ball(graph: Graph, vectors: str, width: int, exponent: int, radius: fl
 
 def _unit(graph: Graph, values: str) -> str:
     """Each row drawn to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
-    lengths, shortest = graph.lengths(values), graph.constant(SHORTEST_ROW)
+    lengths, shortest = graph.lengths(values), graph.constant(SHORTEST)
     drawn = graph("Div", values, graph("Max", lengths, shortest))
     return graph("Where", graph("Greater", lengths, shortest), drawn, graph.constant(0.0))

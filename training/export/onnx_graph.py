@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from accounting.arrays import Floats
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
-
-Floats = NDArray[np.float64]
 
 
 class Graph:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from training.export.classifier import Classifier
+from training.pay_once.classifier import Classifier
 from training.pay_once.model import CLOSEST
 
 _COMPUTES = f"""\

@@ -18,15 +18,14 @@ from typing import Any
 
 import joblib
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, Normalizer
 
+from accounting.arrays import Floats
 from training.errors import NotExportable
-from training.export.classifier import Classifier
 from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
 from training.features import maps as feature_maps
@@ -42,9 +41,8 @@ from training.features.maps import (
     Identity,
     Relu,
 )
+from training.pay_once.classifier import Classifier
 from training.pay_once.model import CLOSEST
-
-Floats = NDArray[np.float64]
 
 
 def sklearn_file(classifier: Classifier) -> bytes:

@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
 
 
 def function(called: Any, **arguments: object) -> FunctionTransformer:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Singles
+from accounting.messages import OptionName
 from training.errors import TrainingError, extra
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 
 LARGEST_BATCH = 64
 """Number of rows that the model computes at a time when it answers."""
@@ -65,7 +64,11 @@ class OnnxEncoder:
         with extra("onnx", "an encoder"):
             import onnxruntime
         if PROVIDERS[device] not in onnxruntime.get_available_providers():
-            raise TrainingError("ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave --device out")
+            raise TrainingError(
+                "ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave "
+                + OptionName("device")
+                + " out"
+            )
         if device == "cuda":
             onnxruntime.preload_dlls()  # those that the extra brings
         options = onnxruntime.SessionOptions()
@@ -77,7 +80,9 @@ class OnnxEncoder:
         except Exception as error:
             raise TrainingError(f"the encoder is no ONNX model in one file: {_first_line(error)}") from error
         if self._session.get_providers()[0] != PROVIDERS[device]:
-            raise TrainingError("there is no CUDA device that ONNX Runtime can use here; leave --device out")
+            raise TrainingError(
+                "there is no CUDA device that ONNX Runtime can use here; leave " + OptionName("device") + " out"
+            )
         given = self._session.get_inputs()
         if not given or features % len(given):
             raise TrainingError(

@@ -17,7 +17,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
+
 Shape = tuple[int, int, int]
 """Height, width, channels."""
 

@@ -46,6 +46,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from accounting.arrays import Floats, Singles
+from accounting.messages import OptionName
 from training.errors import BundleError, TrainingError
 from training.features import hog
 from training.features.encoder import OnnxEncoder
@@ -53,9 +55,6 @@ from training.fields import Several
 from training.inputs import word_vectors
 from training.inputs.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
 from training.regular_files import read_regular
-
-Floats = NDArray[np.float64]
-Singles = NDArray[np.float32]
 
 NORM_BOUND = 1.0
 """R: no row's features are longer than this, whatever the map."""
@@ -135,7 +134,9 @@ class FeatureMap(BaseModel):
         there, or that is named for a map that is no encoder.
         """
         if device is not None:
-            raise TrainingError("this model has no encoder to compute on a device: leave --device out")
+            raise TrainingError(
+                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
+            )
         for sha256 in vectors_among(self.columns):
             word_vectors.open_bundled(folder, sha256)
 

@@ -3,12 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from training.features.maps import Bins, FeatureMap
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

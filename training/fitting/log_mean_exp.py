@@ -14,11 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.fitting.objective import gamma, products_of, scores
 from training.fitting.sensitivity import Convexity
 from training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
-
-Floats = NDArray[np.float64]
 
 _UNIT_ROUNDOFF = 2.0**-53
 _POINT = "probabilities and losses"

@@ -16,14 +16,12 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from training.errors import TrainingError
 from training.exact.products import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
 from training.inputs.sums import BLOCK, Sums
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 Activation = Literal["tanh", "relu"]
 
 MOST_SHARDS = 2**11

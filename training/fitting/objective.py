@@ -13,10 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.elementary import softmax
 from training.inputs.sums import BLOCK, ROWS, SHARD, Rows, Shard, Sums, of_rows
-
-Floats = NDArray[np.float64]
 
 _UNIT_ROUNDOFF = 2.0**-53
 _POINT = "probabilities"

@@ -9,11 +9,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.exact.quantised import LARGEST_WEIGHT_NORM, weight_step
-
-Floats = NDArray[np.float64]
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from training.errors import NotConverged
 from training.fitting.sensitivity import projected
 
-Floats = NDArray[np.float64]
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 Progress = Callable[[float], None]
 
@@ -73,7 +73,9 @@ def minimise(
     if not bound <= tolerance:
         raise NotConverged(
             f"the gradient norm could only be shown to be below {bound:.3g}, and the tolerance is {tolerance:.3g}. "
-            "Start again with a --tolerance for the largest number of records there might have been, about 1e-9 for "
+            "Start again with a "
+            + OptionName("tolerance")
+            + " for the largest number of records there might have been, about 1e-9 for "
             "each (it adds 2 tolerance / Lambda to the sensitivity): fitting it to these records would tell about them"
         )
     return projected(best)

@@ -19,9 +19,9 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.features.maps`): u. In a block
 a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
-word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most `largest_squared_norm`, the
-number of groups, for every row that is encoded. The proofs of privacy do not rest on it: a feature map draws *every*
-row of numbers, encoded or not, into the unit ball.
+word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
+`groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
+map scales *every* row of numbers, encoded or not, into the unit ball.
 
 All of it is one-hot, affine and bins, except for the hash of a text.
 """
@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from accounting.arrays import Floats, Mask
+from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
 from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
@@ -55,6 +54,8 @@ NUMBER = re.compile(
     re.IGNORECASE | re.ASCII | re.DOTALL,
 )
 """A number's text, for `fullmatch`. It reads each character once, and never takes back what a repetition has read."""
+GROUPED = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+"""A number's text with a decimal point, and perhaps a comma between groups of three digits, for `fullmatch`."""
 BOOLEANS = {"true": "1", "false": "0"}
 """The numbers that these words are, in columns of numbers and in labels."""
 
@@ -63,6 +64,8 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
+"""A pattern of dates, for `fullmatch`: what means the same in every language."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -213,6 +216,36 @@ class NumberColumn(Column):
     kind: Literal["number", "integer"] = "number"
     minimum: float = Field(allow_inf_nan=False)
     maximum: float = Field(allow_inf_nan=False)
+    decimal: str = Field(default=".", pattern=r"^[^0-9eE+\-]$", exclude_if=lambda value: value == ".")
+    """The sign between a text's whole number and its fraction."""
+    group: str = Field(default="", pattern=r"^[^0-9eE+\-]?$", exclude_if=lambda value: value == "")
+    """The sign between groups of three digits of a text; none by default."""
+
+    @model_validator(mode="after")
+    def _signs_differ(self) -> Self:
+        if self.decimal == self.group:
+            raise ValueError(f"decimalChar and groupChar must differ, and both are {self.decimal!r}")
+        return self
+
+    @property
+    def has_own_signs(self) -> bool:
+        """Whether texts are written otherwise than in Python."""
+        return self.decimal != "." or bool(self.group)
+
+    def plain(self, text: str) -> str:
+        """Return a number's text with a decimal point and without groups. Raises ValueRefused for another text.
+
+        Groups have three digits each, so that no text has two readings.
+        """
+        if not self.has_own_signs or text in BOOLEANS:
+            return text
+        usual_signs: dict[str, str | int | None] = {",": "?", ".": "?", self.decimal: "."}
+        usual_signs |= {self.group: ","} if self.group else {}
+        usual = text.translate(str.maketrans(usual_signs))
+        if len(text) > LONGEST_NUMBER or not GROUPED.fullmatch(usual):
+            signs = f"{self.decimal!r} before its fraction" + f" and {self.group!r} between groups" * bool(self.group)
+            raise ValueRefused(f"{_quoted(text)} is not a number with {signs}")
+        return usual.replace(",", "")
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -246,7 +279,7 @@ class NumberColumn(Column):
     def parse(self, value: Any) -> float:
         """Return the number that a number, a boolean or a text is; true and false are 1 and 0."""
         if isinstance(value, str):
-            text = BOOLEANS.get(value.strip().lower(), value.strip())
+            text = self.plain(BOOLEANS.get(value.strip().lower(), value.strip()))
             if not NUMBER.fullmatch(text):
                 raise ValueRefused(f"{_quoted(value)} is not a number")
             number = float(text)
@@ -392,6 +425,26 @@ class TimeColumn(Column):
     minimum: str
     maximum: str
     parts: Several[Part] = Field(min_length=1)
+    pattern: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The form of a text, as `datetime.strptime` has it; None for ISO 8601."""
+
+    @model_validator(mode="after")
+    def _pattern_is_complete(self) -> Self:
+        if self.pattern is None:
+            return self
+        marks = set(re.findall(r"%(.)", self.pattern.replace("%%", "")))
+        if not _PATTERN.fullmatch(self.pattern) or not {"m", "d"} <= marks or not marks & {"Y", "y"}:
+            raise ValueError(
+                f"the format {self.pattern!r} needs %d, %m and %Y or %y, and takes %H, %M, %S, %f and %z besides: "
+                "names of months and days depend on the language"
+            )
+        head, hyphen, _ = self.pattern.partition("-")
+        plain = re.fullmatch(r"(?:%[YymdHMSfz])+", head) and head not in ("%d", "%m", "%y", "%H", "%M", "%S")
+        if hyphen and plain and not self.pattern.startswith("%Y-%m-%d"):
+            raise ValueError(f"the format {self.pattern!r} can be mistaken for ISO 8601, which is read as well")
+        if self.kind == "date" and marks & {"H", "M", "S", "f", "z"}:
+            raise ValueError(f"the format {self.pattern!r} has a time of day: the type of that is datetime")
+        return self
 
     @model_validator(mode="after")
     def _bounds_and_parts_are_possible(self) -> Self:
@@ -445,18 +498,27 @@ class TimeColumn(Column):
     def value_schema(self) -> dict[str, Any]:
         """Return a text's, with its form and the bounds in words."""
         form = "date" if self.kind == "date" else "date-time"
-        return {"type": "string", "format": form, "description": f"{self.minimum} to {self.maximum}"}
+        described = f"{self.minimum} to {self.maximum}"
+        if self.pattern is not None:
+            return {"type": "string", "description": f"{described}, as {self._example}"}
+        return {"type": "string", "format": form, "description": described}
 
     def parse(self, value: Any) -> int:
-        """Return microseconds since 1970-01-01 of a date, a datetime, or a text as ISO 8601 has it."""
+        """Return microseconds since 1970-01-01 of a date, a datetime, or a text.
+
+        A text is as ISO 8601 has it, or follows the pattern: no text has two readings.
+        """
         if isinstance(value, str):
             text = value.strip()
-            if not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
+            if self.pattern is not None and (found := self._by_pattern(text)) is not None:
+                value = found
+            elif not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
-            try:
-                value = datetime.fromisoformat(text)
-            except ValueError:
-                raise ValueRefused(f"{_quoted(value)} is no {self.kind} that there is") from None
+            else:
+                try:
+                    value = datetime.fromisoformat(text)
+                except ValueError:
+                    raise ValueRefused(f"{_quoted(value)} is no {self.kind} that there is") from None
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day, tzinfo=UTC)
         if not isinstance(value, datetime):
@@ -464,8 +526,19 @@ class TimeColumn(Column):
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
+    def _by_pattern(self, text: str) -> datetime | None:
+        assert self.pattern is not None
+        if not text.isascii() or len(text) > _SHOWN + len(self.pattern):
+            return None
+        try:
+            return datetime.strptime(text, self.pattern)
+        except ValueError:
+            return None
+
     @property
     def _example(self) -> str:
+        if self.pattern is not None:
+            return datetime(2026, 1, 31, 23, 59, tzinfo=UTC).strftime(self.pattern)
         return "2026-01-31" if self.kind == "date" else "2026-01-31T23:59:00"
 
     def encode(self, values: NDArray[np.int64], absent: Mask, block: Floats) -> None:
@@ -613,10 +686,14 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
     for text in declared:
         owners = [name for name in names if text.startswith(f"{name}=")]
         if not owners and "=" in text:
-            raise DataError(f"--missing {text}: there is no such column; the columns are {_some_of(names)}")
+            raise DataError(
+                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
+            )
         name = max(owners, key=len, default=None)
         if name in chosen:
-            raise DataError(f"--missing is given twice for {name or 'every column'}: leave one of them out")
+            raise DataError(
+                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
+            )
         chosen[name] = text if name is None else text.removeprefix(f"{name}=")
     made: list[AnyColumn] = []
     for column in columns:
@@ -631,7 +708,7 @@ def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(f"--missing {column.name}={value}: {said}") from None
+            raise DataError(OptionName("missing", {column.name: value}) + f": {said}") from None
     return tuple(made)
 
 
@@ -673,11 +750,6 @@ def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
 def vectors_among(columns: Sequence[Column]) -> set[str]:
     """Return the digests of the tables of word vectors that texts are encoded with."""
     return {column.vectors.sha256 for column in columns if isinstance(column, TextColumn) and column.vectors}
-
-
-def largest_squared_norm(columns: Sequence[Column]) -> int:
-    """Return the most that ||u||^2 can be for an encoded row: see the module for the proof."""
-    return sum(column.groups for column in columns)
 
 
 def usual_norm(columns: Sequence[Column]) -> float:

@@ -6,6 +6,7 @@ one.
 
 from collections.abc import Sequence
 
+from accounting.messages import OptionName
 from training.errors import DataError
 
 
@@ -65,8 +66,11 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
     missing = [name for name in feature_names if name not in named] if everywhere is None else []
     if missing or (everywhere is None and not named):
         raise DataError(
-            f"declare public bounds for {_some(missing or feature_names)}: --bounds LOW:HIGH for every feature, "
-            "--bounds NAME=LOW:HIGH for one. They must not be read off the private records. Columns that are no "
+            f"declare public bounds for {_some(missing or feature_names)}: "
+            + OptionName("bounds", ("LOW", "HIGH"))
+            + " for every feature, "
+            + OptionName("bounds", {"NAME": ("LOW", "HIGH")})
+            + " for one. They must not be read off the private records. Columns that are no "
             "numbers are declared in a schema: see 'dpserve schema draft'"
         )
     pairs = [named.get(name, everywhere) or (0.0, 0.0) for name in feature_names]

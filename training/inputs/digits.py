@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.inputs.records import Declaration, Floats, Records, check_records
+from accounting.arrays import Floats
+from training.inputs.records import Declaration, Records, check_records
 
 HELD_OUT = 360
 """Number of digits kept out of training, to be asked about and scored."""

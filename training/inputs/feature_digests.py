@@ -28,8 +28,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
+from accounting.arrays import Floats, Words
 
 STEPS = 4096
 """Into how many steps each number's range is rounded."""

@@ -50,9 +50,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from accounting.arrays import Words
+from accounting.messages import Message, OptionName, message
 from training.errors import TrainingError
 from training.fields import NAME
-from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED, Words
+from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED
 from training.inputs.records import Records
 from training.private_files import write_whole
 
@@ -380,7 +382,7 @@ def _keep(folder: Path, suffix: str, new: NDArray[Any]) -> None:
         write_whole(folder / f"{hashlib.sha256(content).hexdigest()[: 2 * _DIGEST_BYTES]}{suffix}", content)
 
 
-def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> str:
+def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Message:
     """Say how many of a lineage's records, and units, are in which others."""
 
     def counted(*counts: int) -> str:
@@ -395,7 +397,8 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> st
     by_name = " Units are known by their names: others that have the same ones count as they do."
     return (
         f"Of the {counted(len(digests.records), len(digests.units))} of the lineage {lineage!r}, {', '.join(said)}. "
-        f"{which_of_both(digests, elsewhere.values())}Each lineage has a budget "
+        + which_of_both(digests, elsewhere.values())
+        + "Each lineage has a budget "
         "of its own, and whoever asks models of both learns what both allow together."
         f"{by_name * any(each.units for each in elsewhere.values())}"
     )
@@ -409,11 +412,11 @@ def equal_columns(shared: Shared, records: int) -> str:
     )
 
 
-def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> str:
+def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> Message:
     """Say whether rows that are equal are the same people's, or may be others'; nothing where names say it."""
     alike = [each for each in elsewhere if each.features or (each.records and not digests.names)]
     if not alike:
-        return ""
+        return message("")
     said = (
         "Equal rows are the same people's, or other people's with the same values: of these rows "
         f"{digests.repeated:,} have an equal in their own table. "
@@ -424,16 +427,19 @@ def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> str:
         else "Chance can explain that many. "
     )
     return said + (
-        "--id COLUMN, a key of each record or person, tells equal rows apart where both lineages are trained with it. "
+        OptionName("id", "COLUMN")
+        + ", a key of each record or person, tells equal rows apart where both lineages are trained with it. "
     )
 
 
-def other_names(digests: Known, others: Mapping[str, Shared]) -> str:
+def other_names(digests: Known, others: Mapping[str, Shared]) -> Message:
     """Say which lineages hold the same rows under other names: see `KnownRecords.equal_rows_with_other_names`."""
     total = len(digests.features[0])
     said = "; ".join(f"the lineage {other!r}{equal_columns(each, total)}" for other, each in others.items())
     return (
-        f"No unit and no --id of these records is in {said}. That is more than chance explains: if names were given "
+        "No unit and no "
+        + OptionName("id")
+        + f" of these records is in {said}. That is more than chance explains: if names were given "
         "anew, these are the same people, and one budget should cover both."
     )
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.errors import DataError
 from training.inputs.declared import parse_bounds
-from training.inputs.records import Declaration, Floats, Records, check_records
+from training.inputs.records import Declaration, Records, check_records
 
 Arrays = dict[str, NDArray[np.generic]]
 

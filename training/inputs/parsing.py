@@ -20,9 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Mask, Words
 from training.inputs.columns import (
     BOOLEANS,
     DATETIME,
+    GROUPED,
     NUL,
     NUMBER,
     AnyColumn,
@@ -35,9 +37,6 @@ from training.inputs.columns import (
     placeholder,
 )
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
 _TRUTHS = BOOLEANS | {"yes": "1", "y": "1", "t": "1", "no": "0", "n": "0", "f": "0"}
 """Words that a table may have where another has true and false."""
 # fmt: off
@@ -54,7 +53,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
 _FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u2800\u3164\uffa0"
 _DECIMAL = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?")
 """A number in a name: no two ways to read a text, so that a long one takes no longer than its length."""
-Refusal = tuple[int, str]
+RefusedValue = tuple[int, str]
 """A row, and what is wrong with its value in words."""
 
 
@@ -62,14 +61,14 @@ Refusal = tuple[int, str]
 class Parsed:
     """A column's values in a batch of n rows. values: as `Column.encode` takes them. absent: (n,), where there is none.
 
-    refused: the first row that does not fit; None of none. numbers: (n,), what the column holds, if it is numbers alone
-    and all of them finite, for `digests_of`.
+    refused: the first row that does not fit; None of none. plain: (n,), for `digests_of`: the column's numbers, if all
+    are there and finite, or the numbers or times that its texts mean, where it has signs or a pattern of its own.
     """
 
     values: Any
     absent: Mask
-    refused: Refusal | None = None
-    numbers: Floats | None = None
+    refused: RefusedValue | None = None
+    plain: Floats | pa.Array | None = None
 
 
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
@@ -89,7 +88,21 @@ def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
     if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~found.absent).any():
         row = int(np.argmax(outer))
         refusals.append((row, f"{array[row].as_py()!s} {bound_broken(column, beyond, row)}"))
-    return Parsed(values, found.absent, min(refusals, key=lambda refusal: refusal[0], default=None), found.numbers)
+    first = min(refusals, key=lambda refusal: refusal[0], default=None)
+    return Parsed(
+        values, found.absent, first, found.plain if found.plain is not None else _plain_of(column, array, found)
+    )
+
+
+def _plain_of(column: Column, array: pa.Array, found: Parsed) -> pa.Array | None:
+    """Return numbers and times as such, where the column's texts have signs or a pattern of their own."""
+    if found.refused or not _is_text(array.type):
+        return None
+    if isinstance(column, NumberColumn) and column.has_own_signs:
+        return pa.array(found.values, pa.float64(), mask=found.absent)
+    if isinstance(column, TimeColumn) and column.pattern is not None:
+        return pa.array(found.values, pa.int64(), mask=found.absent).cast(pa.timestamp("us"))
+    return None
 
 
 def _parsed(column: Column, array: pa.Array) -> Parsed:
@@ -107,9 +120,15 @@ def _parsed(column: Column, array: pa.Array) -> Parsed:
 
 def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
     """Parse at once what is numbers, or text that Arrow takes for numbers."""
+    given = array
     if _is_text(array.type):
         if any(NUMBER.fullmatch(text) for text in column.missing):
             return _by_value(column, array)
+        if column.has_own_signs:
+            array = _with_usual_signs(column, array)
+            if not pc.all(pc.match_substring_regex(array, rf"\A\s*(?:{GROUPED.pattern})\s*\z")).as_py():
+                return _by_value(column, given)
+            array = pc.replace_substring(array, ",", "")
         try:
             numbers = pc.cast(array, pa.float64())
         except pa.ArrowInvalid:
@@ -131,7 +150,16 @@ def _numbers(column: NumberColumn, array: pa.Array) -> Parsed:
         row = int(np.argmax(wrong))
         what = "is not an integer" if np.isfinite(values[row]) else "is not a finite number"
         return Parsed(values, absent, (row, f"{values[row]:g} {what}"))
-    return Parsed(values, absent, numbers=None if absent.any() else values)
+    return Parsed(values, absent, plain=None if absent.any() else values)
+
+
+def _with_usual_signs(column: NumberColumn, array: pa.Array) -> pa.Array:
+    """Return texts with a decimal point and a comma between groups. What was either before becomes a question mark."""
+    kept = {column.decimal: "\x01", column.group: "\x02"}
+    kept.pop("", None)
+    for sign, mark in (kept | {each: "?" for each in ",." if each not in kept} | {"\x01": ".", "\x02": ","}).items():
+        array = pc.replace_substring(array, sign, mark)
+    return array
 
 
 def _texts(column: TextColumn, array: pa.Array) -> Parsed:
@@ -208,7 +236,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def numbered(
     array: pa.Array, known: dict[str, int], missing: Iterable[str] = (), *, what: str = "unit"
-) -> tuple[NDArray[np.int64], Refusal | None]:
+) -> tuple[NDArray[np.int64], RefusedValue | None]:
     """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
     1, "1.0" and "+1" are one name, "01" is another. what: the column names, for messages.

@@ -22,10 +22,10 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from training.inputs.columns import NumberColumn
 from training.inputs.records import Records
-
-Floats = NDArray[np.float64]
 
 _STANDARD = 1e-6
 _EXACT = 1e-9
@@ -42,7 +42,8 @@ _SHOWN = 6
 ADVICE = (
     "Such a step holds exact figures of the records, which no budget covers, and hides records from the lineages that "
     "have them. Give the columns as they are, with bounds known without the records, by which the model scales them; "
-    "--missing COLUMN=VALUE declares what a missing value counts as."
+    + OptionName("missing", {"COLUMN": "VALUE"})
+    + " declares what a missing value counts as."
 )
 
 

@@ -12,12 +12,12 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName, Wording, message
 from training.errors import DataError
 from training.inputs.columns import BOOLEANS, Columns
 from training.inputs.feature_digests import feature_digests
 from training.inputs.sums import Sums, of_rows
-
-Floats = NDArray[np.float64]
 
 _MOST_SHOWN = 8
 _SOME = 2**14
@@ -49,7 +49,7 @@ class Declaration:
             if not (np.isfinite(low) and np.isfinite(high) and low < high and np.isfinite(high - low)):
                 raise DataError(f"the bounds of feature {name!r} must be finite and in order, not {low:g}:{high:g}")
         if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
-            raise DataError("declare at least two classes, each once, as in --classes no,yes")
+            raise DataError("declare at least two classes, each once")
 
     @property
     def features(self) -> int:
@@ -189,14 +189,14 @@ def check_records(
         X = np.where(np.isfinite(X), np.clip(X, lower, upper), X)
     bad = _outside(X, lower, upper, declaration.feature_names, row_name)
     if bad:
-        raise DataError(where + bad)
+        raise DataError(where + message(bad))
     indices = _class_indices(labels, tuple(values), lambda index: where + row_name(index))
     return Records(X, indices, declaration, tuple(source))
 
 
 def _outside(
     X: Floats, lower: Floats, upper: Floats, names: Sequence[str], row_name: Callable[[int], str]
-) -> str | None:
+) -> Wording | None:
     """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
     broken = ~((lower <= X) & (upper >= X))
     found, finite = [], True
@@ -209,9 +209,13 @@ def _outside(
         found.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {said}")
     if not found:
         return None
-    advice = ". Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+    advice = (
+        ". Bounds are public: do not widen them to fit the records; "
+        + OptionName("clip")
+        + " clips the records to them"
+    )
     more = f"; and {len(found) - _MOST_SHOWN} more columns" if len(found) > _MOST_SHOWN else ""
-    return "; ".join(found[:_MOST_SHOWN]) + more + (advice if finite else "")
+    return "; ".join(found[:_MOST_SHOWN]) + more + (message(advice) if finite else "")
 
 
 def _class_indices(
@@ -231,11 +235,13 @@ def _class_indices(
         if found is None:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
             advice = (
-                "; --classes VALUE=NAME,VALUE=NAME gives names to numbers"
+                "; " + OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
                 if _as_number(text) is not None and not any(isinstance(known, float) for known in index_of)
                 else ""
             )
-            raise DataError(f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}{advice}")
+            raise DataError(
+                f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}" + message(advice)
+            )
         indices[row] = found
     return indices
 

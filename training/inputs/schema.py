@@ -2,10 +2,12 @@
 
 The format is Frictionless Table Schema (https://datapackage.org/standard/table-schema/) as JSON or as TOML: `fields`
 with `name`, `type`, `constraints` (`minimum`, `maximum`, `enum`, `required`, `maxLength`), `categories`,
-`missingValues`, `trueValues` and `falseValues`; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of
-them. Four properties of a field are this project's own, as the standard allows: `unknownLevels` ("refuse" or
-"coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and `text` with `buckets`, `of`
-("words" or "characters") and `lengths`. What each type becomes is in `training.inputs.columns`.
+`missingValues`, `trueValues`, `falseValues`, `decimalChar` and `groupChar` of numbers, and `format` of dates, a pattern
+as C's strptime has it; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of them, and `encoding`, that of
+a CSV file, as a Data Resource has it. Four properties of a field are this project's own, as the standard allows:
+`unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and
+`text` with `buckets`, `of` ("words" or "characters") and `lengths`. What each type becomes is in
+`training.inputs.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
 """
@@ -13,10 +15,10 @@ A schema is public. It goes into the certificate, so nothing in it may be read o
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -35,13 +37,15 @@ from training.inputs.columns import (
 from training.inputs.records import Declaration
 from training.inputs.word_vectors import WordVectors
 
+Unlabelled = Literal["refuse", "leave-out"]
+"""The treatment of records without a label."""
 _NAMED = 12
 """Columns that are named before the others are counted."""
 TYPES = ("number", "integer", "boolean", "string", "date", "datetime")
 
-_TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch"}
+_TABLE_PROPERTIES = {"fields", "missingValues", "fieldsMatch", "encoding"}
 _FIELD_PROPERTIES = {"name", "type", "constraints", "categories", "missingValues", "trueValues", "falseValues"}
-_FIELD_PROPERTIES |= {"unknownLevels", "ifMissing", "parts", "text"}
+_FIELD_PROPERTIES |= {"unknownLevels", "ifMissing", "parts", "text", "decimalChar", "groupChar", "format"}
 _SAID_ONLY = {"$schema", "title", "description", "example", "examples", "rdfType", "categoriesOrdered", "name"}
 """Properties that say something to people, and change nothing here."""
 _CONSTRAINTS = {"minimum", "maximum", "enum", "required", "maxLength"}
@@ -64,12 +68,14 @@ class Schema:
 
     class_names: for each column of levels what its levels are called, if that column is the label. subset: whether the
     table may have other columns, which are left out. missing: texts that stand for none in a column without a field.
+    encoding: of a CSV file; None for UTF-8.
     """
 
     columns: Columns
     class_names: Mapping[str, tuple[str, ...]]
     subset: bool = False
     missing: tuple[str, ...] = ()
+    encoding: str | None = None
 
     def split(self, label: str) -> tuple[Columns, LabelColumn]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
@@ -145,14 +151,9 @@ def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
     """Return what a Table Schema descriptor declares. Raises DataError that names all that is wrong in it."""
     if not isinstance(content, dict) or not isinstance(content.get("fields"), list) or not content["fields"]:
         raise DataError(f"{file_name} needs a list of fields, as a Table Schema has it")
-    problems = [
-        f"the property {name!r} is not known here: leave it out"
-        for name in content.keys() - _TABLE_PROPERTIES - _SAID_ONLY
-    ]
     match = content.get("fieldsMatch", "equal")
     match = match[0] if isinstance(match, list) and len(match) == 1 else match
-    if match not in ("equal", "subset"):
-        problems.append(f'fieldsMatch must be "equal" or "subset", not {match!r}')
+    problems = list(_problems_of_table(content, match))
     columns: list[Any] = []
     known: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
@@ -176,7 +177,18 @@ def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
     if problems:
         raise DataError("\n - ".join([f"{file_name} cannot be used:", *problems]))
     missing = _as_texts(content.get("missingValues", [""])) or ()
-    return Schema(tuple(columns), class_names, match == "subset", missing)
+    return Schema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
+
+
+def _problems_of_table(content: Mapping[str, Any], match: object) -> Iterator[str]:
+    """Yield what is wrong with the properties of a descriptor beside its fields."""
+    for name in content.keys() - _TABLE_PROPERTIES - _SAID_ONLY:
+        yield f"the property {name!r} is not known here: leave it out"
+    if match not in ("equal", "subset"):
+        yield f'fieldsMatch must be "equal" or "subset", not {match!r}'
+    encoding = content.get("encoding")
+    if encoding is not None and not is_encoding(encoding):
+        yield f"the encoding {encoding!r} is not known: take utf-8, windows-1252 or latin-1, for example"
 
 
 class _Field:
@@ -198,8 +210,7 @@ class _Field:
             self._wrong("needs a name")
             return None
         for name in sorted(field.keys() - _FIELD_PROPERTIES - _SAID_ONLY):
-            if name != "format" or field[name] != "default":
-                self._wrong(f"the property {name!r} is not known here: leave it out")
+            self._wrong(f"the property {name!r} is not known here: leave it out")
         constraints = field.get("constraints") or {}
         if not isinstance(constraints, dict):
             self._wrong("constraints must be an object")
@@ -228,12 +239,7 @@ class _Field:
     def _made(self, type_: str, constraints: Mapping[str, Any], common: dict[str, Any]) -> Column | None:
         field = self._field
         levels = self._levels(type_, constraints)
-        self._belongs("unknownLevels", levels is not None, "a field with enum or categories")
-        self._belongs("parts", type_ in _DEFAULT_PARTS, "a date or a datetime")
-        self._belongs("text", type_ == "string" and levels is None, "a string without enum or categories")
-        self._belongs("maxLength", "text" in field, 'free text, with "text": {}', constraints)
-        self._belongs("trueValues", type_ == "boolean", "a boolean")
-        self._belongs("falseValues", type_ == "boolean", "a boolean")
+        self._check_belongings(type_, levels, constraints)
         if levels is not None:
             for name in ("minimum", "maximum"):
                 self._belongs(name, False, "a field without enum or categories", constraints)
@@ -258,8 +264,25 @@ class _Field:
         if type_ in _DEFAULT_PARTS:
             texts = {name: value if isinstance(value, str) else str(value) for name, value in bounds.items()}
             parts = {"parts": field.get("parts", _DEFAULT_PARTS[type_])}
+            if field.get("format", "default") != "default":
+                parts["pattern"] = field["format"]
             return self._validated(TimeColumn, common | texts | parts | {"kind": type_})
-        return self._validated(NumberColumn, common | bounds | {"kind": type_})
+        signs = self._given(decimal="decimalChar", group="groupChar")
+        return self._validated(NumberColumn, common | bounds | signs | {"kind": type_})
+
+    def _check_belongings(self, type_: str, levels: object, constraints: Mapping[str, Any]) -> None:
+        """Note properties that stand in a field of another type."""
+        self._belongs("unknownLevels", levels is not None, "a field with enum or categories")
+        self._belongs("parts", type_ in _DEFAULT_PARTS, "a date or a datetime")
+        self._belongs("text", type_ == "string" and levels is None, "a string without enum or categories")
+        self._belongs("maxLength", "text" in self._field, 'free text, with "text": {}', constraints)
+        self._belongs("trueValues", type_ == "boolean", "a boolean")
+        self._belongs("falseValues", type_ == "boolean", "a boolean")
+        for name in ("decimalChar", "groupChar"):
+            fits = type_ in ("number", "integer") and levels is None
+            self._belongs(name, fits, "a number without enum or categories")
+        if self._field.get("format", "default") != "default" and type_ not in _DEFAULT_PARTS:
+            self._wrong("a format belongs to a date or a datetime")
 
     def _levels(self, type_: str, constraints: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return the declared levels as texts; None if none are declared."""
@@ -320,11 +343,14 @@ class _Field:
         self.problems.append(f"{self._where}: {what}")
 
 
-def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -> tuple[dict[str, Any], list[str]]:
+def draft(
+    columns: Sequence[tuple[str, str | None]], label: str | None = None, encoding: str | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Return a template of a schema, and what is to be filled in, from names and storage types alone.
 
     What is to be filled in is said once, after the names of the columns that lack it. columns: each column's name and
-    its type, None where the file does not say. label: the column of classes, if known.
+    its type, None where the file does not say. label: the column of classes, if known. encoding: of the file, if it is
+    not UTF-8.
     """
     fields: list[dict[str, Any]] = []
     missing: dict[str, list[str]] = {}
@@ -342,7 +368,8 @@ def draft(columns: Sequence[tuple[str, str | None]], label: str | None = None) -
         fields.append(field)
         if what:
             missing.setdefault(what, []).append(name)
-    return {"fields": fields, "missingValues": [""]}, [f"{_listed(names)}: {what}" for what, names in missing.items()]
+    content = {"fields": fields, "missingValues": [""]} | ({} if encoding is None else {"encoding": encoding})
+    return content, [f"{_listed(names)}: {what}" for what, names in missing.items()]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -364,6 +391,15 @@ _TO_FILL_IN: Mapping[str | None, tuple[Mapping[str, Any], str]] = {
         'for levels, "text": {} for free text',
     ),
 }
+
+
+def is_encoding(name: object) -> bool:
+    """Tell whether this names an encoding of text that Python knows."""
+    try:
+        "".encode(name)  # type: ignore[arg-type]
+    except (LookupError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _as_texts(values: Any) -> tuple[str, ...] | None:

@@ -25,15 +25,11 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
+from accounting.arrays import Floats, Integers, Mask
 from training.errors import TrainingError
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 MOST_RECORDS = 2**24
 """Largest number of records for which releases of sums are exact, or rounded as little as their proofs say."""

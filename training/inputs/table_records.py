@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.messages import Message, OptionName, Wording, joined, message
 from training.errors import DataError
 from training.inputs.columns import (
     MISSING_TEXTS,
@@ -21,12 +22,11 @@ from training.inputs.columns import (
     with_missing,
 )
 from training.inputs.declared import parse_bounds
-from training.inputs.parsing import Parsed, Refusal, digests_of, name_digests, numbered, parse
+from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
-from training.inputs.schema import LabelColumn, Schema
+from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 """Told how many records have been read, and which share of the table that is, from 0 to 1, as far as is known."""
 
@@ -34,11 +34,23 @@ _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
 _MOST_IN_MEMORY = 2**29
 
-CLIP_ADVICE = "Bounds are public: do not widen them to fit the records; --clip clips the records to them"
+CLIP_ADVICE = (
+    "Bounds are public: do not widen them to fit the records; " + OptionName("clip") + " clips the records to them"
+)
 LEVEL_ADVICE = 'Levels are public: do not add what the records hold; "unknownLevels": "coordinate" takes any other'
-MISSING_ADVICE = "--missing COLUMN=VALUE says what a missing value counts as, --missing COLUMN=level that it is its own"
-NUMBER_ADVICE = "encode it as a number, or leave the column out with --ignore; or describe the columns with --schema"
-LABEL_ADVICE = "--classes VALUE=NAME,VALUE=NAME gives names to numbers"
+MISSING_ADVICE = (
+    OptionName("missing", {"COLUMN": "VALUE"})
+    + " says what a missing value counts as, "
+    + OptionName("missing", {"COLUMN": "level"})
+    + " that it is its own"
+)
+NUMBER_ADVICE = (
+    "encode it as a number, or leave the column out with "
+    + OptionName("ignore")
+    + "; or describe the columns with "
+    + OptionName("schema")
+)
+LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
 
 
 def read_with_schema(
@@ -51,6 +63,9 @@ def read_with_schema(
     clip: bool = False,
     unit: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    unlabelled: Unlabelled = "refuse",
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
@@ -58,18 +73,19 @@ def read_with_schema(
     label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
     become, where the schema says otherwise, as `training.inputs.columns.with_missing` takes it. clip: draw numbers and
     times back to their bounds instead of refusing them. unit: the column that names each record's privacy unit;
-    id_column: the one with a key of each record, or of its person. These two are no features. Raises DataError that
-    names every column that does not fit, with the line where it first does not and what to do.
+    id_column: the one with a key of each record, or of its person. These two are no features. encoding, sheet: as for
+    `open_table`; the schema's encoding by default. unlabelled: whether records without a label are refused or left out.
+    Raises DataError that names every column that does not fit, with the line where it first does not and what to do.
     """
     columns, classes = schema.split(label)
     nameless = {column.name: column.missing for column in columns}
     of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
     ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
-    table = open_table(source)
+    table = open_table(source, encoding or schema.encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
-    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id)
+    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled)
     return _read(table, reading, declaration, progress)
 
 
@@ -85,6 +101,10 @@ def read_numbers(
     values: Sequence[str] | None = None,
     unit: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    decimal: str = ".",
+    unlabelled: Unlabelled = "refuse",
     progress: Progress = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
@@ -92,16 +112,24 @@ def read_numbers(
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
     out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
     as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
-    refusing them. unit, id_column: as for `read_with_schema`, which says what is raised.
+    refusing them. decimal: the sign before a number's fraction. unit, id_column, encoding, sheet, unlabelled: as for
+    `read_with_schema`, which says what is raised.
     """
     ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
-    table = open_table(source)
+    table = open_table(source, encoding, sheet)
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
     lower, upper = parse_bounds(bounds, features)
     declaration = Declaration(tuple(features), lower, upper, tuple(classes))
     columns: Columns = tuple(
-        NumberColumn(name=name, minimum=low, maximum=high, required=True, missing=MISSING_TEXTS if missing else ("",))
+        NumberColumn(
+            name=name,
+            minimum=low,
+            maximum=high,
+            required=True,
+            missing=MISSING_TEXTS if missing else ("",),
+            decimal=decimal,
+        )
         for name, low, high in zip(features, lower, upper, strict=True)
     )
     if missing:
@@ -111,7 +139,8 @@ def read_numbers(
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
     known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
-    return _read(table, _Reading(columns, known, clip, unit, encoded=False, id_column=id_column), declaration, progress)
+    reading = _Reading(columns, known, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled)
+    return _read(table, reading, declaration, progress)
 
 
 def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
@@ -136,7 +165,7 @@ def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Seque
     if extra and not subset:
         raise DataError(
             f"{table.name} has columns that the schema does not describe: {', '.join(_some(extra))}. Describe them, "
-            'leave them out with --ignore, or set "fieldsMatch": "subset" to leave out all others'
+            "leave them out with " + OptionName("ignore") + ', or set "fieldsMatch": "subset" to leave out all others'
         )
 
 
@@ -159,18 +188,19 @@ class _Reading:
     nameless: tuple[str, ...] = ()
     id_column: str | None = None
     idless: tuple[str, ...] = ()
+    unlabelled: Unlabelled = "refuse"
 
-    def advice(self, column: Column, said: str) -> str:
+    def advice(self, column: Column, said: str) -> Wording:
         """Return what the owner can do about a value that was refused."""
         if "declared bound" in said:
             return CLIP_ADVICE
         if column is self.label.column:
-            return "" if self.encoded or "not one of" not in said else LABEL_ADVICE
+            return "" if self.encoded or "not one of" not in said else message(LABEL_ADVICE)
         if "value is required" in said and not self.encoded:
             return MISSING_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
-        return NUMBER_ADVICE if not self.encoded and "finite" not in said else ""
+        return message(NUMBER_ADVICE) if not self.encoded and "finite" not in said else ""
 
 
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
@@ -180,7 +210,8 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     known: dict[str, int] = {}
     files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
-    for batch, share in table.batches():
+    for each, share in table.batches():
+        batch = each if reading.unlabelled == "refuse" else _labelled(each, reading.label.column)
         arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
         rows = batch.data.num_rows
         # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
@@ -188,8 +219,8 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         absent: dict[str, Any] = {}
         for column, part in blocks_of(reading.columns, block):
             found = parse(column, arrays[column.name], clip=reading.clip)
-            if found.numbers is not None:
-                arrays[column.name] = found.numbers
+            if found.plain is not None:
+                arrays[column.name] = found.plain
             absent[column.name] = found.absent
             if found.refused:
                 _note(problems, column, batch, found.refused)
@@ -218,6 +249,12 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
     return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
 
 
+def _labelled(batch: Batch, column: LevelsColumn) -> Batch:
+    """Return the records that have a label."""
+    absent = parse(column, batch.data.column(column.name)).absent
+    return batch.only(~absent) if absent.any() else batch
+
+
 def _add_ids(
     reading: _Reading, arrays: Mapping[str, Any], ids: "_Growing", problems: dict[str, Any], batch: Batch
 ) -> None:
@@ -232,7 +269,7 @@ def _add_ids(
         ids.more(len(places))[:] = name_digests(known)[places]
 
 
-def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, Refusal | None]:
+def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, RefusedValue | None]:
     """Return the labels, and the first that is not one of the classes or missing."""
     labels = parse(column, arrays[column.name])
     refused = labels.refused
@@ -255,12 +292,12 @@ def _note(
         problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", said
 
 
-def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> str:
+def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> Message:
     found = [f"{where}: {said}" for _, where, said in problems.values()]
     advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values() if column)
     more = [f"and {len(found) - _MOST_SHOWN} more columns"] if len(found) > _MOST_SHOWN else []
-    lines = [*found[:_MOST_SHOWN], *more, *filter(None, advice)]
-    return "\n".join(lines) if len(found) > 1 else ". ".join(lines)
+    lines: list[Wording] = [*found[:_MOST_SHOWN], *more, *(each for each in advice if each)]
+    return joined(lines, "\n" if len(found) > 1 else ". ")
 
 
 class _Growing:

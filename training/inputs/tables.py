@@ -1,26 +1,30 @@
 """Tables wherever they are: files, folders and object stores that Arrow reads, and data frames in memory.
 
 A table comes in batches, so that what it takes does not grow with its rows, and every row has a place that an error can
-name. Nothing here interprets a value: CSV is read as text.
+name. Nothing here interprets a value: CSV is read as text. A spreadsheet alone is read whole.
 """
 
+import codecs
 import csv
 import io
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
+from numpy.typing import NDArray
 
-from training.errors import DataError
+from training.errors import DataError, extra
 from training.inputs.columns import DELIMITERS, NUMBER
 
 LONGEST_LINE = 2**22
@@ -33,22 +37,32 @@ _LONGEST_HEADER = 2**20
 _LONGEST_WAIT = 60.0
 """Seconds for one block to come, where nobody needs it any more."""
 _TEXT_FILES = {".csv", ".tsv"}
+_SPREADSHEETS = {".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
+ENCODING_ADVICE = ": declare its encoding, as windows-1252 or latin-1"
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some records that follow each other. first: how many of the same file came before."""
+    """Some records that follow each other. first: how many of the same file came before.
+
+    kept: (n,), the places of these rows among those that follow each other, where some were left out.
+    """
 
     data: pa.RecordBatch
     part: "_Part"
     first: int
+    kept: NDArray[np.int64] | None = None
 
     def place(self, row: int) -> str:
         """Return where a row of the batch is, for people: "line 7" of a CSV file, and else "row 5", from 0."""
-        return self.part.place(self.first + row)
+        return self.part.place(self.first + (row if self.kept is None else int(self.kept[row])))
+
+    def only(self, rows: NDArray[np.bool_]) -> "Batch":
+        """Return these rows (n,) alone."""
+        return replace(self, data=self.data.filter(pa.array(rows)), kept=np.flatnonzero(rows))
 
 
 class _Part:
@@ -94,13 +108,14 @@ class Table:
                     first += data.num_rows
 
 
-def open_table(source: Any) -> Table:
+def open_table(source: Any, encoding: str | None = None, sheet: str | None = None) -> Table:
     """Open a table.
 
-    source: the path or the URL (file://, s3://, gs://, hdfs://) of a CSV, Parquet or Feather file or of a folder of
-    such files, compressed or not, by the ends of their names; or an object with `__arrow_c_stream__`, as Arrow tables
-    and the data frames of pandas and Polars are. A CSV file's delimiter is the one of `,;|^`, tab and \\x01 that its
-    header has most of. Raises DataError for what cannot be read.
+    source: the path or the URL (file://, s3://, gs://, hdfs://) of a CSV, Parquet, Feather or spreadsheet file or of a
+    folder of such files, compressed or not, by the ends of their names; or an object with `__arrow_c_stream__`, as
+    Arrow tables and the data frames of pandas and Polars are. A CSV file's delimiter is the one of `,;|^`, tab and
+    \\x01 that its header has most of. encoding: of CSV files, by Python's name; None for UTF-8; other files say their
+    own. sheet: a spreadsheet's; None for the only one. Raises DataError for what cannot be read.
     """
     if hasattr(source, "__arrow_c_stream__"):
         return _stream(source)
@@ -112,11 +127,40 @@ def open_table(source: Any) -> Table:
     if len(kinds) != 1:
         raise DataError(f"{source} holds files of several kinds: {', '.join(sorted(map(str, kinds)))}")
     (kind,) = kinds
+    if sheet is not None and kind not in (None, "sheets"):
+        raise DataError(f"{source} has no sheet to choose: spreadsheets have sheets")
     if kind is None:
-        known = ", ".join(sorted(_TEXT_FILES | _FORMATS.keys()))
+        known = ", ".join(sorted(_TEXT_FILES | _SPREADSHEETS | _FORMATS.keys()))
         raise DataError(f"{source} is no table that can be read: a file ends in {known}, or in one of these and .gz")
     name = Path(str(source)).name
-    return _csv_table(name, files, paths) if kind == "csv" else _dataset(name, str(source), files, paths, kind)
+    if kind == "csv":
+        return _csv_table(name, files, paths, encoding)
+    if kind == "sheets":
+        with _errors(name):
+            return _same_columns(name, [_Sheet(Path(path).name, files, path, sheet) for path in paths])
+    return _dataset(name, str(source), files, paths, kind)
+
+
+def encoding_of(source: str) -> str | None:
+    """Return an encoding that fits the first bytes of a CSV file; None for UTF-8 and other files. Raises DataError."""
+    with _errors(source):
+        files, paths = _found(source)
+        if _kind(paths[0]) != "csv" or Path(paths[0]).suffix.lower() in _COMPRESSED:
+            return None
+        with files.open_input_stream(paths[0]) as opened:
+            start = opened.read(_LONGEST_HEADER)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return next((encoding for encoding in (None, "windows-1252") if _decodes(start, encoding or "utf-8")), "latin-1")
+
+
+def _decodes(start: bytes, encoding: str) -> bool:
+    """Tell whether the first bytes of a text are valid in an encoding."""
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def files_of(source: str) -> list[str]:
@@ -149,6 +193,8 @@ def _kind(path: str) -> str | None:
         return "csv" if suffixes and suffixes[-1] in _TEXT_FILES else None
     if not suffixes:
         return None
+    if suffixes[-1] in _SPREADSHEETS:
+        return "sheets"
     return "csv" if suffixes[-1] in _TEXT_FILES else _FORMATS.get(suffixes[-1])
 
 
@@ -168,13 +214,19 @@ def _one_line(error: Exception) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
+def _check_distinct(names: Sequence[str], where: str) -> None:
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    if twice or "" in names:
+        raise DataError(f"{where}: every column needs a name of its own; look at {sorted(twice) or ''!r}")
+
+
 class _CsvFile(_Part):
     """A CSV file."""
 
-    def __init__(self, name: str, files: pa_fs.FileSystem, path: str) -> None:
-        """Read the header."""
+    def __init__(self, name: str, files: pa_fs.FileSystem, path: str, encoding: str | None = None) -> None:
+        """Read the header. encoding: of the file; None for UTF-8."""
         super().__init__(name, path)
-        self._files, self._path = files, path
+        self._files, self._path, self._encoding = files, path, encoding
         self._share = 0.0
         self._size = max(files.get_file_info(path).size or 1, 1)
         self.names, self._delimiter = self._header()
@@ -283,7 +335,7 @@ class _CsvFile(_Part):
                 "opened and not closed"
             ) from None
         if "UTF8" in text:
-            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text") from None
+            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text{ENCODING_ADVICE}") from None
         with _errors(self.name):
             raise error
 
@@ -297,7 +349,7 @@ class _CsvFile(_Part):
             text = start.decode("utf-8-sig", errors="strict" if len(start) < _LONGEST_HEADER else "ignore")
         except UnicodeDecodeError as error:
             if error.start < max(start.find(b"\n"), 1):
-                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start})") from error
+                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start}){ENCODING_ADVICE}") from error
             text = start.decode("utf-8-sig", errors="replace")
         line = text.lstrip("\r\n").partition("\n")[0]
         if len(line) >= _LONGEST_HEADER - 8:
@@ -306,11 +358,7 @@ class _CsvFile(_Part):
         names = [name.strip() for name in next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=delimiter), [])]
         if not names or not line.strip():
             raise DataError(f"{self.name} is empty; its first line must name the columns")
-        twice = {name for name, count in Counter(names).items() if count > 1}
-        if twice or "" in names:
-            raise DataError(
-                f"{self.name}, line 1: every column needs a name of its own; look at {sorted(twice) or ''!r}"
-            )
+        _check_distinct(names, f"{self.name}, line 1")
         if all(NUMBER.fullmatch(name) for name in names):
             raise DataError(f"{self.name}, line 1 holds numbers; the first line must name the columns")
         return names, delimiter
@@ -322,12 +370,34 @@ class _CsvFile(_Part):
         codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}.get(suffix)
         with self._files.open_input_stream(self._path, compression=None) as opened:
             raw = _Counted(opened)
-            yield raw, _Counted(pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec)) if codec else raw
+            content: Any = pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec) if codec else raw
+            if self._encoding is not None:
+                content = _Transcoded(content, self._encoding)
+            yield raw, raw if content is raw else _Counted(content)
 
     @contextmanager
     def _lines(self) -> Iterator[io.TextIOWrapper]:
         with self._opened() as (_, stream):
             yield io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="")
+
+
+class _Transcoded:
+    """A stream of text in another encoding, as UTF-8."""
+
+    def __init__(self, stream: Any, encoding: str) -> None:
+        """stream: has `read`."""
+        self._stream, self._encoding = stream, encoding
+        self._decoder, self._rest = codecs.getincrementaldecoder(encoding)(), b""
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return the next bytes, at most `size` of them; none at the end. Raises UnicodeDecodeError."""
+        while not self._rest:
+            content = self._stream.read(-1 if size is None else size)
+            self._rest = self._decoder.decode(bytes(content), final=not content).encode()
+            if not content:
+                break
+        found, self._rest = self._rest[:size], b"" if size is None else self._rest[size:]
+        return found
 
 
 class _Lent:
@@ -382,9 +452,82 @@ class _Counted(io.RawIOBase):
         return len(content)
 
 
-def _csv_table(name: str, files: pa_fs.FileSystem, paths: list[str]) -> Table:
+class _Sheet(_Part):
+    """A sheet of a spreadsheet, which is read whole."""
+
+    def __init__(self, name: str, files: pa_fs.FileSystem, path: str, sheet: str | None) -> None:
+        """sheet: its name; None for the only one."""
+        super().__init__(name, path)
+        with extra("excel", "reading spreadsheets"):
+            from python_calamine import CalamineError, CalamineWorkbook
+        with files.open_input_file(path) as opened:
+            content = opened.read()
+        try:
+            book = CalamineWorkbook.from_filelike(io.BytesIO(content))
+            names = book.sheet_names
+            if (sheet is None and len(names) != 1) or sheet not in (None, *names):
+                raise DataError(f"{name} has the sheets {', '.join(map(repr, names))}: name the one to read")
+            rows = book.get_sheet_by_name(names[0] if sheet is None else sheet).to_python(skip_empty_area=False)
+        except CalamineError as error:
+            raise DataError(f"{name} is damaged or of another kind: {_one_line(error)}") from error
+        self.names, self._rows = self._header(rows[0] if rows else []), rows[1:]
+
+    def _header(self, row: Sequence[Any]) -> list[str]:
+        while row and row[-1] == "":
+            row = row[:-1]
+        names = [str(each).strip() for each in row]
+        if not names or not all(isinstance(each, str) for each in row):
+            raise DataError(f"{self.name}: the first row of the sheet must name the columns")
+        _check_distinct(names, f"{self.name}, row 1")
+        return names
+
+    def place(self, row: int) -> str:
+        """Return the row's number in the sheet, from 1, as spreadsheets count."""
+        return f"row {[at for at, each in enumerate(self._rows, 2) if any(cell != '' for cell in each)][row]}"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; those that are empty are left out."""
+        rows = [each for each in self._rows if any(cell != "" for cell in each)]
+        width = len(self.names)
+        for start in range(0, len(rows), _BATCH):
+            some = rows[start : start + _BATCH]
+            for offset, each in enumerate(some):
+                if any(cell != "" for cell in each[width:]):
+                    raise DataError(f"{self.name}, {self.place(start + offset)}: a value in a column without a name")
+            yield pa.record_batch([_cells([each[at] for each in some]) for at in range(width)], names=self.names)
+
+
+def _cells(values: list[Any]) -> pa.Array:
+    """Return a column of a sheet: in the type of its cells, or as texts where they have several types.
+
+    An empty cell is an empty text, or null among values of another type. A number among texts gets a last 0 after its
+    point, so that none has three digits there, as groups of digits have.
+    """
+    present = [each for each in values if each != ""]
+    kinds = {type(each) for each in present}
+    if present and kinds <= {int, float}:
+        return pa.array([None if each == "" else float(each) for each in values], pa.float64())
+    if present and (kinds == {bool} or kinds <= {date, datetime}):
+        given = [None if each == "" else each for each in values]
+        if datetime in kinds:
+            given = [datetime.combine(each, time()) if type(each) is date else each for each in given]
+        return pa.array(given)
+    return pa.array([_cell_text(each) for each in values], pa.string())
+
+
+def _cell_text(value: Any) -> str:
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value!r}0"
+    return str(value)
+
+
+def _csv_table(name: str, files: pa_fs.FileSystem, paths: list[str], encoding: str | None) -> Table:
     with _errors(name):
-        parts = [_CsvFile(Path(path).name, files, path) for path in paths]
+        return _same_columns(name, [_CsvFile(Path(path).name, files, path, encoding) for path in paths])
+
+
+def _same_columns(name: str, parts: "Sequence[_CsvFile | _Sheet]") -> Table:
+    """Return the table of several files. Raises DataError where one has other columns than the first."""
     for part in parts[1:]:
         if part.names != parts[0].names:
             raise DataError(f"{part.name} has other columns than {parts[0].name}: {', '.join(part.names)}")

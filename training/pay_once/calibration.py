@@ -38,16 +38,13 @@ from fractions import Fraction
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from accounting.losses import GaussianLoss
 from mechanisms import elementary
 from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.inputs.sums import Rows, Shard, Sums, check_count
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SHARE = Fraction(3, 100)
 """The share of a model's price that buys its calibration, or the least that a release may cost if that is more."""

@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from accounting import sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector
 from training.bundles.certificate import (
@@ -35,8 +35,6 @@ from training.bundles.certificate import (
 from training.errors import BundleError
 from training.features.maps import HeadFeatureMap
 from training.fields import Several
-
-Floats = NDArray[np.float64]
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,

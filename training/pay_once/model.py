@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.answer_noise import AnyNoise
 from training.exact.quantised import norms
 from training.pay_once.certificate import ReleaseCertificate
-
-Floats = NDArray[np.float64]
 
 
 @runtime_checkable
@@ -48,9 +46,15 @@ class TieredModel(ReleasedModel, Protocol):
         ...
 
 
+def model_at(model: ReleasedModel, tier: str) -> ReleasedModel:
+    """Return the model that answers at a tier: the model itself where it has one. Raises KeyError."""
+    return model.at(tier) if isinstance(model, TieredModel) else model
+
+
 _STEP_BITS = 28
 _LEAST_EXPONENT = -400
-_SHORTEST = 2.0**-300
+SHORTEST = 2.0**-300
+"""A row that is shorter has no direction."""
 CLOSEST = 2.0**-12
 """A row's direction that is closer to the mean is divided by this: its distance is known too little to divide by it."""
 
@@ -97,7 +101,7 @@ class Around:
     def products(self, phi: Floats) -> Floats:
         """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
         lengths, each = norms(phi), phi @ self.rows.T
-        divided = np.maximum(lengths, _SHORTEST)
+        divided = np.maximum(lengths, SHORTEST)
         along = (each[:, -2] + each[:, -1]) / divided
         apart = np.sqrt(np.maximum((lengths > 0) - 2 * along + self.squared, 0.0))
         products = each[:, :-2] / divided[:, None]

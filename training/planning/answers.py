@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from accounting import domains, picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.budgets import Accepts, Budget
 from accounting.crossings import crossing
 from accounting.currency import EPSILON, RHO, Currency
 from accounting.losses import LARGEST_PURE_EPSILON, MOST_RELEASES, Cost, GaussianLoss
+from accounting.messages import OptionName
 from mechanisms import selection
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism, Price, at_price
 from mechanisms.selected_neuron import SelectedNeuron
-
-Floats = NDArray[np.float64]
 
 MECHANISMS = (Gaussian.name, Laplace.name, SelectedNeuron.name, Label.name)
 """The proven ones."""
@@ -157,7 +157,7 @@ class PricedMechanism(BaseModel, frozen=True):
     losses: Annotated[str, Field(description="the price of one row, as kind:parameter")]
     rho: Annotated[float, Field(description="the price of one row as rho")]
     epsilon: Annotated[float | None, Field(description="the price of one row as pure epsilon; null where it has none")]
-    price: Annotated[str, Field(description="what to serve it at, as --price")]
+    price: Annotated[str, Field(description="what to serve it at, as a price is written")]
     noise_multiplier: Annotated[
         float | None, Field(description="standard deviation of the noise on a logit over the row's L2 sensitivity")
     ]
@@ -431,6 +431,11 @@ def _check(classes: int, queries: int | None, accuracy: float | None, sample: Pu
             raise ValueError("ask for a number of queries or for an accuracy, not for both")
         if sample is None:
             raise ValueError(
-                "an accuracy can be planned for only with public data or a margin distribution: add --public FILE, or "
-                "--margins, or ask for --queries N"
+                "an accuracy can be planned for only with public data or a margin distribution: add "
+                + OptionName("public")
+                + " FILE, or "
+                + OptionName("margins")
+                + ", or ask for "
+                + OptionName("queries")
+                + " N"
             )

@@ -6,6 +6,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from training.features.maps import NORM_BOUND
 from training.fitting.sensitivity import (
     Convexity,
@@ -18,8 +19,6 @@ from training.fitting.sensitivity import (
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.head.recipe import DEFAULT_TOLERANCE
 from training.planning.answers import PublicSample
-
-Floats = NDArray[np.float64]
 
 MOST_ROWS = 2000
 """An accuracy on so many is within 0.04 of that on all, and is computed in seconds."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import mu_for
-from training.planning.cases import Estimate, Quality
-from training.planning.options import DELTA, OPTIONS, QUERIES, UNLIMITED
-from training.planning.rules import Kind
+from training.features.rules import Kind
+from training.kinds.cases import Estimate, Quality
+from training.kinds.planned import QUERIES, UNLIMITED
+from training.planning.options import DELTA, planned_options
 
 MEASURED = Path(__file__).with_name("measured.csv")
 """Written by `python -m research.comparison --summary`: a line for each set, epsilon, option and number of queries."""
@@ -123,7 +124,7 @@ Cells = dict[tuple[str, str], Estimate]
 
 
 def _estimates(cells: Cells, count: int | None) -> Iterator[Estimate]:
-    for name, option in OPTIONS.items():
+    for name, option in planned_options().items():
         if count is None and option.pays == "each answer":
             yield Estimate(name, None)
         elif (name, str(count)) in cells:

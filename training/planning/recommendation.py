@@ -16,22 +16,21 @@ from typing import Any
 import numpy as np
 
 from accounting import picorho, sampling_error
+from accounting.messages import OptionName
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, GaussianVector, mu_for
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
 from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
+from training.features import rules
 from training.features.hog import Shape
 from training.features.maps import FeatureMap
-from training.fitting.network import Network
-from training.inputs.records import Declaration, Records
-from training.inputs.sums import check_count
-from training.kinds.class_sums import model as class_sums
-from training.planning import rules
+from training.features.rules import Features, Kind
+from training.inputs.records import Records
+from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
+from training.kinds.planned import Plan, PlannedOption, Trial
 from training.planning.answers import NO_BETTER
-from training.planning.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
-from training.planning.options import OPTIONS, Option, Trial
-from training.planning.rules import Features, Kind
+from training.planning.options import kind_of_option, option_named, planned_options
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
@@ -89,9 +88,9 @@ class Recommendation:
     warnings: tuple[str, ...] = ()
 
     @property
-    def chosen(self) -> Option:
+    def chosen(self) -> PlannedOption:
         """The chosen option."""
-        return OPTIONS[self.option]
+        return option_named(self.option)
 
     def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
@@ -100,23 +99,13 @@ class Recommendation:
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
         """
-        made = dict(self.chosen.settings)
+        share = min(whole, LARGEST_PRICE)
         if self.chosen.pays == "each answer":
             if queries is None:
                 raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
-            if self.chosen.release is None:
-                made["lam"] = rules.strong_convexity(mu_for(whole // queries))
-            return made
-        whole = min(whole, LARGEST_PRICE)
-        made["price"] = f"rho:{whole / PICORHO_PER_RHO!r}"
-        if self.chosen.release == "weights":
-            made["lam"] = rules.strong_convexity(mu_for(whole))
-        if self.chosen.release in ("class-sums", "dpsgd"):
-            made["records_declared"] = n
-            if kind == "images" and self.chosen.release == "dpsgd":
-                made["steps"] = rules.STEPS_ON_IMAGES
-        return made
+            share = whole // queries
+        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share, kind))
 
 
 def _check_answers(whole: int, queries: int) -> None:
@@ -135,15 +124,19 @@ def of_kind(release: str, features: Features, queries: int | None) -> Recommenda
     Raises ValueError for a kind that there is no rule for on these features, and for one that pays for each answer
     without a number of them.
     """
-    option = next((name for name, each in OPTIONS.items() if (each.release, each.features) == (release, features)), "")
+    option = next(
+        (name for name, each in planned_options().items() if (each.release, each.features) == (release, features)), ""
+    )
     if not option:
-        kinds = sorted({str(each.release) for each in OPTIONS.values() if each.release and each.features == features})
+        kinds = sorted(
+            {str(each.release) for each in planned_options().values() if each.release and each.features == features}
+        )
         raise ValueError(f"on {features} features there are rules for {', '.join(kinds)}, and none for {release!r}")
-    if OPTIONS[option].pays == "each answer" and queries is None:
-        raise ValueError(f"{release} pay for each answer: say for how many, with --queries")
-    paid = "for each answer" if OPTIONS[option].pays == "each answer" else "once, for any number of queries"
+    if option_named(option).pays == "each answer" and queries is None:
+        raise ValueError(f"{release} pay for each answer: say for how many, with " + OptionName("queries"))
+    paid = "for each answer" if option_named(option).pays == "each answer" else "once, for any number of queries"
     return Recommendation(
-        option, f"{OPTIONS[option].title}, as you asked, set by rules from public numbers; paid {paid}"
+        option, f"{option_named(option).title}, as you asked, set by rules from public numbers; paid {paid}"
     )
 
 
@@ -155,7 +148,7 @@ def by_simulation(
     queries: int | None,
     image_shape: Shape | None = None,
     seeds: int = SEEDS,
-    options: tuple[str, ...] = tuple(OPTIONS),
+    options: tuple[str, ...] | None = None,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> Recommendation:
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
@@ -167,6 +160,7 @@ def by_simulation(
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
     check_declared(len(records) if n is None else n, len(records.declaration.classes))
+    options = tuple(planned_options()) if options is None else options
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -177,7 +171,7 @@ def by_simulation(
         distinct = list(_distinct(options, heads))
         figures = {name: figures[name] for name in distinct}
         for done, name in enumerate(distinct):
-            progress(OPTIONS[name].title, (seed + done / len(distinct)) / seeds)
+            progress(option_named(name).title, (seed + done / len(distinct)) / seeds)
             trial = Trial(heads, scaled, "simulation", () if queries is None else (queries,))
             figure = _quality(name, trial)
             if figure is not None:
@@ -191,18 +185,22 @@ def _distinct(options: tuple[str, ...], heads: Heads) -> Iterator[str]:
     """Leave out options that would be the same as one before: images and narrow tables have one map for all."""
     seen: list[tuple[str | None, object, FeatureMap]] = []
     for name in options:
-        option = OPTIONS[name]
-        made = option.release, option.settings, heads.feature_map(option.features, head=option.release is None)
+        option = option_named(name)
+        made = (
+            option.release,
+            option.settings,
+            heads.feature_map(option.features, head=kind_of_option(option).centred_images),
+        )
         if made not in seen:
             seen.append(made)
             yield name
 
 
 def _quality(name: str, trial: Trial) -> Quality | None:
-    if OPTIONS[name].pays == "each answer" and not trial.queries:
+    if option_named(name).pays == "each answer" and not trial.queries:
         return None
     try:
-        (found,) = OPTIONS[name].qualities(trial).values()
+        (found,) = option_named(name).qualities(trial).values()
     except (ValueError, TrainingError):
         # What this budget cannot buy on these rows: too little for a release, or no noise on the grid.
         return None
@@ -227,17 +225,18 @@ def _expected(estimates: tuple[Estimate, ...], queries: int | None, constant: Qu
     chosen = best(estimates)
     if chosen is None:
         raise TrainingError("this budget pays for none of the mechanisms; raise it")
-    option = OPTIONS[chosen.option]
+    option = option_named(chosen.option)
     asked = "unlimited answers" if queries is None else f"{queries:,} queries"
-    others = [(each.mean, each) for each in estimates if OPTIONS[each.option].release != option.release]
+    others = [(each.mean, each) for each in estimates if option_named(each.option).release != option.release]
     known = [(mean, each) for mean, each in others if mean is not None]
     beside = ""
     if known:
         accuracy, second = max(known, key=lambda pair: pair[0])
-        beside = f", beside {accuracy:.3f} from {OPTIONS[second.option].title}"
+        beside = f", beside {accuracy:.3f} from {option_named(second.option).title}"
     once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
-    unknown = f"; {NO_INTERVALS}" if chosen.interval is None else ""
+    lack = kind_of_option(option).lacks.get("intervals", NO_INTERVALS)
+    unknown = f"; {lack}" if chosen.interval is None else ""
     reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}{unknown}"
     return Recommendation(chosen.option, reason, estimates, warnings_of(chosen, constant))
 
@@ -285,16 +284,21 @@ def by_rule(
     if whole < LEAST_PRICE:
         raise ValueError(
             f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
-            "Raise the budget, or plan noise on each answer, with --lam and --classes"
+            "Raise the budget, or plan noise on each answer, with "
+            + OptionName("lam")
+            + " and "
+            + OptionName("classes")
         )
     spent = min(whole, LARGEST_PRICE)
     similar = nearest(n, classes, spent, queries, kind)
     # Where the schema allows features of its own, random ones add nothing that was measured.
-    suitable = (each for each in similar.estimates if kind is None or OPTIONS[each.option].features == "identity")
-    chosen = best(tuple(each for each in suitable if OPTIONS[each.option].pays == "once"))
-    preferred = "dpsgd" if chosen is None or kind == "text" else chosen.option
+    suitable = (each for each in similar.estimates if kind is None or option_named(each.option).features == "identity")
+    chosen = best(tuple(each for each in suitable if option_named(each.option).pays == "once"))
+    fallbacks = sorted((each.fallback, name) for name, each in planned_options().items() if each.fallback is not None)
+    others = [name for _, name in fallbacks]
+    preferred = others[0] if chosen is None or kind == "text" else chosen.option
     refused: list[str] = []
-    for option in (preferred, "dpsgd", "weights"):
+    for option in (preferred, *others):
         why_not = refusal(option, n, classes, whole)
         if why_not is None:
             found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused))
@@ -316,18 +320,18 @@ def _explained(
     spent = min(whole, LARGEST_PRICE)
     signal = mu_for(spent) * n / classes
     parts = [
-        f"{OPTIONS[option].title}: {_what_it_reached(option, similar)}, and you have {n:,} records in {classes} "
+        f"{option_named(option).title}: {_what_it_reached(option, similar)}, and you have {n:,} records in {classes} "
         f"classes (mu n / C = {signal:.3g})"
     ]
     if refused:
-        parts.append(f"{OPTIONS[preferred].title} would come first, but {refused[0]}")
+        parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
     if whole > spent:
         parts.append(largest_price_words(whole))
     if queries is not None and queries < LEAST_MEASURED:
         parts.append(_few_answers(similar))
     parts.append("paid for once, for any number of queries")
-    if OPTIONS[option].release == "dpsgd":
-        parts.append(NO_INTERVALS)
+    if (lack := kind_of_option(option_named(option)).lacks.get("intervals")) is not None:
+        parts.append(lack)
     return Recommendation(option, "; ".join(parts), similar.estimates, _warnings(option, signal, similar))
 
 
@@ -339,7 +343,7 @@ def _warnings(option: str, signal: float, similar: Nearest) -> tuple[str, ...]:
         said = (
             *said,
             f"mu n / C is {similar.signal / signal:.0f} times less than on any set that was measured: expect answers "
-            f"{NO_BETTER}, unless a simulation on --public rows shows more",
+            f"{NO_BETTER}, unless a simulation on public rows shows more",
         )
     return said
 
@@ -357,15 +361,19 @@ def _what_it_reached(option: str, similar: Nearest) -> str:
     own = f"{known[option].mean:.3f} on {similar.place}"
     if best.option == option:
         return f"{own}, the best that was measured there"
-    return f"{own}, beside {best.mean:.3f} from {OPTIONS[best.option].title}, the best that was measured there"
+    return f"{own}, beside {best.mean:.3f} from {option_named(best.option).title}, the best that was measured there"
 
 
 def _few_answers(similar: Nearest) -> str:
-    weights = next((each.mean for each in similar.estimates if each.option == "weights"), None)
-    there = "" if weights is None else f", {weights:.3f} there"
+    words = f"fewer than {LEAST_MEASURED} answers were not measured"
+    alike = next((each for each in planned_options().values() if each.as_one_answer), None)
+    if alike is None:
+        return words
+    mean = next((each.mean for each in similar.estimates if each.option == alike.name), None)
+    there = "" if mean is None else f", {mean:.3f} there"
     return (
-        f"fewer than {LEAST_MEASURED} answers were not measured, but one answer with noise of its own has the law of "
-        f"one from released weights{there}, and each of more has more noise"
+        f"{words}, but one answer with noise of its own has the law of one from {alike.title}{there}, and each of more "
+        "has more noise"
     )
 
 
@@ -384,29 +392,6 @@ def refusal(option: str, n: int, classes: int, whole: int, features: int = 1) ->
 
 
 def _check(option: str, n: int, classes: int, whole: int, features: int) -> None:
-    declaration = numbers_declared(features, classes)
-    chosen = OPTIONS[option]
+    declaration, chosen = numbers_declared(features, classes), option_named(option)
     feature_map = rules.feature_map(chosen.features, declaration)
-    match chosen.release:
-        case "class-sums":
-            check_count(n)
-            centre, sums = class_sums.shares(whole)
-            GaussianVector(centre, feature_map.dimension + 1, 1.0)
-            GaussianVector(sums, classes * feature_map.dimension, 1.0)
-        case "dpsgd":
-            check_count(n)
-            _check_descent(n, whole, declaration, feature_map, tuple(chosen.settings.get("hidden", ())))
-        case "weights":
-            GaussianVector(mu_for(whole), classes * feature_map.dimension, 1.0)
-
-
-def _check_descent(
-    n: int, whole: int, declaration: Declaration, feature_map: FeatureMap, hidden: tuple[int, ...]
-) -> None:
-    from training.kinds.dpsgd.choices import by_rule
-    from training.kinds.dpsgd.train import DpSgdRecipe, certify
-
-    widths = (feature_map.dimension, *hidden, len(declaration.classes))
-    choices = by_rule(n, mu_for(whole), Network(widths).size, hidden=hidden)
-    recipe = DpSgdRecipe("planned", feature_map, choices, whole)
-    certify(recipe, declaration, "planned")
+    kind_of_option(chosen).check_planned(chosen, n, whole, declaration, feature_map)

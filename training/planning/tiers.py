@@ -1,6 +1,6 @@
 """Tiers of released weights: what several precisions cost, and what each is worth on given rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -8,13 +8,22 @@ from accounting import sampling_error
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from training.errors import TrainingError
+from training.features import rules
+from training.features.rules import Features
 from training.inputs.records import Records
+from training.kinds.cases import Estimate, Heads, weights_move
+from training.kinds.planned import PlannedOption, Trial
 from training.kinds.weights.model import tier_steps
-from training.planning import rules
-from training.planning.cases import Heads, weights_move
-from training.planning.options import Trial
+from training.planning.options import planned_options
 from training.planning.recommendation import SEEDS, budget_for, case_of
-from training.planning.rules import Features
+
+
+def tiered_option(estimates: Sequence[Estimate] = ()) -> PlannedOption:
+    """Return the option that has tiers; of several the one of the highest accuracy, or the first."""
+    accuracy = {each.option: each.mean or 0.0 for each in estimates}
+    return max(
+        (each for each in planned_options().values() if each.tiered), key=lambda one: accuracy.get(one.name, 0.0)
+    )
 
 
 @dataclass(frozen=True)
@@ -79,5 +88,5 @@ def tier_options(tiers: tuple[PlannedTier, ...]) -> dict[str, object]:
     """Return `dpserve train`'s options for released weights in these tiers."""
     return {
         "lam": rules.strong_convexity(mu_for(tiers[-1].whole)),
-        "tier": [f"{tier.name}=rho:{to_rho(tier.whole)!r}" for tier in tiers],
+        "tier": {tier.name: tier.whole for tier in tiers},
     }

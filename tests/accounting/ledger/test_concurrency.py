@@ -66,5 +66,5 @@ async def test_all_together_spend_the_budget_exactly(store_url: str, lineage: st
         assert account.spent == 701 * price == ann.spent + bob.spent
         assert ann.spent == 250 * price
         assert account.tally == {COST: 701}
-        assert sum(receipt.total for receipt in receipts) == account.spent
+        assert sum(receipt.price * receipt.releases for receipt in receipts) == account.spent
         assert [receipt.sequence for receipt in receipts] == list(range(1, len(receipts) + 1))

@@ -52,7 +52,14 @@ async def test_a_group_pays_once_for_what_its_members_ask(ledger: Ledger, lineag
     asked = [("ann", "1", "2"), ("bob", "2", "3"), ("cy", "3", "4"), ("eve", "4", "5"), ("ann", "4", "5"), ("cy", "3")]
     decisions = await ledger.charge_batch([asking(lineage, *words) for words in asked])
     assert all(isinstance(one, Charge) for one in decisions)
-    new = [(one.new_to_client, sum(r.group_questions for r in one.receipts), one.new_to_lineage) for one in decisions]
+    new = [
+        (
+            one.new_to_client,
+            sum(r.group_questions for r in one.receipts),
+            sum(r.lineage_questions for r in one.receipts),
+        )
+        for one in decisions
+    ]
     assert new == [(2, 2, 2), (2, 1, 1), (2, 2, 1), (2, 0, 1), (2, 2, 0), (0, 0, 0)]
     assert await _spent(ledger, lineage) == (5, 2, 5)
     assert [(r.client, r.group) for r in await ledger.receipts(lineage)][:4] == [

@@ -44,8 +44,8 @@ async def test_a_charge_is_paid_by_both_accounts_and_has_a_receipt(ledger: Ledge
     await open_accounts(ledger, lineage, releases(10), ann=releases(5), bob=releases(5))
     charge = await ledger.charge(asking(lineage, "ann", "1", "2"))
     assert charge.receipt is not None
-    assert (charge.free, charge.new_to_client, charge.new_to_lineage) == ((False, False), 2, 2)
-    assert (charge.receipt.sequence, charge.receipt.releases, charge.receipt.total) == (1, 2, 2 * PRICE)
+    assert (charge.free, charge.new_to_client, charge.receipt.lineage_questions) == ((False, False), 2, 2)
+    assert (charge.receipt.sequence, charge.receipt.releases, charge.charged) == (1, 2, 2 * PRICE)
     assert charge.receipt.questions == (question("1"), question("2"))
     assert await _spent(ledger, lineage) == (2 * PRICE, 2 * PRICE)
     assert await _spent(ledger, lineage, "bob") == (0, 2 * PRICE)
@@ -152,9 +152,9 @@ async def test_the_lineage_pays_once_for_a_question_and_each_client_for_itself(l
     await open_accounts(ledger, lineage, releases(4), ann=releases(2), bob=releases(3))
     await ledger.charge(asking(lineage, "ann", "1", "2"))
     charge = await ledger.charge(asking(lineage, "bob", "2", "3"))
-    assert (charge.new_to_client, charge.new_to_lineage, charge.free) == (2, 1, (False, False))
+    assert (charge.new_to_client, charge.receipt.lineage_questions, charge.free) == (2, 1, (False, False))
     assert charge.receipt is not None
-    assert (charge.receipt.total, charge.receipt.lineage_total) == (2 * PRICE, PRICE)
+    assert (charge.charged, charge.receipt.total_in(RHO, charge.receipt.lineage_releases)) == (2 * PRICE, PRICE)
     assert await _spent(ledger, lineage, "ann") == (2 * PRICE, 3 * PRICE)
     assert await _spent(ledger, lineage, "bob") == (2 * PRICE, 3 * PRICE)
     again = await ledger.charge(asking(lineage, "bob", "2", "3"))
@@ -248,7 +248,7 @@ async def test_a_row_charged_at_one_price_is_not_free_at_another(ledger: Ledger,
     await ledger.charge(asking(lineage, "ann", "1"))
     charge = await ledger.charge(asking(lineage, "ann", "1", cost=dear))
     assert charge.receipt is not None
-    assert charge.receipt.total == dear.picorho
+    assert charge.charged == dear.picorho
     assert (await ledger.client(lineage, "ann")).tally == {COST: 1, dear: 1}
 
 
@@ -256,7 +256,7 @@ async def test_a_price_of_nothing_is_charged_and_has_a_receipt(ledger: Ledger, l
     await open_accounts(ledger, lineage, budget(0), ann=budget(0, "gaussian"))
     charge = await ledger.charge(asking(lineage, "ann", "1", cost=Cost()))
     assert charge.receipt is not None
-    assert (charge.receipt.total, charge.receipt.cost) == (0, Cost())
+    assert (charge.charged, charge.receipt.cost) == (0, Cost())
     assert (await ledger.lineage(lineage)).tally == {Cost(): 1}
 
 

@@ -180,7 +180,7 @@ async def test_a_primary_with_replicas_needs_to_be_told_how_many_to_wait_for(
             while replica.info("replication")["master_link_status"] != "up":
                 await asyncio.sleep(0.01)
         (failure,) = await _lines(changeable_url)
-        assert "set `--ledger-replicas 1` or more" in failure
+        assert "set `ledger_replicas` or more" in failure
         await (await Ledger.connect(changeable_url, rehearsal=True)).close()
         async with await Ledger.connect(changeable_url, replicas=1) as ledger:
             await open_accounts(ledger, lineage, releases(2), ann=releases(2))
@@ -284,7 +284,7 @@ async def test_a_server_that_cannot_wait_for_a_disk_is_refused(
 
 
 async def test_sentinels_without_replicas_to_wait_for_are_refused() -> None:
-    with pytest.raises(UnsafeStore, match="set `--ledger-replicas 1`"):
+    with pytest.raises(UnsafeStore, match="set `ledger_replicas`"):
         await Ledger.connect(f"redis+sentinel://127.0.0.1:{free_port()}/ledger")
 
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
@@ -247,6 +248,21 @@ async def test_the_newest_receipt_is_covered_by_the_journal_of_its_service(
         assert (await verify(books, lineage)).findings == ()
         (finding,) = (await verify(books, lineage, read_journals(tmp_path))).findings
         assert finding == "receipt 1, which a service was given, is not in the ledger"
+
+
+async def test_a_client_that_only_a_journal_names_is_a_finding(
+    embedded_url: str, store: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(embedded_url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50))
+        await books.charge(asking(lineage, "ann", "1"))
+        (journal,) = read_journals(tmp_path)
+        (receipt,) = journal.receipts
+        others = msgspec.structs.replace(receipt, client="cy")
+        found = await verify(books, lineage, [msgspec.structs.replace(journal, receipts=(others,))])
+        assert found.findings == ("receipt 1, which a service was given, is not in the ledger",)
 
 
 async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lineage: str, store_url: str) -> None:

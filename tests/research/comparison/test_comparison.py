@@ -18,9 +18,9 @@ from research.comparison.experiment import Cell, Comparison
 from research.comparison.options import OPTIONS
 from research.data.retail import read as read_baskets
 from training.errors import DataError
-from training.planning import rules
-from training.planning.cases import Heads, Quality
-from training.planning.options import UNLIMITED, Trial
+from training.features import rules
+from training.kinds.cases import Heads, Quality
+from training.kinds.planned import UNLIMITED, Trial
 
 ONCE = ("non-private", "weights", "dpsgd")
 

@@ -18,8 +18,9 @@ from safetensors.numpy import load, save
 from tests.training.conftest import identity, make_records
 from training.bundles.sealing import CERTIFICATE_FILE, EVALUATION_FILE, MODEL_FILE, _check_counts
 from training.errors import BundleError, TrainingError
+from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import Job, train
+from training.kinds.registry import train
 from training.regular_files import read_regular
 
 KINDS = {

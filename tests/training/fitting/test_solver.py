@@ -16,7 +16,7 @@ def test_it_reaches_the_tolerance(records, strong_convexity):
 
 def test_it_fails_rather_than_claim_too_much(records):
     objective = RegularisedCrossEntropy.of(records.X / 2, records.y, 3, 1.0)
-    with pytest.raises(NotConverged, match="Start again with a --tolerance"):
+    with pytest.raises(NotConverged, match="Start again with a `tolerance`"):
         minimise(objective, 1e-18)
 
 

@@ -21,7 +21,6 @@ from training.inputs.columns import (
     columns_from,
     coordinates_of,
     encode_rows,
-    largest_squared_norm,
     usual_norm,
     with_missing,
 )
@@ -143,8 +142,8 @@ def test_columns_that_declare_no_value_for_missing_ones_say_nothing_of_it():
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        (["age=130"], r"--missing age=130: 130.0 is above the declared bound 120"),
-        (["age=1.5"], "--missing age=1.5: 1.5 is not an integer"),
+        (["age=130"], r"`missing`: 130.0 is above the declared bound 120"),
+        (["age=1.5"], "`missing`: 1.5 is not an integer"),
         (["age=nan"], "is not a finite number"),
         (["smokes=perhaps"], "'perhaps' is not one of true"),
         (["note=nothing"], "a text that is missing has a coordinate of its own"),
@@ -195,7 +194,7 @@ def test_no_row_is_longer_than_its_bounds_allow(feature_map, row):
     u = (X - np.array(LOWER)) / (np.array(UPPER) - np.array(LOWER))
     for column, block in blocks_of(COLUMNS, u):
         assert np.square(block).sum() <= column.groups * (1 + 2.0**-50)
-    assert np.square(u).sum() <= largest_squared_norm(COLUMNS) * (1 + 2.0**-50)
+    assert np.square(u).sum() <= sum(column.groups for column in COLUMNS) * (1 + 2.0**-50)
     phi = feature_map(X, feature_map.public_tensors())
     assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
 

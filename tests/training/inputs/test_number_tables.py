@@ -37,7 +37,7 @@ def test_missing_values_count_as_is_declared(tmp_path):
 
 
 def test_a_missing_value_that_is_not_declared_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"(?s)column 'income'.*required.*--missing COLUMN=VALUE"):
+    with pytest.raises(DataError, match=r"(?s)column 'income'.*required.*`missing`"):
         read(tmp_path, HOLES)
     with pytest.raises(DataError, match=r"column 'income': a value is required"):
         read(tmp_path, HOLES, missing=["age=50"])
@@ -92,7 +92,7 @@ def test_all_columns_that_hold_no_numbers_are_named_at_once(tmp_path):
         read(tmp_path, GOOD + "old,1,1,no\n50,high,1,no\nx,y,1,no\n")
     assert "line 5, column 'age': 'old' is not a number\n" in str(refusal.value)
     assert "line 6, column 'income': 'high' is not a number\n" in str(refusal.value)
-    assert str(refusal.value).count("describe the columns with --schema") == 1
+    assert str(refusal.value).count("describe the columns with `schema`") == 1
 
 
 def test_all_columns_beyond_their_bounds_are_named_at_once(tmp_path):
@@ -102,7 +102,7 @@ def test_all_columns_beyond_their_bounds_are_named_at_once(tmp_path):
     assert said.startswith(
         "own.csv, line 5, column 'age': 150 is above the declared bound 120\nown.csv, line 6, column 'income'"
     )
-    assert said.count("--clip") == 1
+    assert said.count("`clip`") == 1
 
 
 def test_booleans_are_numbers_in_columns_and_labels(tmp_path):
@@ -126,7 +126,7 @@ def test_values_are_given_the_names_of_classes(tmp_path):
 
 
 def test_a_number_among_named_classes_is_told_how_to_get_a_name(tmp_path):
-    with pytest.raises(DataError, match=r"'1' is not one of no, yes\. --classes VALUE=NAME"):
+    with pytest.raises(DataError, match=r"'1' is not one of no, yes\. `classes`"):
         read(tmp_path, GOOD.replace("yes", "1"))
 
 

@@ -128,7 +128,7 @@ def test_a_schema_of_the_label_alone_is_refused():
         (AGE | {"parts": ["month"]}, "parts belongs to a date"),
         (AGE | {"unknownLevels": "refuse"}, "unknownLevels belongs to a field with enum"),
         (AGE | {"minimun": 3}, "the property 'minimun' is not known here"),
-        (AGE | {"format": "any"}, "the property 'format' is not known here"),
+        (AGE | {"format": "any"}, "a format belongs to a date"),
         (AGE | {"constraints": {"pattern": "x"}}, "the constraint 'pattern' is not checked here"),
         (AGE | {"missingValues": "NA"}, "missingValues must be a list of texts"),
         (LABEL | {"unknownLevels": "guess"}, "unknown: input should be 'refuse' or 'coordinate'"),

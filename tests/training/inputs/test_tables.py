@@ -352,7 +352,7 @@ def test_a_nul_in_a_data_frame_is_refused(column):
     ("name", "said"),
     [
         ("nowhere.csv", "cannot read .*nowhere.csv: No such file"),
-        ("t.xlsx", "is no table that can be read: a file ends in"),
+        ("t.docx", "is no table that can be read: a file ends in"),
         ("t.parquet.gz", "is no table that can be read"),
         ("empty", "the folder .* holds no files"),
         ("mixed", "holds files of several kinds"),
@@ -361,7 +361,7 @@ def test_a_nul_in_a_data_frame_is_refused(column):
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, name, said):
-    (tmp_path / "t.xlsx").touch()
+    (tmp_path / "t.docx").touch()
     (tmp_path / "t.parquet.gz").touch()
     for folder in ("empty", "mixed", "other"):
         (tmp_path / folder).mkdir()

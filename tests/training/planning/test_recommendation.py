@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from mechanisms.gaussian_vector import LEAST_PRICE, whole_picorho
+from mechanisms.gaussian_vector import LEAST_PRICE
 from training.errors import TrainingError
 from training.inputs.records import Records
-from training.planning.cases import Estimate, Quality, numbers_declared
+from training.kinds.cases import Estimate, Quality, numbers_declared
 from training.planning.recommendation import (
     LARGEST_PRICE,
     Recommendation,
@@ -80,10 +80,10 @@ def test_answers_without_end_are_never_paid_one_by_one():
 
 def test_options_are_those_that_train_takes():
     sums = Recommendation("class-sums", "").training_options(3500, 10**10, None)
-    assert sums == {"price": "rho:0.01", "records_declared": 3500}
+    assert sums == {"price": 10**10, "records_declared": 3500}
     descent = Recommendation("dpsgd-fourier", "").training_options(60_000, 10**10, None)
     assert descent["records_declared"] == 60_000
-    assert descent["price"] == "rho:0.01"
+    assert descent["price"] == 10**10
 
 
 def test_invalid_arguments_are_refused():
@@ -204,7 +204,7 @@ def test_what_is_recommended_can_be_trained(n, classes):
     for price in (401_000_000, 799_999_999, 800_000_010, 35_921_474_698, LARGEST_PRICE, 6 * 10**12):
         found = recommended(n, classes, price)
         assert refusal(found.option, n, classes, price) is None
-        assert whole_picorho(found.training_options(n, price, None)["price"]) <= min(price, LARGEST_PRICE)
+        assert found.training_options(n, price, None)["price"] <= min(price, LARGEST_PRICE)
 
 
 def test_the_reason_says_what_would_have_come_first_and_the_largest_price():

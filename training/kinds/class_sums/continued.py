@@ -16,14 +16,12 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.fitting.network import Network, check_shards
 from training.inputs.sums import Rows, Shard, Sums
-
-Floats = NDArray[np.float64]
 
 SHARE = Fraction(1, 6)
 """The share that steps are paid from of what calibration leaves of mu^2."""

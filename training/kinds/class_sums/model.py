@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from accounting import picorho, sampling_error
+from accounting.arrays import Floats, Integers
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import softmax
@@ -49,9 +49,6 @@ from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.pay_once.model import Around, rounded
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 CENTRE_SHARE = Fraction(1, 20)
 """The share that the centre is paid from of what calibration leaves of mu^2, at most."""

@@ -5,9 +5,8 @@ noisy values, and costs nothing.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
 
 SHORTEST_ROW = 2.0**-300
 """A row that is no longer has no direction: its squares might underflow."""

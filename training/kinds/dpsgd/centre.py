@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from mechanisms.gaussian_vector import GaussianVector
-from training.fitting.network import Floats
 from training.inputs.sums import Rows, Shard, Sums
 from training.kinds.class_sums.model import GRID, grid_terms, unit
 

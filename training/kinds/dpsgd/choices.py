@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from training.features.maps import FeatureMap, Hog
 from training.fitting.network import Activation
 from training.kinds.dpsgd.descent import Optimiser
 
@@ -35,6 +36,15 @@ class Choices:
     def as_fields(self) -> dict[str, Any]:
         """Return them by the certificate's names, but for the centre's share."""
         return {name: value for name, value in asdict(self).items() if name != "centre_share"}
+
+
+STEPS_ON_IMAGES = 200
+"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
+
+
+def steps_for(chosen: FeatureMap) -> dict[str, int]:
+    """Return how many steps DP-SGD takes on these features, where that is not as many as it takes by itself."""
+    return {"steps": STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
 
 
 _STEPS = 100

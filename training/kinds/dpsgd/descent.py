@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from training.fitting.network import Floats
+from accounting.arrays import Floats
 
 Optimiser = Literal["momentum", "adam"]
 

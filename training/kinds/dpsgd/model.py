@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from accounting.arrays import Floats
 from mechanisms import elementary
 from mechanisms.answer_noise import UnknownNoise
 from training.bundles.sealing import (
@@ -18,7 +19,6 @@ from training.bundles.sealing import (
     with_public_tensors,
 )
 from training.exact.products import matrix_on_grid, on_grid, product
-from training.fitting.network import Floats
 from training.kinds.dpsgd.certificate import DpSgdCertificate
 from training.pay_once.model import Around, rounded
 

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels, Mask
 from mechanisms import grid
 from mechanisms.randomness import Randomness
 from mechanisms.wide_gaussian import SCALE, wide_gaussian
-from training.fitting.network import SUM_ERROR, Floats, Labels, Network
+from training.fitting.network import SUM_ERROR, Network
 from training.inputs.sums import Rows, Shard, Sums
-
-Mask = NDArray[np.bool_]
 
 LARGEST_PARAMETERS = 2**24
 _DRAWN = 2**20

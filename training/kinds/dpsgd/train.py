@@ -9,6 +9,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from accounting import gaussian_envelope, picorho, sampling_error
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.certificate import Declared
@@ -16,7 +18,7 @@ from training.errors import TrainingError
 from training.features.maps import FeatureMap
 from training.features.rows import Features
 from training.fields import NAME
-from training.fitting.network import Floats, check_shards
+from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import ROWS, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions
@@ -51,7 +53,7 @@ class DpSgdRecipe:
         """Refuse what no certificate could be made for."""
         if not NAME.fullmatch(self.name):
             raise TrainingError(
-                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
+                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}"
             )
         if self.sampling not in get_args(Sampling):
             raise TrainingError(
@@ -165,7 +167,7 @@ def train_dpsgd(
         lambda done, _, __: progress(done),
     )
     if not np.isfinite(parameters).all():
-        raise TrainingError("the weights grew without bound: take a smaller --learning-rate")
+        raise TrainingError("the weights grew without bound: take a smaller " + OptionName("learning_rate"))
     last_weights, last_biases = network.layers(parameters)[-1]
     last_weights /= temperature(certificate)
     last_biases /= temperature(certificate)

@@ -8,9 +8,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import Certificate
 from training.bundles.sealing import (
@@ -27,8 +25,6 @@ from training.errors import BundleError
 from training.exact.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
 from training.features.maps import Encoder
 from training.fitting.sensitivity import weight_norm
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

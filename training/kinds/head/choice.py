@@ -30,13 +30,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.certificate import LambdaChoice, derive
 from training.errors import TrainingError
 from training.exact.quantised import products, quantised, summands
-from training.features.maps import FeatureMap, Floats
+from training.features.maps import FeatureMap
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.fitting.solver import minimise

@@ -30,7 +30,7 @@ class Recipe:
         """Refuse what no certificate could be made for."""
         if not NAME.fullmatch(self.name):
             raise TrainingError(
-                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}; see --name"
+                f"a model is named with letters, digits, '.', '_' and '-', at most 64, not {self.name!r}"
             )
         try:
             weight_sensitivity(self.strong_convexity, self.tolerance, NORM_BOUND)

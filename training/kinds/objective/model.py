@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from accounting import picorho, sampling_error
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
+from accounting.messages import OptionName
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
@@ -34,24 +35,14 @@ from training.fitting.solver import Progress, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows, check_count
 from training.kinds.objective.bound import perturbation_bound
+from training.kinds.objective.kind import NO_UNITS
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.pay_once.model import rounded
 
-Floats = NDArray[np.float64]
-
-DEFAULT_TOLERANCE = 1e-4
-"""Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
-
 CURVATURE_PER_NOISE = 5.0
 """Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""
-
-NO_UNITS = (
-    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
-    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. Train "
-    "weights, class-sums, dpsgd or teachers with --unit, or a head"
-)
 
 _UNIT_ROUNDOFF = 2.0**-53
 _UP = 1 + 2.0**-40
@@ -208,7 +199,9 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
     if found is None:
         raise ValueError(
-            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave --lam "
+            f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave "
+            + OptionName("lam")
+            + " "
             "out, so that it follows the noise, or give a larger one, or a larger price"
         )
     low, high = tried[max(found - 1, 0)], tried[found]

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from accounting.arrays import Floats
+from accounting.messages import OptionName
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import ModelCertificate
 from training.bundles.sealing import (
+    UNPROVEN_KIND,
     checked_tensors,
     layer_shapes,
     layer_tensors,
@@ -92,6 +94,11 @@ class UnprovenCertificate(ModelCertificate):
     objections: Several[str] = OBJECTIONS
 
     @property
+    def kind_name(self) -> str:
+        """The kind, which no field names."""
+        return UNPROVEN_KIND
+
+    @property
     def topology(self) -> Topology:
         """The network's widths."""
         return Topology(len(self.feature_names), self.hidden, len(self.classes))
@@ -115,12 +122,12 @@ class UnprovenCertificate(ModelCertificate):
                 f"the mechanism {mechanism.name!r} needs a certificate: a proven bound on how far one record can move "
                 "the logits. There is none for this network: it is no minimiser of a strongly convex objective. "
                 "Train a certified head on the same records with 'dpserve train', or serve this network as the paper "
-                "does with --mechanism published --accept-unproven"
+                "does with " + OptionName("mechanism") + " published " + OptionName("accept_unproven")
             )
         if not accept_unproven:
             raise NoCertificate(
                 f"the mechanism {mechanism.name!r} is unproven: {OBJECTIONS[0]} "
-                "Say --accept-unproven to serve it all the same"
+                "Say " + OptionName("accept_unproven") + " to serve it all the same"
             )
 
 
@@ -132,9 +139,6 @@ def claims(topology: Topology, records: int, l2_regulariser: float) -> dict[str,
         "claimed_weight_sensitivity": claimed.weights_l2,
         "claimed_neuron_sensitivity": claimed.neuron,
     }
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

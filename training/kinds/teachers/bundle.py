@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Integers
 from mechanisms.randomness import NoiseKey
 from training.bundles.sealing import (
     checked_tensors,
@@ -21,9 +22,6 @@ from training.bundles.sealing import (
 from training.errors import BundleError
 from training.exact.network import Layers, are_exact, logits, rounded, shares
 from training.kinds.teachers.certificate import Rule, TeachersCertificate
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _TAUGHT = "taught"
 

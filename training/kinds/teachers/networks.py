@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Singles = NDArray[np.float32]
-Floats = NDArray[np.float64]
+from accounting.arrays import Singles
+
 Layers = tuple[tuple[Singles, Singles], ...]
 """Weights (m, in, out) and biases (m, out) of every layer, m networks in a stack."""
 

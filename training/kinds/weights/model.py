@@ -38,9 +38,9 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from accounting.arrays import Floats
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
@@ -64,8 +64,6 @@ from training.pay_once.certificate import (
     check_on_grid,
 )
 from training.pay_once.model import rounded
-
-Floats = NDArray[np.float64]
 
 MOST_TIERS = 16
 

@@ -5,8 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
+from accounting.arrays import Floats
 from tests.seeded import Seeded
-from training.fitting.network import Floats, Network
+from training.fitting.network import Network
 from training.inputs.digits import load_digits
 from training.kinds.dpsgd.descent import Descent, descend
 from training.kinds.dpsgd.step import StepRelease, private_step

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.conversions import gaussian_delta
+from accounting.arrays import Floats
 from accounting.gaussian_envelope import DELTA, least_mu
+from tests.accounting.curves import gaussian_delta
 from tests.seeded import Seeded
-from training.fitting.network import Floats, Network
+from training.fitting.network import Network
 from training.inputs.sums import ROWS, of_rows
 from training.kinds.dpsgd.descent import Descent, descend
 from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step

@@ -10,11 +10,12 @@ import pytest
 from scipy import stats
 
 from accounting.analyses import Composition, numerical_curve
+from accounting.arrays import Floats
 from accounting.losses import SubsampledGaussianLoss
 from mechanisms.randomness import SystemRandomness
 from mechanisms.wide_gaussian import SCALE
 from tests.seeded import Seeded
-from training.fitting.network import SUM_ERROR, Floats, Network
+from training.fitting.network import SUM_ERROR, Network
 from training.kinds.dpsgd.step import (
     DpSgdStep,
     StepRelease,

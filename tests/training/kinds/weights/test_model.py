@@ -10,8 +10,8 @@ import pytest
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.losses import Cost
 from audit.estimators import gdp
 from mechanisms.gaussian_vector import GaussianVector
@@ -28,8 +28,6 @@ from training.kinds.head.train import train
 from training.kinds.loading import load_model
 from training.kinds.weights.model import ReleasedWeights, WeightsCertificate, release_weights, save_weights
 from training.pay_once.model import ReleasedModel, TieredModel
-
-Floats = NDArray[np.float64]
 
 PRICES = {"coarse": 720 * 10**9, "middle": 911_250 * 10**6, "fine": 1125 * 10**9}
 """mu = 1.2, 1.35 and 1.5."""

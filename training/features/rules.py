@@ -5,13 +5,15 @@ truth. An owner who follows them spends nothing on choosing.
 """
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from accounting import domains
 from training.features.hog import Shape
 from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
 from training.inputs.columns import TextColumn, numbers_among
-from training.inputs.records import Declaration
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier"]
 Kind = Literal["images", "table", "text"]
@@ -23,9 +25,6 @@ MOST_BINNED = 32
 RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
 alike on the training part of MNIST."""
-
-STEPS_ON_IMAGES = 200
-"""Steps of DP-SGD on histograms of gradients: 100 do worse, and 400 gain accuracy and lose log loss."""
 
 _LOGIT_NOISE = 0.25
 
@@ -41,7 +40,7 @@ def strong_convexity(mu: float) -> float:
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))
 
 
-def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind | None:
+def kind_of(declaration: "Declaration", image_shape: Shape | None = None) -> Kind | None:
     """Return the kind of rows whose features follow from what is declared; None for others."""
     if image_shape is not None:
         return "images"
@@ -50,13 +49,8 @@ def kind_of(declaration: Declaration, image_shape: Shape | None = None) -> Kind 
     return "table" if isinstance(feature_map("identity", declaration), Bins) else None
 
 
-def steps(chosen: FeatureMap) -> dict[str, int]:
-    """Return how many steps DP-SGD takes on these features, where that is not as many as it takes by itself."""
-    return {"steps": STEPS_ON_IMAGES} if isinstance(chosen, Hog) else {}
-
-
 def feature_map(
-    features: Features, declaration: Declaration, image_shape: Shape | None = None, *, head: bool = False
+    features: Features, declaration: "Declaration", image_shape: Shape | None = None, *, head: bool = False
 ) -> FeatureMap:
     """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 

@@ -1,27 +1,23 @@
 """A case: records to train on and rows held out. Its heads are trained once, for noise is cheap beside training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, stdev
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Labels
 from mechanisms.answer_noise import AnyNoise, Uncertainty
 from training.exact.quantised import norms, quantised
+from training.features import rules
 from training.features.hog import Shape
 from training.features.maps import NORM_BOUND, FeatureMap
+from training.features.rules import Features
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.fitting.solver import minimise
 from training.inputs.records import Declaration, Records
-from training.kinds.dpsgd.train import directions_of
-from training.planning import rules
-from training.planning.rules import Features
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 MOST_ASKED = 10_000
 """Rows that are held out and asked about: an accuracy on them is within 0.01 of that on all."""
@@ -171,8 +167,8 @@ class Heads:
             self._asked[chosen] = chosen(self.case.asked, chosen.public_tensors())
         return self._asked[chosen]
 
-    def directions(self, chosen: FeatureMap) -> Floats:
-        """The inputs that DP-SGD makes of the records before it knows its budget: (n, D)."""
+    def directions(self, chosen: FeatureMap, directions_of: Callable[[Floats, FeatureMap], Floats]) -> Floats:
+        """What a function makes of the records before it knows the budget, (n, D): always the same function."""
         if chosen not in self._directions:
             # Of one map at a time, as the records below.
             self._records.clear()

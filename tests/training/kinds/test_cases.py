@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mechanisms.answer_noise import AnswerNoise
-from training.planning.cases import Case, quality
+from training.kinds.cases import Case, quality
 
 
 def test_the_figures_of_a_few_rows_by_hand():

@@ -1,0 +1,429 @@
+"""The owner's acts: each declared once, for every way of asking for it.
+
+An act is a model with its name, the accounts that it is about, and its fields, each with a type, a range and one
+sentence. `plan` reads the ledger and returns what the act means and how it is done; nothing is changed before `Plan.do`
+is awaited. The owner's port makes a request of each act in `ACTS`, and the command line a command: to let the owner do
+something else, add a class here. `Names` and `Lasting` tell both what a text names and in which unit a time is.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from accounting.budgets import MEASURES, Accepts, Budget, Refill, Scope, accepted_at, currency_of
+from accounting.ledger import (
+    RAISED_AFTER_ANSWERS,
+    SCOPES,
+    Account,
+    ActRefused,
+    ApiKey,
+    ClientAccount,
+    KeyScope,
+    Ledger,
+    UnknownKeyId,
+    check_within,
+    expiry,
+    key_digest,
+    new_api_key,
+)
+from accounting.report import AccountState
+
+_DAY = 86400
+_LONGEST_NAME = 256
+
+
+@dataclass(frozen=True)
+class Names:
+    """Marks a field that names a client, a group or a lineage."""
+
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """Marks a field that holds a time. unit: the seconds of one; suffix: how the field's name ends for it."""
+
+    unit: int
+    suffix: str
+
+
+Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
+Display = Annotated[str, Field(description="What lists call it, beside its id; may be changed at will.")]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an act means, and how it is done.
+
+    words: what it will mean. done: what is said once it is done; where there is a new API key, what the key is. raises:
+    whether more may be learnt about the records than before, or sooner. question: what to ask the owner first, where a
+    raise is an act's whole point. warning: what it costs. before, after: its account. secret: a new API key.
+    """
+
+    words: str
+    done: str
+    do: Callable[[], Awaitable[object]]
+    raises: bool = False
+    question: str = ""
+    warning: str = ""
+    before: AccountState | None = None
+    after: AccountState | None = None
+    secret: str | None = None
+
+    @property
+    def key_id(self) -> str | None:
+        """The id of the new API key."""
+        return None if self.secret is None else ApiKey(key_digest(self.secret)).id
+
+
+class BudgetTerms(BaseModel):
+    """A budget as an owner states it: by one of its measures."""
+
+    epsilon: float | None = Field(None, description="The budget as epsilon, at its delta.")
+    delta: float | None = Field(
+        None,
+        description="The budget's delta, as 1e-6: part of an epsilon, and where a budget is reported; 0 for pure "
+        "epsilon.",
+    )
+    rho: float | None = Field(None, description="The budget as zCDP rho.")
+    mu: float | None = Field(None, description="The budget as mu of mu-GDP, for Gaussian noise only.")
+    posterior_belief: float | None = Field(
+        None,
+        description="The budget as the surest belief about one record, from 0.5 to below 1, that someone at even odds "
+        "may reach, except with probability delta.",
+    )
+    advantage: float | None = Field(
+        None,
+        description="The budget as the most, between 0 and 1, by which any attack may catch members more often than it "
+        "accuses others.",
+    )
+    accepts: Accepts | None = Field(
+        None,
+        description="What the account pays for: 'gaussian' noise only, which buys more of it for the same epsilon; "
+        "'any' proven mechanism; 'pure' epsilon alone, which adds up; 'unproven' or 'unproven-pure', for claims as "
+        "well.",
+    )
+    refill: str | None = Field(
+        None,
+        description="How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
+        "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
+    )
+
+    def budget(self, accepts: Accepts, delta: float | None = None, before: Budget | None = None) -> Budget:
+        """Return the budget, or the one before with another refill. Raises ValueError.
+
+        accepts, delta: where none is stated; a delta of another kind of account asks for that kind. before: the
+        account's present budget, whose refill stays unless another is stated.
+        """
+        given = {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
+        kind = self.accepts or (accepts if self.delta == delta else accepted_at(self.delta, accepts))
+        currency = currency_of(kind)
+        kept = before if before is not None and before.currency is currency else None
+        if len(given) > 1 or (not given and kept is None):
+            raise ValueError(f"state a budget by one of {', '.join(MEASURES)}")
+        if self.delta is not None:
+            delta = self.delta
+        elif delta is None or currency is not currency_of(accepts):
+            delta = 0.0
+        stated = [Budget.stated(name, value, delta, kind) for name, value in given.items()]
+        limit, delta = (stated[0].limit, stated[0].delta) if stated else (kept.limit if kept else 0, delta)
+        refill = None if kept is None else kept.refill
+        if self.refill is not None:
+            refill = None if self.refill == "none" else Refill.parse(self.refill, kind)
+        return Budget(limit, kind, delta, refill)
+
+
+class OwnerAct(BaseModel, ABC):
+    """An act of the owner on a lineage. name: what requests call it. about: whose accounts it may be about."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    name: ClassVar[str]
+    about: ClassVar[tuple[Scope, ...]] = ("client",)
+
+    async def plan(self, ledger: Ledger, lineage: str) -> Plan:
+        """Return what the act means and how it is done. Raises ValueError and what the ledger raises."""
+        return await self._plan(ledger, lineage)
+
+    @abstractmethod
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan: ...
+
+
+class _OfClient(OwnerAct):
+    client: Annotated[Name, Names("client"), Field(description="The client's id.")]
+
+
+class _Opening(BudgetTerms, OwnerAct):
+    async def opened(self, ledger: Ledger, lineage: str, name: str, group: str = "") -> Budget:
+        """Return the budget of a new account. Raises ActRefused for a name that was given before."""
+        above = await ledger.above(lineage, group)
+        budget = self.budget(above[0].budget.accepts, above[0].budget.delta)
+        check_within(name, budget, above)
+        _, clients, groups = await ledger.snapshot(lineage)
+        if name in {each.client for each in clients} | {each.group for each in groups}:
+            raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
+        return budget
+
+
+class _Keyed(OwnerAct):
+    expires_in_days: Annotated[
+        float | None, Lasting(_DAY, "_days"), Field(description="How long the key lasts; for ever by default.")
+    ] = None
+    scopes: Annotated[
+        list[KeyScope] | None,
+        Field(min_length=1, description="What the key may do; by default both, or what the key may that it replaces."),
+    ] = None
+
+    def new_key(self, scopes: Sequence[KeyScope] = SCOPES) -> tuple[str, ApiKey]:
+        """Return a new key, and what the ledger keeps of it. Raises ValueError. scopes: where none are stated."""
+        secret = new_api_key()
+        life = None if self.expires_in_days is None else round(self.expires_in_days * _DAY, 3)
+        asked = scopes if self.scopes is None else self.scopes
+        return secret, ApiKey(key_digest(secret), expiry(life, now=time.time()), tuple(s for s in SCOPES if s in asked))
+
+
+class AddClient(_OfClient, _Opening, _Keyed):
+    """Open a client's account with a budget, and make its API key: shown once, for only a digest is kept."""
+
+    name = "add-client"
+    group: Annotated[
+        str,
+        Names("group"),
+        Field(description="The group that it belongs to, which pays for its answers, too; none by default."),
+    ] = ""
+    display: Display = ""
+    keys_of: Annotated[
+        str | None,
+        Names("lineage"),
+        Field(description="A lineage where the client has keys: they work here, too, and no new one is made."),
+    ] = None
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        budget = await self.opened(ledger, lineage, self.client, self.group)
+        after = _unused(budget, "client", self.group)
+        if self.keys_of is None:
+            secret, key = self.new_key()
+            do = partial(self._add, ledger, lineage, budget, [key])
+            words = f"{self.client} gets an account, and an API key that is shown once."
+            return Plan(words, f"The API key of {self.client}", do, raises=True, after=after, secret=secret)
+        if self.expires_in_days is not None or self.scopes is not None:
+            raise ValueError(
+                "keys of another lineage stay as they are: state neither how long they last nor their scopes"
+            )
+        keys = (await ledger.client(self.keys_of, self.client)).api_keys
+        if not keys:
+            raise ActRefused(f"{self.client} has no API key in {self.keys_of}")
+        done = f"{self.client} asks with the keys that it has in {self.keys_of}"
+        do = partial(self._add, ledger, lineage, budget, keys)
+        return Plan(f"{self.client} gets an account, and {done}.", done, do, raises=True, after=after)
+
+    async def _add(self, ledger: Ledger, lineage: str, budget: Budget, keys: Sequence[ApiKey]) -> None:
+        now, first = time.time(), keys[0]
+        await ledger.add_client(lineage, self.client, budget, first, time=now, group=self.group, display=self.display)
+        for each in keys[1:]:
+            await ledger.add_key(lineage, self.client, each)
+
+
+class AddGroup(_Opening):
+    """Open a group with a budget: what all its members together may learn, each within a budget of its own."""
+
+    name, about = "add-group", ("group",)
+    group: Annotated[Name, Names("group"), Field(description="The group's name.")]
+    display: Display = ""
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        budget = await self.opened(ledger, lineage, self.group)
+        add = partial(ledger.add_group, lineage, self.group, budget, display=self.display)
+        words = f"The group {self.group} is opened: what all its members together may learn."
+        after = _unused(budget, "group", self.group)
+        return Plan(words, f"the group {self.group} is open", lambda: add(time=time.time()), raises=True, after=after)
+
+
+class SetBudget(BudgetTerms, OwnerAct):
+    """Change a budget. What is spent stays spent; a budget below it only refuses further questions."""
+
+    name, about = "set-budget", ("client", "group", "lineage")
+    client: Annotated[str, Names("client"), Field(description="The client's id, if it is a client's budget.")] = ""
+    group: Annotated[
+        str, Names("group"), Field(description="The group's name, if it is a group's; with neither, the lineage's.")
+    ] = ""
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        if self.client and self.group:
+            raise ValueError("name a client, or a group, or neither for the lineage")
+        account: Account
+        above: Sequence[Account] = ()
+        if self.client:
+            account, whose = await ledger.client(lineage, self.client), self.client
+            above = await ledger.above(lineage, account.group)
+        elif self.group:
+            account, whose = await ledger.group(lineage, self.group), f"the group {self.group}"
+            above = await ledger.above(lineage)
+        else:
+            account, whose = await ledger.lineage(lineage), f"the lineage {lineage}"
+        before = account.budget
+        budget = self.budget(before.accepts, before.delta, before)
+        check_within(whose, budget, above)
+        raises, late = budget.lets_more(before), account.raised_after_answers(budget)
+        if late:
+            meaning = f"More may then be learnt about every record. {RAISED_AFTER_ANSWERS}"
+        elif raises:
+            meaning = "More may then be learnt about every record, or sooner."
+        elif budget.limit < account.spent:
+            meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
+        else:
+            meaning = "What is spent stays spent."
+        former, new = before.currency.words(before.limit), budget.currency.words(budget.limit)
+        paced = _paced(budget)
+        question = ""
+        if raises and budget.limit > before.limit:
+            question = f"Raise the budget of {whose} from {former} to {new}? More may then be learnt about every record"
+        elif raises:
+            question = f"Let {whose} spend its budget faster than before, {new}{' in all' if paced else ''}{paced}?"
+        return Plan(
+            f"The budget of {whose} goes from {former} to {new}{paced}. {meaning}",
+            f"{whose} may now spend {new}{' in all' if paced else ''}{paced}",
+            partial(ledger.set_budget, lineage, budget, client=self.client, group=self.group),
+            raises=raises,
+            question=question,
+            warning=f"{whose} has asked already. {RAISED_AFTER_ANSWERS}" if late else "",
+            before=account.state,
+            after=account.changed(budget).state,
+        )
+
+
+class Rename(_OfClient):
+    """Change what a client is called. Its id stays, as do its account and its keys."""
+
+    name = "rename"
+    display: Annotated[str, Field(description="What lists call the client from now on; empty for nothing.")]
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        await ledger.client(lineage, self.client)
+        done = f"{self.client} " + (f"is called {self.display}" if self.display else "has no other name")
+        return Plan(f"{done}; its id stays.", done, partial(ledger.rename, lineage, self.client, self.display))
+
+
+class SetGroup(_OfClient):
+    """Put a client that has asked nothing yet into a group. What members know together, the group has paid for."""
+
+    name = "set-group"
+    group: Annotated[str, Names("group"), Field(description="The group; empty for none.")]
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        account = await ledger.client(lineage, self.client)
+        if self.group:
+            check_within(self.client, account.budget, [await ledger.group(lineage, self.group)])
+        if account.releases:
+            raise ActRefused(f"{self.client} has asked already, and stays where it is: add it under another name")
+        done = f"{self.client} belongs to {self.group or 'no group'}"
+        words = (
+            f"{done}. What the members of a group know together, the group has paid for: so only a client that has "
+            "asked nothing moves."
+        )
+        return Plan(words, done, partial(ledger.set_group, lineage, self.client, self.group))
+
+
+class Revoke(_OfClient):
+    """Refuse a client from now on. What it spent stays spent."""
+
+    name = "revoke"
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        # The account is not read: the right ends also where it is damaged.
+        words = (
+            f"{self.client} is refused from now on, also for what it has paid for. What it spent stays spent, and its "
+            "name is not given again."
+        )
+        return Plan(words, f"{self.client} is revoked", partial(ledger.revoke, lineage, self.client))
+
+
+class AddKey(_OfClient, _Keyed):
+    """Give a client a further API key, as for a dashboard that only reads the budget."""
+
+    name = "add-key"
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        await ledger.client(lineage, self.client)
+        secret, key = self.new_key()
+        words = f"{self.client} gets a further API key, shown once; those that it has stay valid."
+        done = f"A further API key of {self.client}, {key.id}"
+        return Plan(words, done, partial(ledger.add_key, lineage, self.client, key), secret=secret)
+
+
+class RotateKey(_OfClient, _Keyed):
+    """Give a client a new API key; the former ones, or the one of an id, are refused at once or a while later."""
+
+    name = "rotate-key"
+    key: Annotated[
+        str | None, Field(description="Replace only the key of this id, whose scopes the new one gets by default.")
+    ] = None
+    overlap_seconds: Annotated[
+        int,
+        Lasting(1, "_seconds"),
+        Field(ge=0, le=365 * _DAY, description="How long what is replaced stays valid; not at all by default."),
+    ] = 0
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        account = await ledger.client(lineage, self.client)
+        former = None if self.key is None else _named(account, self.key)
+        secret, new = self.new_key(SCOPES if former is None else former.scopes)
+        rotate = partial(ledger.rotate_key, lineage, self.client, new, overlap=self.overlap_seconds)
+        ending = "its former keys are" if former is None else f"its key {former.id} is"
+        when = f"in {self.overlap_seconds} seconds" if self.overlap_seconds else "from now on"
+        return Plan(
+            f"{self.client} gets a new API key, shown once; {ending} refused {when}.",
+            f"The new API key of {self.client}, {new.id}",
+            partial(rotate, replaced=None if former is None else former.digest),
+            secret=secret,
+        )
+
+
+class RemoveKey(_OfClient):
+    """Take one API key away from a client, at once; its others stay."""
+
+    name = "remove-key"
+    key: Annotated[str, Field(description="The key's id, as it stands in the client's list of keys.")]
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        key = _named(await ledger.client(lineage, self.client), self.key)
+        words = f"The API key {key.id} of {self.client} is refused at once; its others stay valid."
+        remove = partial(ledger.remove_key, lineage, self.client, key.digest)
+        return Plan(words, f"the key {key.id} of {self.client} is removed", remove)
+
+
+ACTS: tuple[type[OwnerAct], ...] = (
+    AddClient,
+    AddGroup,
+    SetBudget,
+    Rename,
+    SetGroup,
+    Revoke,
+    AddKey,
+    RotateKey,
+    RemoveKey,
+)
+
+
+def _named(account: ClientAccount, key: str) -> ApiKey:
+    """Return a client's key by its id. Raises UnknownKeyId."""
+    for each in account.api_keys:
+        if each.id == key:
+            return each
+    # Without what was given: it may be a key itself.
+    raise UnknownKeyId(account.client, ", ".join(each.id for each in account.api_keys) or "none")
+
+
+def _paced(budget: Budget) -> str:
+    refill = budget.refill
+    return "" if refill is None else f", and {budget.currency.words(refill.amount)} of it in each {refill.period}"
+
+
+def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:
+    """Return the state of an account before it is opened."""
+    left = budget.limit if budget.refill is None else min(budget.limit, budget.refill.amount)
+    return AccountState((), budget, left=left, scope=scope, group=group)

@@ -1,0 +1,6 @@
+"""The progress of an attack or an audit that takes long."""
+
+from collections.abc import Callable
+
+Progress = Callable[[str, float], None]
+"""Takes what is done now, and which share of all is done."""

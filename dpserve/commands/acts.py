@@ -1,0 +1,240 @@
+"""The owner's acts as commands: one of each that `accounting.acts` declares, for each kind of account it is about.
+
+An act's required fields are a command's arguments, and its others options, under the fields' names; the help is the
+acts' own sentences. What is of the command line alone is here: a time is written 90d, a bundle may stand for its
+lineage, a budget has the flags that it has everywhere, and a raise is asked about first.
+"""
+
+import inspect
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBudget
+from accounting.budgets import Scope
+from accounting.ledger import Ledger, UnknownLineage
+from dpserve.commands.command import Group, option
+from dpserve.commands.options import ActsOnLedger, LedgerOption, PacedBudget, client_names, lineage_names
+from service.errors import CannotServe
+from training.bundles.sealing import CERTIFICATE_FILE
+from training.kinds.loading import load_model
+
+clients = Group("Give clients keys and budgets: who may ask, and for how much.")
+groups = Group("Limit what the clients of one team may learn together.")
+lineages = Group("Limit what all clients of one set of records may learn together.")
+
+_Result = TypeVar("_Result")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = "90d, 12h, 30m or 45s"
+_FLAGS = {"display": "--display-name"}
+"""Options that are not called after their fields."""
+_COMPLETE = {"client": client_names, "lineage": lineage_names}
+_GROUPS: Mapping[Scope, Group] = {"client": clients, "group": groups, "lineage": lineages}
+_YES = option(False, "Do not ask before raising a budget.")
+_Mark = TypeVar("_Mark", Names, Lasting)
+
+
+class LineageOption(LedgerOption):
+    """A lineage of a ledger."""
+
+    lineage: str | None = option(
+        None, "The lineage, or a bundle of it; needed when the ledger has several.", complete=lineage_names
+    )
+
+    def run_on(self, act: Callable[[Ledger, str], Awaitable[_Result]]) -> _Result:
+        """Open the ledger, act on it and the lineage, and return the result."""
+
+        async def chosen(ledger: Ledger) -> _Result:
+            return await act(ledger, await chosen_lineage(ledger, self.lineage))
+
+        return self.run(chosen)
+
+
+class ActOnLineage(LineageOption, ActsOnLedger):
+    """A lineage of a ledger that a command changes."""
+
+
+def lineage_named(given: str) -> str:
+    """Return the lineage that a bundle belongs to, or the name itself."""
+    return load_model(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
+
+
+async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
+    """Return the lineage given by name or bundle, or else the only one that the ledger has."""
+    if given is not None:
+        return lineage_named(given)
+    names = [account.lineage for account in await ledger.lineages()]
+    if not names:
+        raise CannotServe(
+            "the ledger has no lineage yet: open one with 'dpserve lineage set-budget BUNDLE --epsilon E --delta D'"
+        )
+    if len(names) > 1:
+        raise CannotServe(f"the ledger has several lineages; name one with --lineage: {', '.join(names)}")
+    return names[0]
+
+
+def seconds_in(text: str, flag: str) -> int:
+    """Return the seconds of a duration, as 90d, 12h, 30m or 45s. Raises BadParameter, naming the flag."""
+    matched = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if matched is None:
+        raise typer.BadParameter(f"{text!r} is no duration: say {_DURATION}", param_hint=flag)
+    return int(matched[1]) * _UNITS[matched[2]]
+
+
+def _mark(field: FieldInfo, kind: type[_Mark]) -> _Mark | None:
+    return next((each for each in field.metadata if isinstance(each, kind)), None)
+
+
+def _flag(name: str, field: FieldInfo) -> str:
+    lasting = _mark(field, Lasting)
+    if lasting is not None:
+        name = name.removesuffix(lasting.suffix)
+    if _is_list(field):
+        name = name.removesuffix("s")  # one of them is given at a time
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return "list[" in str(field.annotation)
+
+
+def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _parameters(act: type[OwnerAct], subject: Scope) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of an act's command, as a command declares them. subject: whose account it is about."""
+    own = {name: field for name, field in act.model_fields.items() if name not in BudgetTerms.model_fields}
+    yield _argument("name", str, own.pop(subject), subject)
+    for other in set(act.about) - {subject}:
+        own.pop(other, None)
+    required = [name for name, field in own.items() if field.is_required()]
+    for name in required:
+        yield _argument(name, own[name].annotation, own.pop(name))
+    if issubclass(act, BudgetTerms):
+        yield _parameter("given", PacedBudget)
+    yield _parameter("lineage", ActOnLineage)
+    for name, field in own.items():
+        help_text, kind, default, shown = str(field.description), field.annotation, field.get_default(), None
+        if _mark(field, Lasting) is not None:
+            help_text, kind, default = f"{help_text} As {_DURATION}.", str | None, None
+        elif _is_list(field):
+            help_text, kind = f"{help_text} Repeatable.", list[str] | None
+            shown = "|".join(_words_in(field.annotation))
+        names = _mark(field, Names)
+        complete = _COMPLETE.get(names.scope) if names is not None else None
+        if names is not None and names.scope == "lineage":
+            help_text = f"{help_text} A bundle stands for its lineage."
+        yield _parameter(name, kind, option(default, help_text, _flag(name, field), complete=complete, metavar=shown))
+    if act is SetBudget:
+        yield _parameter("yes", bool, _YES)
+
+
+def _words_in(kind: Any) -> list[str]:
+    """Return the texts that a type admits."""
+    return [kind] if isinstance(kind, str) else [word for each in get_args(kind) for word in _words_in(each)]
+
+
+def _argument(name: str, kind: Any, field: FieldInfo, subject: Scope | None = None) -> inspect.Parameter:
+    complete = _COMPLETE.get(subject) if subject is not None else None
+    return _parameter(name, kind, option(..., str(field.description), argument=True, complete=complete))
+
+
+def command_of(act: type[OwnerAct], subject: Scope) -> Callable[..., None]:
+    """Return the function of an act's command, as `with_options` takes it."""
+
+    def run(
+        *, name: str, lineage: ActOnLineage, given: PacedBudget | None = None, yes: bool = True, **fields: Any
+    ) -> None:
+        terms = {} if given is None else given.terms.model_dump(exclude_none=True)
+        made = _made(
+            act, {subject: name} | terms | {each: value for each, value in fields.items() if value is not None}
+        )
+
+        async def apply(ledger: Ledger, chosen: str) -> None:
+            await _do(await made.plan(ledger, chosen), yes=yes)
+
+        lineage.run_on(apply)
+
+    run.__name__, run.__doc__ = act.name.replace("-", "_"), act.__doc__
+    run.__signature__ = inspect.Signature(list(_parameters(act, subject)))  # type: ignore[attr-defined]
+    return run
+
+
+def _made(act: type[OwnerAct], given: Mapping[str, Any]) -> OwnerAct:
+    """Return an act with these values, of which times are durations. Raises BadParameter for one out of range."""
+    values = dict(given)
+    for name, value in given.items():
+        field = act.model_fields[name]
+        lasting, names = _mark(field, Lasting), _mark(field, Names)
+        if lasting is not None:
+            seconds = seconds_in(value, _flag(name, field))
+            values[name] = seconds if lasting.unit == 1 else seconds / lasting.unit
+        elif names is not None and names.scope == "lineage":
+            values[name] = lineage_named(value)
+    try:
+        return act(**values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        wrong = str(first["loc"][0]) if first["loc"] else ""
+        refused = act.model_fields.get(wrong)
+        hint = None if refused is None else wrong if refused.is_required() else _flag(wrong, refused)
+        raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
+
+
+async def _do(plan: Plan, *, yes: bool) -> None:
+    """Do what was planned, once the owner agrees to a raise, and say so; a new key goes to stdout alone."""
+    if plan.warning:
+        typer.echo(f"Warning: {plan.warning}", err=True)
+    if plan.question and not yes and not typer.confirm(plan.question):
+        typer.echo("nothing was changed")
+        return
+    await plan.do()
+    if plan.secret is None:
+        typer.echo(plan.done)
+    else:
+        typer.echo(f"{plan.done}, shown this once:", err=True)
+        typer.echo(plan.secret)
+
+
+@lineages.command("set-budget")
+def set_lineage_budget(
+    *,
+    lineage: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=lineage_names),
+    given: PacedBudget,
+    ledger: ActsOnLedger,
+    yes: bool = _YES,
+) -> None:
+    """Open a lineage's account, or change its budget. What is spent stays spent."""
+    name = lineage_named(lineage)
+
+    async def apply(opened: Ledger) -> None:
+        try:
+            plan = await _made(SetBudget, given.terms.model_dump(exclude_none=True)).plan(opened, name)
+        except UnknownLineage:
+            if not (Path(lineage) / CERTIFICATE_FILE).exists():
+                raise CannotServe(
+                    f"the ledger has no lineage {name!r}, and there is no bundle of that name to open one for"
+                ) from None
+            await opened.open_lineage(name, given.terms.budget("gaussian"), time=time.time())
+            typer.echo(f"opened the lineage {name}")
+        else:
+            await _do(plan, yes=yes)
+
+    ledger.run(apply)
+
+
+def _add_commands() -> None:
+    for act in ACTS:
+        for subject in act.about:
+            if subject != "lineage":
+                _GROUPS[subject].command(act.name.removesuffix(f"-{subject}"))(command_of(act, subject))
+
+
+_add_commands()

@@ -1,0 +1,42 @@
+"""The names of options in each front end: flags on the command line, parameters in Python.
+
+A floor below says which option it means (`accounting.messages`), and how one is written is said here alone.
+"""
+
+from collections.abc import Mapping
+
+from accounting.messages import Form, OptionName
+
+_PARAMETERS = {
+    "out": "path=",
+    "price": "epsilon= and delta=",
+    "budget": "release='auto'",
+    "lineage_budget": "lineage_budget=(EPSILON, DELTA)",
+}
+"""The options that Python gives otherwise than by a parameter of the same name."""
+_FLAGS = {"lineage_budget": "--epsilon E --delta D"}
+"""The options that the command line gives by other flags than one of their name."""
+
+
+def as_flag(option: OptionName) -> str:
+    """Return an option as the command line writes it: `--missing COLUMN=VALUE`."""
+    flag = _FLAGS.get(option.name, f"--{option.name.replace('_', '-')}")
+    return flag if option.form is None else f"{flag} {_after_flag(option.form)}"
+
+
+def as_parameter(option: OptionName) -> str:
+    """Return an option as Python writes it: `missing={COLUMN: VALUE}`."""
+    named = _PARAMETERS.get(option.name, f"{option.name}=")
+    return f"{named}{_after_equals(option.form)}" if option.form is not None and named.endswith("=") else named
+
+
+def _after_flag(form: Form) -> str:
+    if isinstance(form, Mapping):
+        return ",".join(f"{name}={_after_flag(each)}" for name, each in form.items())
+    return ":".join(form) if isinstance(form, tuple) else str(form)
+
+
+def _after_equals(form: Form) -> str:
+    if isinstance(form, Mapping):
+        return "{" + ", ".join(f"{name}: {_after_equals(each)}" for name, each in form.items()) + "}"
+    return f"({', '.join(form)})" if isinstance(form, tuple) else str(form)

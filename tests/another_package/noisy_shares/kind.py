@@ -1,0 +1,65 @@
+"""The kind: its options, how it trains and loads, what the planner may say of it, how it leaves in a file."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mechanisms.randomness import SystemRandomness
+from training.kinds.kind import PayOnceKind
+from training.kinds.options import Declared, Options
+from training.kinds.planned import UNLIMITED, PlannedOption
+from training.kinds.shared_options import PRICE
+
+SMOOTHING = Declared("Records of each class that are added before shares are taken.", unit="records", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharesOptions(Options):
+    """The options of noisy shares."""
+
+    price: Annotated[int, PRICE]
+    smoothing: Annotated[float, SMOOTHING] = 1.0
+
+
+def _qualities(trial):
+    from noisy_shares.model import train_shares
+
+    case = trial.case
+    chosen = trial.heads.feature_map("identity")
+    model = train_shares(case.records, "compared", chosen, trial.whole, 1.0, "compared", trial.randomness("shares"))
+    return {UNLIMITED: case.quality(*model.answers(case.asked))}
+
+
+class SharesKind(PayOnceKind):
+    """Noisy shares of the classes."""
+
+    name = "shares"
+    sentence = "noisy shares of the classes, the same answer to every row"
+    options = SharesOptions
+    planned = (PlannedOption("shares", "noisy shares", "once", _qualities, "shares", "identity"),)
+    lacks = PayOnceKind.lacks | {"intervals": "nobody worked out how far noise moves a share"}
+
+    def train(self, job, options):
+        """Count, add noise, and save."""
+        from noisy_shares.model import save_shares, train_shares
+
+        words = SystemRandomness()
+        asked = (job.records, job.name, job.feature_map, options.price, options.smoothing, job.lineage, words)
+        return save_shares(job.out, train_shares(*asked))
+
+    def load(self, folder, device):
+        """Read and verify."""
+        from noisy_shares.model import load_shares
+
+        return load_shares(folder, device)
+
+    def classifier(self, model, tier):
+        """Return a layer that ignores phi: its weights are 0, and its biases the logarithms of the shares."""
+        import numpy as np
+
+        from training.pay_once.classifier import Classifier
+
+        layer = np.zeros((model.certificate.feature_map.dimension, len(model.shares))), np.log(model.shares)
+        return Classifier(model.certificate, tier, model.tensors, (layer,), 0.0)
+
+
+KIND = SharesKind()

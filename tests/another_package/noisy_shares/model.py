@@ -1,0 +1,86 @@
+"""The model: counts of the classes with Gaussian noise, as shares."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import UnknownNoise
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from training.fields import Several
+from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+
+
+class SharesCertificate(ReleaseCertificate):
+    """The certificate of noisy shares."""
+
+    release: Literal["shares"] = "shares"
+    assumptions: Several[str] = COMMON_ASSUMPTIONS
+    mu: float = Field(gt=0, allow_inf_nan=False)
+    smoothing: float = Field(ge=0, allow_inf_nan=False)
+
+    def derived_cost(self):
+        """Return the cost: one record changes one count by 1."""
+        return Cost((GaussianLoss(self.law.mu),))
+
+    @property
+    def law(self):
+        """The noise on the counts."""
+        return GaussianVector(self.mu, len(self.classes), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Noisy counts (C,)."""
+
+    certificate: SharesCertificate
+    counts: Any
+    tensors: dict
+
+    @cached_property
+    def shares(self):
+        """The shares (C,), each above 0."""
+        counts = np.maximum(self.counts, 0.5) + self.certificate.smoothing
+        return counts / counts.sum()
+
+    def probabilities(self, X):
+        """Return the shares for every row."""
+        return np.tile(self.shares, (len(X), 1))
+
+    def answers(self, X):
+        """Return the shares, of whose noise nothing is said."""
+        return self.probabilities(X), UnknownNoise("nobody worked out how far noise moves a share")
+
+
+def train_shares(records, name, feature_map, price, smoothing, lineage, randomness):
+    """Count the records of each class, with noise."""
+    law = GaussianVector(mu_for(price), len(records.declaration.classes), 1.0)
+    counts = np.bincount(records.y, records.weights, minlength=len(records.declaration.classes)).astype(float)
+    certificate = SharesCertificate.fresh(
+        name,
+        records.declaration,
+        feature_map,
+        lineage,
+        cost=str(Cost((GaussianLoss(law.mu),))),
+        mu=law.mu,
+        smoothing=smoothing,
+    )
+    return Shares(certificate, law.release(counts, randomness), feature_map.public_tensors())
+
+
+def save_shares(folder, model):
+    """Write the bundle."""
+    return save_sealed(folder, with_public_tensors({"counts": model.counts}, model.tensors), model.certificate)
+
+
+def load_shares(folder, device):
+    """Read and verify the bundle."""
+    certificate, tensors = load_sealed(folder, SharesCertificate, device)
+    public = certificate.feature_map.public_tensors()
+    counts = checked_tensors(tensors, {"counts": (len(certificate.classes),)}, public)["counts"]
+    check_on_grid("counts", counts, certificate.law.step)
+    return Shares(certificate, counts, public)

@@ -1,0 +1,87 @@
+"""A kind of model that another package brings by an entry point is known everywhere, with no other line changed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+
+from dpserve import Client
+
+PACKAGE = Path(__file__).parent.parent / "another_package"
+ROWS = 60
+TRAIN = ("train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lineage", "people")
+TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "--release", "shares", "--price", "rho:0.1")
+
+
+@pytest.fixture
+def run(run):
+    """The command line, where the other package is installed."""
+    run.environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), *sys.path])
+    return run
+
+
+def in_a_new_process(run, *arguments, status=0):
+    """Run the command in a process that has imported nothing: there the other package is found."""
+    words = [sys.executable, "-m", "dpserve", *map(str, arguments)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=300, cwd=run.folder, env=run.environment, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def model(run):
+    in_a_new_process(run, *TRAIN, "--out", "model")
+    return run.folder / "model"
+
+
+def test_help_and_wrong_usage_know_it(run):
+    assert "shares" in in_a_new_process(run, "train", "--help").stdout
+    wrong = in_a_new_process(run, *TRAIN, "--lam", 1, "--out", "model", status=2)
+    assert "--lam" in wrong.stderr
+
+
+def test_it_is_inspected_and_exported(run, model):
+    shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
+    assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 1.0, True)
+    in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    in_a_new_process(run, "export", "model", "--to", "sklearn")
+    answers = joblib.load(run.folder / "model.joblib").predict_proba(np.array([[30.0, 9000.0], [75.0, 55_000.0]]))
+    assert answers.sum(axis=1) == pytest.approx([1, 1])
+    assert (answers[0] == answers[1]).all()
+
+
+def test_it_is_served(run, model):
+    process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
+    key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    with Client(address, key) as client:
+        found = client.predict([[30.0, 9000.0]])
+        assert np.asarray(found.probabilities).sum() == pytest.approx(1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+
+
+def test_it_is_attacked(run, model):
+    header, *lines = run.csv.splitlines()
+    others = [f"{20 + i % 60},{1000 * (i % 60) + i % 7 + 10},{i},{'yes' if i % 60 > 30 else 'no'}" for i in range(ROWS)]
+    for name, rows in (("in.csv", lines[:ROWS]), ("out.csv", others)):
+        (run.folder / name).write_text("\n".join([header, *rows]) + "\n")
+    files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
+    quick = ("--shadow-models", 2, "--shadow-records", 20, "--json")
+    assert json.loads(in_a_new_process(run, "attack", "model", *files, *quick).stdout)["convicted"] is False
+
+
+def test_it_is_planned_for(run):
+    public = ("--public", "own.csv", "--label", "ok", "--class-names", "no,yes", "--ignore", "id", "--json")
+    bounds = ("--bounds", "age=0:120", "--bounds", "income=0:1e6")
+    found = json.loads(in_a_new_process(run, "plan", "--rho", 0.1, "--delta", 1e-5, *public, *bounds).stdout)
+    (shares,) = [each for each in found["estimates"] if each["option"] == "shares"]
+    assert shares["accuracy"] > 0.3

@@ -1,0 +1,69 @@
+"""Every refusal that there is has an answer: none that was added and forgotten is a failure of the service."""
+
+import inspect
+from collections.abc import Iterator
+from datetime import date
+from http import HTTPStatus
+
+import pytest
+
+from accounting.ledger import (
+    ActRefused,
+    BudgetExhausted,
+    LedgerError,
+    LedgerRefusal,
+    OtherUnit,
+    UnitLost,
+    UnknownGroup,
+)
+from service.errors import InvalidRows, Overloaded, RequestRefused
+from service.http.problems import Problem, ProblemType
+from service.http.refusals import REFUSALS, as_problem
+
+OWNERS = {ActRefused, OtherUnit, UnitLost, UnknownGroup}
+"""Raised for what the owner does, which no request of a client does."""
+
+
+def below(base: type[Exception]) -> Iterator[type[Exception]]:
+    for each in base.__subclasses__():
+        if each.__module__.partition(".")[0] in ("accounting", "service"):
+            yield each
+            yield from below(each)
+
+
+RAISED = sorted({each for base in (RequestRefused, LedgerError) for each in below(base)} - {LedgerRefusal}, key=repr)
+
+
+def made(kind: type[Exception]) -> Exception:
+    if kind is BudgetExhausted:
+        return BudgetExhausted("client", 5, 1, 3, refilled=date(2026, 1, 1))
+    if kind is InvalidRows:
+        return InvalidRows("named", row=3)
+    if kind is Overloaded:
+        return Overloaded(3)
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    needed = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters) - 1
+    named = getattr(kind, "says", "").count("{") if any(each.kind is each.VAR_POSITIONAL for each in parameters) else 0
+    return kind(*["named"] * max(needed, named))
+
+
+@pytest.mark.parametrize("kind", RAISED, ids=lambda kind: kind.__name__)
+def test_every_refusal_is_answered_as_one(kind: type[Exception]) -> None:
+    error = made(kind)
+    assert isinstance(error, REFUSALS)
+    problem = as_problem(error)
+    assert (problem.kind is ProblemType.INTERNAL) == (kind in OWNERS)
+    if isinstance(error, RequestRefused):
+        assert problem.status < HTTPStatus.INTERNAL_SERVER_ERROR or problem.status is HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def test_a_refusal_that_nobody_listed_is_the_requests_fault_and_no_failure() -> None:
+    class Forgotten(RequestRefused):
+        pass
+
+    assert as_problem(Forgotten("said")).kind is ProblemType.INVALID_REQUEST
+
+
+def test_a_problem_is_itself() -> None:
+    problem = Problem(ProblemType.NOT_FOUND, "nothing here")
+    assert as_problem(problem) is problem

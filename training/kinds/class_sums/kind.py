@@ -1,0 +1,82 @@
+"""Noisy class sums: the sum of the records' directions in each class, released once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mechanisms.gaussian_vector import GaussianVector
+from mechanisms.randomness import SystemRandomness
+from training.features.maps import FeatureMap
+from training.kinds.kind import Job, PayOnceKind
+from training.kinds.options import Options
+from training.kinds.planned import PlannedOption
+from training.kinds.shared_options import PRICE, RECORDS
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration
+    from training.kinds.class_sums.model import ClassSums, ClassSumsCertificate
+    from training.pay_once.classifier import Classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSumsOptions(Options):
+    """The options of class sums."""
+
+    price: Annotated[int, PRICE]
+    records_declared: Annotated[int | None, RECORDS] = None
+
+
+class ClassSumsKind(PayOnceKind):
+    """Noisy class sums."""
+
+    name = "class-sums"
+    sentence = "noisy sums of the records of each class, good for few records"
+    options = ClassSumsOptions
+
+    def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
+        """Release the sums and save the model."""
+        from training.kinds.class_sums.model import save_class_sums, train_class_sums
+
+        words, declared = SystemRandomness(), options.records_declared
+        with job.progress.steps_with_progress(2 * len(job.records)) as report:
+            model = train_class_sums(
+                job.records, job.name, job.feature_map, options.price, job.lineage, words, report, declared
+            )
+        return save_class_sums(job.out, model)
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.class_sums.planned import PLANNED
+
+        return PLANNED
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise where there are too many records, or the price is too small for two releases."""
+        from training.inputs.sums import check_count
+        from training.kinds.class_sums.model import shares
+
+        del option
+        check_count(n)
+        centre, sums = shares(whole)
+        GaussianVector(centre, feature_map.dimension + 1, 1.0)
+        GaussianVector(sums, len(declaration.classes) * feature_map.dimension, 1.0)
+
+    def load(self, folder: Path, device: str | None) -> "ClassSums":
+        """Read and verify class sums."""
+        from training.kinds.class_sums.model import load_class_sums
+
+        return load_class_sums(folder, device)
+
+    def classifier(self, model: "ClassSums", tier: str) -> "Classifier":
+        """Return the calibrated head around the released centre."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+
+        head, mu = calibrated_layer(model.weights, model.calibration), model.certificate.calibration_mu
+        return Classifier(model.certificate, tier, model.tensors, (head,), mu, centre=model.mean)
+
+
+KIND = ClassSumsKind()

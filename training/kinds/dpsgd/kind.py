@@ -1,0 +1,141 @@
+"""DP-SGD: a linear model or a network, trained by noisy steps on clipped gradients, released once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mechanisms.gaussian_vector import mu_for
+from mechanisms.randomness import SystemRandomness
+from training.features.maps import FeatureMap
+from training.kinds.kind import Job, PayOnceKind
+from training.kinds.options import Declared, Options
+from training.kinds.planned import Plan, PlannedOption
+from training.kinds.shared_options import PRICE, RECORDS, Activation, widths
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration
+    from training.kinds.dpsgd.certificate import DpSgdCertificate
+    from training.kinds.dpsgd.model import DpSgdModel
+    from training.pay_once.classifier import Classifier
+
+_HIDDEN = Declared(
+    "The width of each hidden layer.",
+    unit="units",
+    least=0,
+    default_text="none, a linear head",
+    chosen_by_score=True,
+)
+_STEPS = Declared("How many steps.", least=1, default_text="by rule", chosen_by_score=True)
+_RATE = Declared("The learning rate.", above=0, default_text="by rule from public numbers", chosen_by_score=True)
+_SAMPLING_RATE = Declared(
+    "The probability with which a record joins a step.", above=0, most=1, default_text="by rule", chosen_by_score=True
+)
+_NOISE = Declared("The noise multiplier of a step.", above=0, default_text="the least that costs the price")
+_CLIP = Declared("The largest norm of a record's gradient.", above=0, default_text="by rule", chosen_by_score=True)
+
+
+NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgdOptions(Options):
+    """The options of DP-SGD; None for what its rules set from public numbers."""
+
+    price: Annotated[int, PRICE]
+    records_declared: Annotated[int, RECORDS]
+    hidden: Annotated[tuple[int, ...], _HIDDEN] = ()
+    activation: Annotated[Activation, Declared("What hidden units compute: tanh or relu.", chosen_by_score=True)] = (
+        "tanh"
+    )
+    steps: Annotated[int | None, _STEPS] = None
+    learning_rate: Annotated[float | None, _RATE] = None
+    sampling_rate: Annotated[float | None, _SAMPLING_RATE] = None
+    sampling: Annotated[str, Declared("How records join a step. Only 'poisson', each by itself, is covered.")] = (
+        "poisson"
+    )
+    step_noise: Annotated[float | None, _NOISE] = None
+    gradient_clip: Annotated[float | None, _CLIP] = None
+
+
+class DpSgdKind(PayOnceKind):
+    """DP-SGD."""
+
+    name = "dpsgd"
+    sentence = "a linear model or a network, trained by noisy steps"
+    options = DpSgdOptions
+    beside_budget = ("hidden",)
+    lacks = {**PayOnceKind.lacks, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
+
+    def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
+        """Train by DP-SGD and save the model."""
+        from training.fitting.network import Network
+        from training.kinds.dpsgd.choices import by_rule, steps_for
+        from training.kinds.dpsgd.model import save_dpsgd
+        from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+
+        made: dict[str, Any] = steps_for(job.feature_map) | {"activation": options.activation}
+        for name in ("sampling_rate", "steps", "learning_rate"):
+            if (value := getattr(options, name)) is not None:
+                made[name] = value
+        if options.gradient_clip is not None:
+            made["clip_norm"] = options.gradient_clip
+        hidden = widths(options.hidden)
+        network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
+        choices = by_rule(options.records_declared, mu_for(options.price), network.size, hidden=hidden, **made)
+        recipe = DpSgdRecipe(
+            job.name,
+            job.feature_map,
+            choices,
+            options.price,
+            noise_multiplier=options.step_noise,
+            sampling=options.sampling,
+        )
+        with job.progress.steps_with_progress(choices.steps) as report:
+            return save_dpsgd(job.out, train_dpsgd(job.records, recipe, job.lineage, SystemRandomness(), report))
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.dpsgd.planned import PLANNED
+
+        return PLANNED
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the price, the number of records, and of images the number of steps."""
+        from training.kinds.dpsgd.choices import STEPS_ON_IMAGES
+
+        return super().settings(option, plan) | ({"steps": STEPS_ON_IMAGES} if plan.rows == "images" else {})
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise where there are too many records, or no certificate for what the rules choose."""
+        from training.fitting.network import Network
+        from training.inputs.sums import check_count
+        from training.kinds.dpsgd.choices import by_rule
+        from training.kinds.dpsgd.train import DpSgdRecipe, certify
+
+        check_count(n)
+        hidden = tuple(option.settings.get("hidden", ()))
+        size = Network((feature_map.dimension, *hidden, len(declaration.classes))).size
+        choices = by_rule(n, mu_for(whole), size, hidden=hidden)
+        certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
+
+    def load(self, folder: Path, device: str | None) -> "DpSgdModel":
+        """Read and verify a model."""
+        from training.kinds.dpsgd.model import load_dpsgd
+
+        return load_dpsgd(folder, device)
+
+    def classifier(self, model: "DpSgdModel", tier: str) -> "Classifier":
+        """Return the calibrated layers around the released centre."""
+        from training.pay_once.classifier import Classifier
+
+        certificate, mu = model.certificate, model.certificate.calibration_mu
+        (weights, biases), *others = model.layers
+        layers = ((weights * certificate.input_norm, biases), *others)
+        return Classifier(certificate, tier, model.tensors, layers, mu, certificate.activation, model.centre)
+
+
+KIND = DpSgdKind()

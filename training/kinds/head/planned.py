@@ -1,0 +1,51 @@
+"""Noise on each answer of a head, as the planner tries it."""
+
+from collections.abc import Callable
+
+from mechanisms.answer_noise import AnswerNoise
+from mechanisms.gaussian import Gaussian
+from mechanisms.gaussian_vector import mu_for
+from training.exact.quantised import products, summands
+from training.features import rules
+from training.features.rules import Features
+from training.kinds.cases import Quality, logits_move
+from training.kinds.planned import PlannedOption, Qualities, Trial
+
+
+def _noise_on_answers(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
+        return {str(count): _answered(trial, features, count) for count in trial.queries}
+
+    return qualities
+
+
+def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
+    """Return what answers with noise of their own are worth where the budget pays for `count` of them."""
+    try:
+        mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
+        mechanism.prepare(trial.case.classes)
+    except ValueError:
+        return None
+    lam = rules.strong_convexity(mechanism.mu)
+    chosen = trial.heads.feature_map(features, head=True)
+    weights, phi = trial.heads.weights(chosen, lam), trial.heads.asked(chosen)
+    randomness = trial.randomness("per-query", features, str(count))
+    moved = logits_move(lam, weights, phi)
+    answers = mechanism.release(products(phi, summands(weights)), moved, randomness)
+    return trial.case.quality(answers, AnswerNoise("gaussian", mechanism.noise_scale(moved, trial.case.classes)))
+
+
+PLANNED = (
+    PlannedOption(
+        "per-query", "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=3
+    ),
+    PlannedOption(
+        "per-query-fourier",
+        "noise on each answer, Fourier features",
+        "each answer",
+        _noise_on_answers("fourier"),
+        None,
+        "fourier",
+        version=3,
+    ),
+)

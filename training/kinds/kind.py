@@ -1,0 +1,180 @@
+"""What every kind of model says of itself, in one object: the registry has one of each, and callers ask it.
+
+A kind's folder, `training/kinds/NAME/`, has its options, how it trains and loads, its model and certificate, what it
+needs of the data, and what it cannot do, with the reason. Nothing outside of the folder names a kind or tests for its
+classes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from mechanisms.mechanism import Mechanism
+from training.bundles.certificate import LambdaChoice
+from training.errors import NotExportable
+from training.features.maps import FeatureMap
+from training.kinds.figures import Figures, pay_once_figures
+from training.kinds.options import OptionField, Options, fields_of
+from training.kinds.planned import Plan, PlannedOption
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration, Records
+    from training.pay_once.classifier import Classifier
+
+Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
+"""What a kind may be unable to do.
+
+units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
+choosing: have an option chosen by noisy scores. budget: have its options set by the planner. export: leave in a file.
+intervals: say how far noise may have moved an answer. evaluation: be scored on public rows. audit: be attacked through
+a service of its own.
+"""
+
+Answers = Literal["metered", "once"]
+"""What the budget pays for: each answer, or the model, once."""
+
+
+class TrainingProgress(Protocol):
+    """Who shows how far a training is."""
+
+    def minimising(self, goal: float, /) -> AbstractContextManager[Callable[[float], None]]:
+        """Give a function that takes the gradient norm. goal: the norm to reach."""
+
+    def steps_with_progress(self, steps: int, /) -> AbstractContextManager[Callable[[int], None]]:
+        """Give a function that takes how many of the steps are done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets.
+
+    choice: how Lambda was chosen, where it was by results on the records.
+    """
+
+    records: "Records"
+    name: str
+    lineage: str
+    feature_map: FeatureMap
+    out: Path
+    options: Mapping[str, Any]
+    state: Path
+    progress: TrainingProgress
+    choice: LambdaChoice | None = None
+
+
+NO_FORM = "this kind of model has no form to be taken away in"
+
+NOT_PRIVATE_ITSELF = (
+    "it is not private: whoever had its weights would learn more of the records than was ever paid for. Serve it, or "
+    "train a pay-once model, which may be taken away"
+)
+NO_EVALUATION = (
+    "its answers are paid for one by one, and its exact weights are private: one record that it was trained on could "
+    "change every answer here, which no noise on the counts hides. Train a pay-once model on these records, and "
+    "evaluate that"
+)
+NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer has noise of its own to audit"
+
+
+class Kind(ABC):
+    """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
+
+    titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
+    what the budget pays for. asked_by: the option whose value asks for this kind, "release" for one that is asked for
+    by its name, None for the one that is trained where nothing is asked for. beside_budget: options that an owner may
+    set while the planner sets the others. centred_images: whether its images are centred, as suits noise on each
+    answer. lacks: what it cannot do, each with why, and what to do instead.
+    """
+
+    name: ClassVar[str]
+    sentence: ClassVar[str]
+    options: ClassVar[type[Options]]
+    answers: ClassVar[Answers]
+    asked_by: ClassVar[str | None] = "release"
+    titled: ClassVar[str] = "certificate of"
+    beside_budget: ClassVar[tuple[str, ...]] = ()
+    centred_images: ClassVar[bool] = False
+    lacks: ClassVar[Mapping[Ability, str]] = {}
+
+    @property
+    def fields(self) -> Mapping[str, OptionField]:
+        """The declarations of its options, by name."""
+        return fields_of(self.options)
+
+    @property
+    def choosable(self) -> tuple[str, ...]:
+        """The options among whose values noisy scores may choose."""
+        return tuple(name for name, field in self.fields.items() if field.declared.chosen_by_score)
+
+    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - a kind may look
+        """Return why it cannot do something with these options, as far as they are given; None where it can."""
+        return self.lacks.get(ability)
+
+    @abstractmethod
+    def train(self, job: Job, options: Any) -> Any:
+        """Train a model, save it as the bundle `job.out`, and return its certificate. options: of `self.options`.
+
+        Raises TrainingError.
+        """
+
+    @abstractmethod
+    def load(self, folder: Path, device: str | None) -> Any:
+        """Read and verify a bundle of this kind; return the model. device: where an encoder computes.
+
+        Raises BundleError saying what is missing, damaged or different.
+        """
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """The options that the planner may recommend, the simplest first; none for a kind that is not planned."""
+        return ()
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the options that train what is planned, by name: what the planner sets in the owner's place."""
+        planned = ({"price": plan.share} if self.answers == "once" else {}) | {"records_declared": plan.n}
+        return dict(option.settings) | {name: value for name, value in planned.items() if name in self.fields}
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise ValueError or TrainingError where an option cannot be had for n records at a price in picorho."""
+        del option, n, whole, declaration, feature_map  # a kind without limits of its own can always be had
+
+    def figures(self, certificate: Any) -> Figures:
+        """Return what its certificate says, in words: what each figure is, and its value."""
+        return pay_once_figures(certificate)
+
+    def claims(self, certificate: Any) -> Sequence[tuple[str, str, str]]:  # noqa: ARG002 - most kinds claim nothing
+        """Return what is claimed without a proof: what it is, its value, and where it is claimed. Nothing for most."""
+        return ()
+
+    def check_mechanism(self, model: Any, mechanism: Mechanism, *, accept_unproven: bool) -> None:
+        """Raise TrainingError if answers of this kind cannot have this mechanism's noise."""
+        del model, mechanism, accept_unproven  # every mechanism that has a proof suits a kind that has one
+
+    def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
+        """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
+        raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
+
+
+class MeteredKind(Kind):
+    """A kind each of whose answers gets noise and is paid for: its models are `training.exact.questions.MeteredModel`s.
+
+    Its exact weights are private, so that nothing of them leaves, and nothing is told of them.
+    """
+
+    answers = "metered"
+    lacks: ClassVar[Mapping[Ability, str]] = {"export": NOT_PRIVATE_ITSELF, "evaluation": NO_EVALUATION}
+
+
+class PayOnceKind(Kind):
+    """A kind that is private itself and paid for once: its models are `training.pay_once.model.ReleasedModel`s.
+
+    Its certificate extends `training.pay_once.certificate.ReleaseCertificate`, with the kind's name as `release`.
+    """
+
+    answers = "once"
+    lacks: ClassVar[Mapping[Ability, str]] = {"audit": NO_NOISE_TO_AUDIT}

@@ -1,0 +1,79 @@
+"""Objective perturbation: a head that minimises its objective plus noise, released once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mechanisms.randomness import SystemRandomness
+from training.kinds.kind import Job, PayOnceKind
+from training.kinds.options import Options
+from training.kinds.planned import PlannedOption
+from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
+
+if TYPE_CHECKING:
+    from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
+    from training.pay_once.classifier import Classifier
+
+DEFAULT_TOLERANCE = 1e-4
+"""Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
+
+NO_UNITS = (
+    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
+    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. With "
+    "units train weights, class-sums, dpsgd, teachers or a head"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions(Options):
+    """The options of objective perturbation."""
+
+    price: Annotated[int, PRICE]
+    lam: Annotated[float | None, LAMBDA_AMONG_VALUES] = None
+    tolerance: Annotated[float, TOLERANCE] = DEFAULT_TOLERANCE
+
+
+class ObjectiveKind(PayOnceKind):
+    """Objective perturbation."""
+
+    name = "objective"
+    sentence = "a linear model that minimises its objective plus noise"
+    options = ObjectiveOptions
+    lacks = {**PayOnceKind.lacks, "units": NO_UNITS}  # noqa: RUF012 - a constant of the class
+
+    def train(self, job: Job, options: ObjectiveOptions) -> "ObjectiveCertificate":
+        """Minimise the perturbed objective and save the head."""
+        from training.kinds.objective import model as objective
+
+        tolerance, words = options.tolerance, SystemRandomness()
+        choices = objective.perturbation_for(options.price, len(job.records.declaration.classes), options.lam)
+        with job.progress.minimising(tolerance) as report:
+            model = objective.train_perturbed(
+                job.records, job.name, job.feature_map, choices, tolerance, job.lineage, words, report
+            )
+        return objective.save_perturbed(job.out, model)
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.objective.planned import PLANNED
+
+        return PLANNED
+
+    def load(self, folder: Path, device: str | None) -> "PerturbedHead":
+        """Read and verify a perturbed head."""
+        from training.kinds.objective.model import load_perturbed
+
+        return load_perturbed(folder, device)
+
+    def classifier(self, model: "PerturbedHead", tier: str) -> "Classifier":
+        """Return the calibrated head."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+        from training.pay_once.model import rounded
+
+        head = calibrated_layer(rounded(model.weights), model.calibration)
+        return Classifier(model.certificate, tier, model.tensors, (head,), model.certificate.calibration_mu)
+
+
+KIND = ObjectiveKind()

@@ -1,0 +1,43 @@
+"""Objective perturbation, as the planner tries it."""
+
+from collections.abc import Callable
+
+from training.features.rules import Features
+from training.kinds.cases import TOLERANCE
+from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+
+
+def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
+        from training.kinds.objective.model import perturbation_for, train_perturbed
+
+        records = trial.case.records
+        chosen = trial.heads.feature_map(features)
+        choices = perturbation_for(trial.whole, trial.case.classes)
+        words = trial.randomness("objective", features)
+        model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
+        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
+
+    return qualities
+
+
+PLANNED = (
+    PlannedOption(
+        "objective",
+        "objective perturbation",
+        "once",
+        _perturbed_objective("identity"),
+        "objective",
+        "identity",
+        version=2,
+    ),
+    PlannedOption(
+        "objective-fourier",
+        "objective perturbation, Fourier features",
+        "once",
+        _perturbed_objective("fourier"),
+        "objective",
+        "fourier",
+        version=3,
+    ),
+)

@@ -1,0 +1,75 @@
+"""What the planner may say of a kind: options to train it with, each tried as an owner's command would run it.
+
+To try one is to run the trainer and the mechanism, its noise from the same tables, with the public rules of
+`training.features.rules` and seeded randomness in place of the system's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from mechanisms.seeded import SeededRandomness
+from training.features.rules import Features, Kind
+
+if TYPE_CHECKING:
+    from training.kinds.cases import Case, Heads, Quality
+
+UNLIMITED = "unlimited"
+QUERIES = (10, 100, 1_000, 10_000)
+
+Pays = Literal["each answer", "once"]
+Qualities = dict[str, "Quality | None"]
+"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell's question: a case, a budget in all, in picorho, and numbers of queries. label: what noise follows."""
+
+    heads: "Heads"
+    whole: int
+    label: str
+    queries: Sequence[int] = QUERIES
+
+    @property
+    def case(self) -> "Case":
+        """The records and the rows."""
+        return self.heads.case
+
+    def randomness(self, *purpose: str) -> SeededRandomness:
+        """Words for one purpose of this cell."""
+        return SeededRandomness(self.case.seed, (self.case.name, self.label, *purpose))
+
+
+@dataclass(frozen=True)
+class PlannedOption:
+    """One way to answer, and how it is trained. title: for tables; pays: for what the budget pays.
+
+    release: the kind's name, None for the default kind. features: which map, by the rules. settings: options besides.
+    fallback: the order in which it is tried where what would come first cannot be had; None for never. tiered: whether
+    tiers of several precisions are planned by it. as_one_answer: whether one answer with noise of its own has the law
+    of one from it.
+    """
+
+    name: str
+    title: str
+    pays: Pays
+    qualities: Callable[[Trial], Qualities]
+    release: str | None
+    features: Features
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    version: int = 1
+    """Raised when what it measures changes, so that stored results of the older one are not used."""
+    fallback: int | None = None
+    tiered: bool = False
+    as_one_answer: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What options are set for. n: declared; share: in picorho, of the model or of each answer; rows: of which kind."""
+
+    n: int
+    share: int
+    rows: Kind | None = None

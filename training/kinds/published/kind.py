@@ -1,0 +1,103 @@
+"""A network as Lu et al. 2022 train it: unproven, and served only by its own mechanism."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mechanisms.mechanism import Mechanism
+from training.errors import extra
+from training.kinds.figures import Figures, shortened
+from training.kinds.kind import Job, MeteredKind
+from training.kinds.options import Declared, Options
+
+if TYPE_CHECKING:
+    from training.kinds.published.bundle import PublishedNetwork, UnprovenCertificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedOptions(Options):
+    """How a network is trained as Lu et al. 2022 do."""
+
+    hidden: Annotated[tuple[int, ...], Declared("The width of each hidden layer.", unit="units", least=1)] = (128,)
+    alpha: Annotated[float, Declared("The strength of the convexified loss.")] = 1.0
+    epochs: Annotated[int, Declared("Passes over the records.", least=1)] = 100
+    seed: Annotated[int, Declared("Seed of the first weights and the order of the records.", least=0)] = 0
+
+
+class PublishedKind(MeteredKind):
+    """A network as Lu et al. train it, by a command of its own."""
+
+    name = "published"
+    sentence = "a network as Lu et al. 2022 train it: unproven"
+    options = PublishedOptions
+    asked_by = "train-published"
+    titled = "published network"
+    lacks = {  # noqa: RUF012 - a constant of the class
+        **MeteredKind.lacks,
+        "units": "does not go with a network as Lu et al. train it",
+        "ray": "does not go with a network as Lu et al. train it",
+        "encoder": "a network as Lu et al. train it has numbers for its input",
+        "choosing": "nothing is proved of a network as Lu et al. train it",
+        "budget": "nothing is proved of a network as Lu et al. train it",
+    }
+
+    def train(self, job: Job, options: PublishedOptions) -> Any:
+        """Train the network and save it."""
+        with extra("torch", "training networks"):
+            from training.kinds.published.train import train_published
+        from training.kinds.published.bundle import save_published
+
+        network = train_published(
+            job.records,
+            job.name,
+            job.lineage,
+            hidden=options.hidden,
+            alpha=options.alpha,
+            epochs=options.epochs,
+            seed=options.seed,
+        )
+        return save_published(job.out, network)
+
+    def load(self, folder: Path, device: str | None) -> "PublishedNetwork":
+        """Read and verify a network."""
+        from training.kinds.published.bundle import load_published
+
+        return load_published(folder, device)
+
+    def figures(self, certificate: "UnprovenCertificate") -> Figures:
+        """Return the network and what it was trained on."""
+        topology = certificate.topology
+        widths = " - ".join(map(str, topology.widths))
+        return [
+            ("network", f"{widths}, {certificate.activation}, {topology.weights:,} weights"),
+            ("classes", f"{len(certificate.classes)}: " + shortened(", ".join(certificate.classes))),
+            ("objective", f"{certificate.objective}, alpha = {certificate.alpha:g}"),
+            ("L2 regulariser", f"{certificate.l2_regulariser:g}"),
+            ("records (private)", f"{certificate.records:,}"),
+        ]
+
+    def claims(self, certificate: "UnprovenCertificate") -> Sequence[tuple[str, str, str]]:
+        """Return what the published method claims: its sensitivities and its stability."""
+        from training.kinds.published.bounds import claimed_sensitivities, untruncated_probability
+
+        claimed = claimed_sensitivities(
+            certificate.topology, certificate.records, l2_regulariser=certificate.l2_regulariser
+        )
+        figures = (
+            ("Lipschitz constant rho", claimed.lipschitz, "Proposition 1 (Eq. 21)"),
+            ("sensitivity of all weights in L2", claimed.weights_l2, "Theorem 4 (Eq. 15)"),
+            ("sensitivity of a weight, Delta omega", claimed.weight, "Eq. 18"),
+            ("sensitivity of a logit, Delta z", claimed.neuron, "Corollary 1 (Eq. 19)"),
+            ("sensitivity of a probability, Delta p", claimed.probability, "Corollary 2 (Eq. 20)"),
+            ("exp(2 Delta z) - 1, not cut at 1", untruncated_probability(claimed.neuron), "Table VI, in brackets"),
+            ("on-average-remove-one stability (OARO)", claimed.oaro, "Theorem 4 (Eq. 17)"),
+        )
+        return [(what, f"{figure:.6g}", source) for what, figure, source in figures]
+
+    def check_mechanism(self, model: "PublishedNetwork", mechanism: Mechanism, *, accept_unproven: bool) -> None:
+        """Raise NoCertificate for a proven mechanism, which needs a bound that this network lacks."""
+        model.certificate.check_mechanism(mechanism, accept_unproven=accept_unproven)
+
+
+KIND = PublishedKind()

@@ -1,0 +1,80 @@
+"""Declarations of options that several kinds of models share: a kind annotates a field of its own with one of these."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from accounting.picorho import to_rho
+from mechanisms.gaussian_vector import whole_picorho
+from training.errors import TrainingError
+from training.kinds.options import Declared
+
+PRICE_FORM = "rho:R, noise-multiplier:M or epsilon:E@DELTA"
+_TIER_FORM = f"NAME=PRICE, where PRICE is {PRICE_FORM}"
+
+
+def tier_prices(words: str | Sequence[str]) -> dict[str, int]:
+    """Return the price of each tier, in picorho, by name, from NAME=PRICE. Raises TrainingError, ValueError."""
+    prices: dict[str, int] = {}
+    for word in [words] if isinstance(words, str) else words:
+        name, equals, price = word.partition("=")
+        if not equals or name in prices:
+            raise TrainingError(f"a tier is written NAME=PRICE, each name once, not {word!r}")
+        prices[name] = whole_picorho(price)
+    return prices
+
+
+def price_words(whole: int) -> str:
+    """Return a price in picorho as a person writes it."""
+    return f"rho:{to_rho(whole)!r}"
+
+
+PRICE = Declared(
+    "What all answers together cost.",
+    unit="picorho",
+    least=1,
+    needed_text=f"what all answers together cost: {PRICE_FORM}, for all answers together",
+    form=PRICE_FORM,
+    read=whole_picorho,
+    write=price_words,
+)
+"""Of a pay-once model. A person writes a price; the value is in whole picorho."""
+
+Price = Annotated[int, PRICE]
+
+TIERS = Declared(
+    "The price of each precision, from the coarsest to the finest, in place of one price.",
+    unit="picorho",
+    least=1,
+    form=_TIER_FORM,
+    read=tier_prices,
+    write=lambda prices: [f"{name}={price_words(whole)}" for name, whole in prices.items()],
+)
+
+Tiers = Annotated[Mapping[str, int] | None, TIERS]
+
+RECORDS = Declared(
+    "About how many records there are, as a number that may be public: not counted.",
+    unit="records",
+    least=1,
+    needed_text="about how many records there are, as a number that may be public; counting them would say whether "
+    "one is there",
+)
+
+LAMBDA = Declared(
+    "Lambda: a larger one means less noise and a simpler model.",
+    above=0,
+    needed_text="a larger Lambda means less noise and a simpler model",
+)
+
+LAMBDA_AMONG_VALUES = Declared(
+    LAMBDA.sentence, above=0, default_text="by rule", needed_text=LAMBDA.needed_text, chosen_by_score=True
+)
+
+TOLERANCE = Declared("tau: the gradient norm that is reached, or training fails.", above=0)
+
+Activation = Literal["tanh", "relu"]
+
+
+def widths(hidden: Sequence[int]) -> tuple[int, ...]:
+    """Return the widths of hidden layers: a width of 0 stands for no layer, so that a choice may try none."""
+    return tuple(width for width in hidden if width)

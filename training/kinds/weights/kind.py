@@ -1,0 +1,100 @@
+"""Released weights: a head's weights with noise drawn once, perhaps in several precisions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from mechanisms.randomness import SystemRandomness
+from training.errors import WrongOption
+from training.features import rules
+from training.features.maps import FeatureMap
+from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
+from training.kinds.kind import Ability, Job, PayOnceKind
+from training.kinds.planned import Plan, PlannedOption
+from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, PRICE_FORM, TIERS
+
+if TYPE_CHECKING:
+    from training.inputs.records import Declaration
+    from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
+    from training.pay_once.classifier import Classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOptions(HeadOptions):
+    """The options of released weights: those of a head, and a price, or one for each precision."""
+
+    lam: Annotated[float, LAMBDA_AMONG_VALUES]
+    price: Annotated[int | None, PRICE] = None
+    tier: Annotated[Mapping[str, int] | None, TIERS] = None
+
+    def __post_init__(self) -> None:
+        """Raise WrongOption as a head's options do, and for both a price and tiers, or neither."""
+        super().__post_init__()
+        if (self.price is None) == (self.tier is None):
+            remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
+            raise WrongOption("price", "is needed", value=self.price, remedy=remedy)
+
+    @property
+    def tiers(self) -> dict[str, int]:
+        """The price of each tier, in picorho, by name and from the coarsest to the finest."""
+        return {"full": self.price} if self.price is not None else dict(self.tier or {})
+
+
+class WeightsKind(PayOnceKind):
+    """Released weights."""
+
+    name = "weights"
+    sentence = "a head's weights with noise drawn once, if asked for in several precisions"
+    options = WeightsOptions
+    beside_budget = ("tier",)
+
+    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
+        """Return what they lack: with the convexified objective, units and choosing."""
+        return convexified_lack(ability, given) or super().lack(ability, given)
+
+    def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
+        """Train a head, add noise to its weights, and save them."""
+        from training.kinds.head.train import train
+        from training.kinds.weights.model import release_weights, save_weights
+
+        recipe = recipe_for(job, options)
+        with job.progress.minimising(recipe.tolerance) as report:
+            head = train(job.records, recipe, job.lineage, report)
+        return save_weights(job.out, release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records))
+
+    @property
+    def planned(self) -> Sequence[PlannedOption]:
+        """What the planner may recommend."""
+        from training.kinds.weights.planned import PLANNED
+
+        return PLANNED
+
+    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
+        """Return the price, and the Lambda that suits it."""
+        return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise ValueError where the noise on so many weights has no grid."""
+        del option, n
+        GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
+
+    def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
+        """Read and verify released weights."""
+        from training.kinds.weights.model import load_weights
+
+        return load_weights(folder, device)
+
+    def classifier(self, model: "ReleasedWeights", tier: str) -> "Classifier":
+        """Return the calibrated head of one precision."""
+        from training.pay_once.classifier import Classifier, calibrated_layer
+
+        mu = model.certificate.precisions[model.level].calibration_mu
+        head = calibrated_layer(model.weights, model.calibration)
+        return Classifier(model.certificate, tier, model.tensors, (head,), mu)
+
+
+KIND = WeightsKind()

@@ -1,0 +1,66 @@
+"""Released weights, as the planner tries them."""
+
+from collections.abc import Callable
+
+from mechanisms.answer_noise import AnswerNoise
+from mechanisms.elementary import softmax
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from training.exact.quantised import norms
+from training.features import rules
+from training.features.rules import Features
+from training.inputs.sums import of_rows
+from training.kinds.cases import weights_move
+from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+from training.pay_once import calibration
+from training.pay_once.model import rounded
+
+
+def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
+        part, rest = calibration.divided(trial.whole)
+        lam = rules.strong_convexity(mu_for(trial.whole))
+        chosen = trial.heads.feature_map(features)
+        weights = trial.heads.weights(chosen, lam)
+        law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
+        words = trial.randomness("weights", features)
+        released = rounded(law.release(weights, words)).T
+        case = trial.case
+        calibrated = calibration.calibrated(
+            of_rows(trial.heads.records(chosen), case.y),
+            lambda phi: phi @ released,
+            case.classes,
+            calibration.mu_of(part),
+            words,
+        )
+        phi = trial.heads.asked(chosen)
+        answers = softmax(calibrated(phi @ released))
+        noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
+        return {UNLIMITED: case.quality(answers, noise)}
+
+    return qualities
+
+
+PLANNED = (
+    PlannedOption(
+        "weights",
+        "released weights",
+        "once",
+        _released_weights("identity"),
+        "weights",
+        "identity",
+        version=2,
+        fallback=2,
+        tiered=True,
+        as_one_answer=True,
+    ),
+    PlannedOption(
+        "weights-fourier",
+        "released weights, Fourier features",
+        "once",
+        _released_weights("fourier"),
+        "weights",
+        "fourier",
+        version=3,
+        tiered=True,
+    ),
+)

@@ -1,0 +1,81 @@
+"""What every pay-once model computes, as public numbers: what the files of an export are made from.
+
+A row x becomes phi(x) (`training.features.maps`). Some kinds take it around a released centre: phi is drawn to length
+1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers
+follow, the calibration being part of the last one, and the softmax of its values. Everything here was released and paid
+for, or is public, so that whoever holds the tier may have it.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import takewhile
+from typing import Literal
+
+from accounting.arrays import Floats
+from accounting.losses import Cost
+from training.features.maps import HeadFeatureMap
+from training.inputs.columns import Columns, TextColumn
+from training.pay_once.calibration import Calibration, losses
+from training.pay_once.certificate import ReleaseCertificate
+
+Activation = Literal["tanh", "relu"]
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """softmax(layers(phi(x))), or of phi(x) around a centre.
+
+    layers: weights (inputs, outputs) and biases (outputs,) of each; lengths of inputs, temperatures and the calibration
+    are multiplied and added into them. calibration_mu: what the tier's calibration cost, 0 where there is none.
+    centre: (D,), what directions of phi are taken around; None where phi itself goes in.
+    """
+
+    certificate: ReleaseCertificate
+    tier: str
+    tensors: dict[str, Floats]
+    layers: tuple[tuple[Floats, Floats], ...]
+    calibration_mu: float
+    activation: Activation = "tanh"
+    centre: Floats | None = None
+
+    @property
+    def feature_map(self) -> HeadFeatureMap:
+        """phi, which is public."""
+        return self.certificate.feature_map
+
+    @property
+    def columns(self) -> Columns:
+        """The schema's columns; none where rows are numbers."""
+        return self.feature_map.columns
+
+    @property
+    def columns_inside(self) -> bool:
+        """Whether files take the columns by name and encode them: not with a text, which is hashed outside."""
+        return bool(self.columns) and not any(isinstance(column, TextColumn) for column in self.columns)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
+        tiers = self.certificate.tiers
+        before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
+        calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None
+        price = Cost(tuple(loss for cost in [*before, tiers[len(before)].cost] for loss in cost.losses))
+        return {
+            "model": self.certificate.name,
+            "model_id": self.certificate.model_id,
+            "tier": self.tier,
+            "price": str(price),
+            "price_rho": f"{float(price.rho):.12g}",
+            "calibration": f"in the last layer; it is {calibrated} of the price" if calibrated else "none",
+            "classes": json.dumps(self.certificate.classes),
+            "feature_names": json.dumps(self.certificate.feature_names),
+            "columns": json.dumps([column.name for column in self.columns] if self.columns_inside else []),
+            "certificate": json.dumps(self.certificate.public()),
+            "written_by": f"dpserve {version('dpserve')}",
+        }
+
+
+def calibrated_layer(weights: Floats, calibration: Calibration) -> tuple[Floats, Floats]:
+    """Return the layer whose values are the calibrated logits of a head (C, D)."""
+    return calibration.scale * weights.T, calibration.offsets
