@@ -25,7 +25,7 @@ from audit.noise import NoiseFinding
 from training.private_files import write_whole
 
 Piece = Mapping[str, Any]
-"""What a result depends on, in JSON's types."""
+"""The inputs of a result, in JSON's types."""
 
 
 @dataclass(frozen=True)

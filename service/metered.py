@@ -119,7 +119,7 @@ class MeteredPredictor(Predictor):
             # A refusal looks at no logits, and takes no time that depends on any.
             logits = self.head.logits(phi[charged])
             stages.end("logits")
-            answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.of(charged.tolist()))
+            answers[charged] = self.mechanism.release(logits, sensitivity[charged], words.for_rows(charged.tolist()))
             stages.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
         return [

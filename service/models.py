@@ -15,7 +15,7 @@ from service.telemetry.logs import log
 
 
 class Models:
-    """What is served now. Use it on one event loop."""
+    """The models that are served now. Use it on one event loop."""
 
     def __init__(
         self,

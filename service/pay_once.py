@@ -53,7 +53,7 @@ from training.pay_once.certificate import ReleaseCertificate, Tier
 from training.pay_once.model import ReleasedModel, model_at
 
 SECONDS_HELD = 0.5
-"""How long what the ledger said of a client is good for."""
+"""Seconds for which a worker trusts the ledger's last reply about a client."""
 
 _MOST_REMEMBERED = 10_000
 _FEW_ROWS = 64
@@ -68,7 +68,7 @@ class TierForClient(BaseModel):
     name: str
     held: bool
     cost: float
-    """What moving to it would cost now: the difference to what is held."""
+    """The cost of moving to it now: the difference to the tier that is held."""
     admitted: bool
 
 
@@ -89,7 +89,7 @@ class _Wish(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class _Held:
-    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`.
+    """The ledger's reply that by this charge the client holds the tier. asked: when, by `time.monotonic`.
 
     free: the charge of what is answered from it later, at no cost.
     """

@@ -44,13 +44,13 @@ from accounting.ledger.wire import LineageKeys
 Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
 
 _TRIES = 4
-"""How often a call is sent: once again after a lost reply, once more if that one's was lost, too, and once where the
-group of a client was not known."""
+"""Largest number of times a call is sent: once, twice more after lost replies, and once where the client's group was
+not known."""
 
 _PAGE = 1000
 
 _MOST_REMEMBERED = 100_000
-"""Of how many clients it is remembered which group they belong to, which saves a call each."""
+"""Number of clients whose groups are remembered, which saves a call each."""
 
 
 class Ledger(Accounts):
@@ -196,7 +196,7 @@ class Ledger(Accounts):
         for _ in range(_TRIES):
             keys, arguments = wire.charge_call([asked], self._groups)
             reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)
-            if not self._regrouped(asked.lineage, reply):
+            if not self._note_groups(asked.lineage, reply):
                 break
         with reading(asked.lineage):
             quote = wire.read_quote(asked, reply)
@@ -233,7 +233,7 @@ class Ledger(Accounts):
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)
                 continue
-            if self._regrouped(lineage, replies):
+            if self._note_groups(lineage, replies):
                 continue
             charges, receipts = _read_each(lineage, known, list(zip(requests, groups, strict=True)), replies)
             # Before anything is answered, and whatever becomes of the other requests.
@@ -242,7 +242,7 @@ class Ledger(Accounts):
             return charges
         raise LedgerBusy
 
-    def _regrouped(self, lineage: str, reply: Sequence[Any]) -> bool:
+    def _note_groups(self, lineage: str, reply: Sequence[Any]) -> bool:
         """Take note of the groups that the store says clients belong to; return whether it said so."""
         if not reply or reply[0] != b"regroup":
             return False

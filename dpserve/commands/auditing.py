@@ -91,7 +91,7 @@ def mechanism(
             progress(count)
     scores_in, scores_out = (np.concatenate([piece[world] for piece in found]) for world in (0, 1))
     noise = together([piece[2] for piece in found])
-    shown = presentation.of_mechanism(
+    shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, noise=noise, **sure.model_dump()),
         scores_in,
         scores_out,
@@ -179,7 +179,7 @@ def service(
             first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
-    shown = presentation.of_mechanism(
+    shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, noise=noise, **sure.model_dump()),
         scores_in,
         scores_out,
@@ -209,4 +209,4 @@ def sampler(
 
     with shares("auditing the sampler") as progress:
         found = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
-    report.show(presentation.of_sampler(found), "audit-sampler")
+    report.show(presentation.sampler_report(found), "audit-sampler")

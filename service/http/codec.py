@@ -39,7 +39,7 @@ _JSON = frozenset({"application/json", "text/json", "", "application/x-www-form-
 """The last three are what a client's own default says, of no body or of any: curl's, urllib's and browsers'."""
 
 _GZIP = b"\x1f\x8b"
-"""How what gzip made begins."""
+"""The first bytes of a gzip file."""
 
 _WEIGHT_0 = re.compile(r";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
@@ -53,7 +53,7 @@ class AnswerFields:
     """Receipts, budgets and noise as every protocol states them."""
 
     def __init__(self, predictor: Predictor) -> None:
-        """Of this predictor's answers."""
+        """Read requests to this predictor, and write its answers."""
         self._model = predictor.certificate.name
         self._mechanism = predictor.mechanism_name
         self._status = predictor.mechanism_status
@@ -121,7 +121,7 @@ class AnswerFields:
 def noise_out(uncertainty: Uncertainty) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
     noise, scale = uncertainty.noise, uncertainty.scale
-    ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
+    ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
     lower, upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return AnswerNoiseOut(
         law=noise.law,

@@ -29,11 +29,11 @@ Reply = tuple[bytes, Mapping[str, str]]
 
 
 class Codec(Protocol[Some]):
-    """How a protocol asks and answers. What it raises are refusals that `as_problem` knows."""
+    """A protocol's requests and answers. It raises only refusals that `as_problem` knows."""
 
     @property
     def parameters(self) -> Set[str]:
-        """What the query may say."""
+        """Parameters that the query may have."""
         ...
 
     def check_path(self, parameters: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ Rows = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float]
 
 
 class Table(Protocol):
-    """What is asked of a model's tables before their rows are looked at."""
+    """Checks of a model's tables before their rows are read."""
 
     @property
     def largest_batch(self) -> int:

@@ -27,7 +27,7 @@ class Timeline:
 
 
 timeline: ContextVar[Timeline | None] = ContextVar("timeline", default=None)
-"""Of the request that is being answered."""
+"""Timeline of the request that is being answered."""
 
 
 class Stages:

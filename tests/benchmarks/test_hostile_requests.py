@@ -76,8 +76,7 @@ def test_calls_grow_no_faster_than_the_request(tmp_path, step, least):
 ROOT = Path(__file__).resolve().parents[2]
 ON_THE_WAY = [
     *sorted((ROOT / "service").rglob("*.py")),
-    *(ROOT / "training" / name for name in ("columns.py", "schema.py", "word_vectors.py")),
-    *sorted((ROOT / "training" / "data").glob("*.py")),
+    *sorted((ROOT / "training" / "inputs").glob("*.py")),
 ]
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
