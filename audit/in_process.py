@@ -129,7 +129,7 @@ class BundleEndpoint:
 class ReleaseEndpoint:
     """One key of a release that is paid for once, at its finest tier: the first answer costs, the others nothing.
 
-    key: its number among the keys of this release.
+    budget_of_key: None for the release's price. key: its number among the keys of this release.
     """
 
     released: ReleasedModel
@@ -173,11 +173,11 @@ class ReleaseEndpoint:
 
     @property
     def _account(self) -> Budget:
-        return self.budget_of_key or _largest(Cost.parse(self.released.certificate.cost))
+        return self.budget_of_key or price_of_release(self.released, DELTA)
 
     @property
     def _price(self) -> int:
-        return sum(tier.cost.picorho for tier in self.released.certificate.tiers)
+        return _price_of_release(self.released)
 
     def _refusal(self) -> Literal["client", "lineage"] | None:
         if self._price > self._account.limit:
@@ -185,6 +185,18 @@ class ReleaseEndpoint:
         if self.lineage.limit is not None and self._price > self.lineage.limit:
             return "lineage"
         return None
+
+
+def price_of_release(released: ReleasedModel, delta: float) -> Budget:
+    """Return the account that pays for a release, at its finest tier, and for nothing else.
+
+    A larger one leaves less of its delta for what a release's cost keeps back of it (`accounting.sampling_error`).
+    """
+    return Budget(_price_of_release(released), accepts_for(Cost.parse(released.certificate.cost)), delta)
+
+
+def _price_of_release(released: ReleasedModel) -> int:
+    return sum(tier.cost.picorho for tier in released.certificate.tiers)
 
 
 def _name(certificate: Mapping[str, Any], key: str) -> str:

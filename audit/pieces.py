@@ -8,7 +8,7 @@ private records, as scores of an audit, without noise.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ import audit
 import mechanisms
 import training
 from accounting.arrays import Floats
+from audit.noise import NoiseFinding
 from training.private_files import write_whole
 
 Piece = Mapping[str, Any]
@@ -68,13 +69,22 @@ def kept_scores(
     store: ResultStore, piece: Piece, observe: Callable[[], tuple[Floats, Floats]]
 ) -> tuple[Floats, Floats]:
     """Return scores with the record in and without it: those stored for the piece, or those observed now."""
+    inside, outside, _ = kept_scores_and_noise(store, piece, lambda: (*observe(), NoiseFinding(0)))
+    return inside, outside
+
+
+def kept_scores_and_noise(
+    store: ResultStore, piece: Piece, observe: Callable[[], tuple[Floats, Floats, NoiseFinding]]
+) -> tuple[Floats, Floats, NoiseFinding]:
+    """Return the same, and what the answers show of their noise."""
 
     def compute() -> dict[str, Any]:
-        inside, outside = observe()
-        return {"in": inside.tolist(), "out": outside.tolist()}
+        inside, outside, noise = observe()
+        return {"in": inside.tolist(), "out": outside.tolist(), "noise": asdict(noise)}
 
     found = store.result(piece, compute)
-    return np.array(found["in"], dtype=np.float64), np.array(found["out"], dtype=np.float64)
+    inside, outside = (np.array(found[world], dtype=np.float64) for world in ("in", "out"))
+    return inside, outside, NoiseFinding(**found["noise"])
 
 
 @cache

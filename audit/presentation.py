@@ -31,13 +31,15 @@ def attack_report(outcome: "Outcome") -> Report:
     """Return the report of an attack: every attack in one table, and the ROC under the claim's curve."""
     judged, model, unit = outcome.verdict, outcome.model, outcome.model.get("unit")
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
-    price = (model.get("price_per_row") or {}).get("losses") or "nothing a row"
+    losses = (model.get("price_per_row") or {}).get("losses")
+    price = f"at {losses} a row" if losses else "paid for once"
     of_units = "" if unit is None else f", units of all records of one {unit!r}"
     decided = f"{outcome.decided[0]} members and {outcome.decided[1]} non-members{of_units}"
     roc = _roc(judged)
     return Report(
-        title=f"membership-inference attack on {model['name']} ({served}, at {price})",
-        finding=_attack_finding(outcome),
+        title=f"membership-inference attack on {model['name']} ({served}, {price})",
+        finding=_attack_finding(outcome)
+        + (f"; convicted by {' and '.join(outcome.convictions)}" if outcome.convicted else ""),
         convicted=outcome.convicted,
         inconclusive=outcome.inconclusive,
         content=_attack_content(outcome) | {"roc": roc},
@@ -88,6 +90,14 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
             "keys_refused_at_the_end": charges.refused,
             "faults": charges.faults,
         },
+        "noise": {
+            "rows": outcome.noise.rows,
+            "p_value": outcome.noise.p_value,
+            "p_values": dict(outcome.noise.p_values),
+            "ratio": outcome.noise.ratio,
+            "note": outcome.noise.note,
+        },
+        "convicted_by": outcome.convictions,
         "shadow_models": {
             "count": outcome.choices.shadow_models,
             "records": outcome.shadow_records,
@@ -96,7 +106,7 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
         "same_distribution": outcome.difference,
         "attacks": [_result_content(one) for one in judged.found],
         "best": judged.best.attack,
-        "epsilon_lower_bound": judged.best.epsilon,
+        "epsilon_lower_bound": judged.epsilon,
         "corner": judged.best.corner,
         "pairs": judged.pairs,
         "claim": {
@@ -162,6 +172,7 @@ def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged {replays.currency} = {number(to_rho(replays.charged))}",
         _charge_rows(outcome),
+        _noise(outcome),
         f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
         f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
         "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
@@ -185,12 +196,16 @@ def _attack_finding(outcome: "Outcome") -> str:
         )
     if outcome.charges.faults:
         return f"{'; '.join(outcome.charges.faults)}; {spending}"
+    if outcome.noise_is_missing:
+        return f"{_noise(outcome)}; {spending}"
     unit = outcome.model.get("unit")
     whom = "" if unit is None else f" on units, each all records of one {unit!r},"
     found = (
         f"the best attack ({best.attack}){whom} has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} "
         f"and shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
+    if judged.epsilon > best.epsilon:
+        found += f"; guesses about pairs show epsilon >= {judged.epsilon:.3f}, exactly"
     if judged.convicted and best.epsilon <= judged.claimed_epsilon:
         corner = best.corner
         found += (
@@ -207,6 +222,17 @@ def _attack_finding(outcome: "Outcome") -> str:
     if outcome.inconclusive:
         return f"members and non-members cannot be compared; {found}; {claimed}"
     return f"{found}, but {claimed}" if outcome.convicted else f"{found}; {claimed}"
+
+
+def _noise(outcome: "Outcome") -> str:
+    found = outcome.noise
+    if not found.rows:
+        return f"whether the noise is there was not tested: {found.note}"
+    measured = "" if found.ratio is None else f"; it measures {number(found.ratio, 3)} of what is promised"
+    seen = f"answers to {found.rows} near-copies of a row nobody was trained on"
+    if outcome.noise_is_missing:
+        return f"{seen} show {found.strongest}, p = {found.p_value:.2g}{measured}"
+    return f"{seen} show no noise that is missing or reused, p = {found.p_value:.2g}{measured}"
 
 
 def _charge_rows(outcome: "Outcome") -> str:
@@ -252,11 +278,15 @@ def _claim_content(claim: ClaimedReleases) -> dict[str, Any]:
 def _roc(judged: Verdict) -> dict[str, Any]:
     """Return what is drawn of the best attacks, the one that counts first: at each FPR the TPR within it."""
     order = sorted(judged.found, key=lambda one: (one is judged.best, one.selection_advantage), reverse=True)
-    rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(_LOWEST_DRAWN, 1, _CURVE_POINTS))
+    # Below one false alarm the sample says nothing.
+    lowest = max(_LOWEST_DRAWN, 1 / len(judged.best.scores.others))
+    rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(lowest, 1, _CURVE_POINTS))
+    rates = rates[(rates == 0) | (rates >= lowest)]
 
     def within(one: AttackResult) -> Floats:
         reached = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
-        return one.true_positive_curve[np.maximum(reached, 0)]
+        within_sample: Floats = one.true_positive_curve[np.maximum(reached, 0)]
+        return within_sample
 
     drawn = [{"attack": one.attack, "true_positive_rates": within(one)} for one in order[:_DRAWN_ATTACKS]]
     return {"false_positive_rates": rates, "attacks": drawn, "bound": judged.decision.power(rates, STEPS)}
@@ -274,7 +304,7 @@ def _draw_roc(figure: "Figure", roc: dict[str, Any], *, proven: bool) -> None:
         axes.fill_between(rates, bound, 1.05, color="black", alpha=0.06)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", ylim=(0, 1.05))
         axes.grid(visible=True, alpha=0.3)
-    logarithmic.set(xscale="log", yscale="log", xlim=(_LOWEST_DRAWN, 1), ylim=(_LOWEST_DRAWN, 1.05))
+    logarithmic.set(xscale="log", yscale="log", xlim=(rates[rates > 0].min(), 1), ylim=(_LOWEST_DRAWN, 1.05))
     linear.legend(fontsize="small", loc="lower right")
 
 
@@ -299,6 +329,8 @@ def mechanism_report(
     if through is not None:
         shown += f", and >= {number(through)} through the claim's own trade-off function"
     shown += f"{', and' if finding.convicted else ';'} the claim is {number(claim.epsilon)}"
+    if finding.convicted:
+        shown += f"; convicted by {' and '.join(finding.convictions)}"
 
     def claimed(method: str, parameter: str) -> float:
         own = method != "epsilon_delta" and parameter == claim.family.parameter
@@ -311,6 +343,8 @@ def mechanism_report(
         content={
             "setting": setting,
             **vars(finding),
+            "convicted": finding.convicted,
+            "noise": {"rows": finding.noise.rows, "p_value": finding.noise.p_value, "ratio": finding.noise.ratio},
             "claim": {
                 "losses": str(claim.cost),
                 "delta": claim.delta,

@@ -32,6 +32,10 @@ from training.private_files import write_whole
 
 _DELTA = 1e-5
 _ENDED_BY_NOISE = "ended: answers hold probabilities too small to tell the noisy logits behind them"
+_SUSPICIOUS = (
+    "its budget is spent, and what it found is suspicious: the lower bound exceeds the claim, or the noise looks too "
+    "small, and there were too few answers to refute it; give the key a larger budget"
+)
 _log = logging.getLogger("dpserve.self_audit")
 
 
@@ -180,8 +184,11 @@ class SelfAudit:
             return False
         except BudgetExhausted as refusal:
             # Whose budget it is concerns the owner: everybody reads the state, and what others spent is theirs to know.
-            self._set_state("its budget is spent")
             _log.warning("the service's own audit stops: the %s's budget is spent", refusal.scope)
+            self._set_state("its budget is spent")
+            if self._audit.suspicious:
+                self._set_state(_SUSPICIOUS)
+                _log.error("the service's own audit: %s", _SUSPICIOUS)
             return False
         except ServiceError as error:
             if error.status in (401, 403):

@@ -26,12 +26,16 @@ from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import LowerBound
 from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
 from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
+from audit.noise import NoiseFinding, judge_known_logits, together
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
 
 CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
 
+_NOISE_SHARE = 1e-3
+"""Of the probability of a false conviction."""
+_UNTESTED = NoiseFinding(0, note="the noise of the answers was not seen")
 _CHUNK = 2000
 _LARGEST_FACTOR = 16.0
 
@@ -102,7 +106,7 @@ def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
 class MechanismFinding:
     """The result of an audit. bounds: lower bounds by the estimator's name, to be compared with the claim.
 
-    convicted: whether the claim is refuted with `conviction_confidence`, by exact bounds alone.
+    convictions: what refutes the claim with `conviction_confidence`, exact bounds and the noise of answers alone.
     """
 
     mechanism: str
@@ -112,7 +116,13 @@ class MechanismFinding:
     confidence: float
     conviction_confidence: float
     bounds: dict[str, LowerBound]
-    convicted: bool
+    convictions: tuple[str, ...]
+    noise: NoiseFinding
+
+    @property
+    def convicted(self) -> bool:
+        """Whether the claim is refuted."""
+        return bool(self.convictions)
 
     @property
     def epsilon(self) -> float:
@@ -140,13 +150,23 @@ def observe(mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Rando
 
     Each trial asks one row of `worlds`, all rows in turn.
     """
+    return observe_noise(mechanism, worlds, trials, randomness)[:2]
+
+
+def observe_noise(
+    mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness
+) -> tuple[Floats, Floats, NoiseFinding]:
+    """Return what `observe` returns, and what the answers show of their noise, about the exact logits."""
     found: tuple[list[Floats], list[Floats]] = ([], [])
+    noise = []
     for start in range(0, trials, _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, trials)) % len(worlds.sensitivity)
         batch = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
         for logits, kept in zip((batch.logits_in, batch.logits_out), found, strict=True):
-            kept.append(scores(mechanism, mechanism.release(logits, batch.sensitivity, randomness), batch))
-    return np.concatenate(found[0]), np.concatenate(found[1])
+            answers = mechanism.release(logits, batch.sensitivity, randomness)
+            kept.append(scores(mechanism, answers, batch))
+            noise.append(judge_known_logits(mechanism, answers, logits, batch.sensitivity))
+    return np.concatenate(found[0]), np.concatenate(found[1]), together(noise)
 
 
 def judge(
@@ -157,13 +177,15 @@ def judge(
     confidence: float = 0.95,
     conviction_confidence: float = CONVICTION_CONFIDENCE,
     delta: float,
+    noise: NoiseFinding = _UNTESTED,
 ) -> MechanismFinding:
     """Return what scores of log-likelihood ratios say about a mechanism's claim at delta.
 
     Exact findings can convict: an epsilon at delta above the claimed one, errors below the claim's trade-off function
     at a threshold that a share of the scores chose, and, of a Gaussian claim, too few errors of both kinds together at
     the threshold 0. Each may be wrong with an equal part of 1 - conviction_confidence for a claim that holds, so that
-    together they are with at most that. The estimates with `confidence` are for showing; they convict none.
+    together they are with at most that. The noise of the answers convicts, too, with a thousandth of that probability,
+    which the others lack. The estimates with `confidence` are for showing; they convict none.
     """
     domains.require_between("the confidence", confidence, 0, 1)
     domains.require_between("the confidence of a conviction", conviction_confidence, 0, 1)
@@ -176,8 +198,21 @@ def judge(
         confidence=confidence,
         conviction_confidence=conviction_confidence,
         bounds=_bounds(scores_in, scores_out, confidence, claim),
-        convicted=contradicts(claim, scores_in, scores_out, conviction_confidence),
+        convictions=_convictions(claim, scores_in, scores_out, noise, conviction_confidence),
+        noise=noise,
     )
+
+
+def _convictions(
+    claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, noise: NoiseFinding, confidence: float
+) -> tuple[str, ...]:
+    """Return the names of what refutes the claim."""
+    doubt, found = 1 - confidence, []
+    if contradicts(claim, scores_in, scores_out, 1 - doubt * (1 - _NOISE_SHARE)):
+        found.append("fewer errors in telling the two inputs apart than the claim allows")
+    if noise.p_value <= doubt * _NOISE_SHARE:
+        found.append(noise.strongest)
+    return tuple(found)
 
 
 def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
@@ -186,6 +221,7 @@ def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, c
     each = estimators.confidence_of_each(confidence, 3 if gaussian else 2)
     if gaussian and estimators.pooled_gdp(scores_in, scores_out, each, threshold=0.0).value > claim.parameter:
         return True
+    scores_in, scores_out = _oriented(scores_in, scores_out)
     if estimators.epsilon_delta(scores_in, scores_out, each, delta=claim.delta).value > claim.epsilon:
         return True
     _, errors = estimators.choose_threshold(
@@ -194,6 +230,20 @@ def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, c
     return claim.parameter <= claim.family.largest and estimators.refuted_by_limits(
         claim.family, claim.parameter, *errors.upper_limits(each)
     )
+
+
+def _oriented(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
+    """Return the scores, with their sign changed where they are larger without the record.
+
+    Seen on the share that chooses thresholds and is left out of what is counted. A right mechanism's are not; one that
+    repeats its noise may show the same wrong score every time.
+    """
+    some_in, some_out = (
+        scores[: round(len(scores) * estimators.SELECTION_SHARE)] for scores in (scores_in, scores_out)
+    )
+    if np.median(some_in) >= np.median(some_out):
+        return scores_in, scores_out
+    return -scores_in, -scores_out
 
 
 def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: ClaimedTradeoff) -> dict[str, LowerBound]:

@@ -23,7 +23,8 @@ from audit.distinguishing.neighbours import Neighbours
 from audit.endpoint import served_mechanism
 from audit.estimators import Errors, epsilon_of_mu, errors_at, largest_refuted, refuted_by_limits
 from audit.families import GAUSSIAN
-from audit.pieces import ResultStore, kept_scores
+from audit.noise import NoiseFinding, judge_known_logits, log_wealth_of_look, p_value_of_wealth, together
+from audit.pieces import ResultStore, kept_scores_and_noise
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
@@ -89,8 +90,11 @@ def observe_services(
     *,
     seed: int,
     progress: Callable[[int], None] = lambda _: None,
-) -> tuple[Mechanism, Floats, Floats]:
+) -> tuple[Mechanism, Floats, Floats, NoiseFinding]:
     """Ask both services about `trials` rows near `row` (1, d); return the mechanism and the scores of either world.
+
+    And what the answers show of their noise, about the exact logits of either model. That is the heart of the audit: it
+    convicts noise that is too small or reused by far fewer answers than the two worlds' scores.
 
     Raises ValueError unless the services serve the pair's two models by the same mechanism at the same price, and
     whatever the client raises. Every row is charged at either service, unless the store has its scores: of both models,
@@ -100,17 +104,21 @@ def observe_services(
     feature_map = pair.head_in.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
     found: tuple[list[Floats], list[Floats]] = ([], [])
+    noise: list[NoiseFinding] = []
     rows = nearby_rows(row, trials, lower, upper, rng, pair.head_in.features)
     batch = min(int(service_in.model()["largest_batch"]), int(service_out.model()["largest_batch"]))
     for start in range(0, trials, batch):
         asked = rows[start : start + batch]
 
-        def ask(asked: Floats = asked) -> tuple[Floats, Floats]:
+        def ask(asked: Floats = asked) -> tuple[Floats, Floats, NoiseFinding]:
             worlds: Worlds = pair.worlds(asked)
-            inside, outside = (
-                scores(mechanism, service.predict_proba(asked), worlds) for service in (service_in, service_out)
-            )
-            return inside, outside
+            answers = [service.predict_proba(asked) for service in (service_in, service_out)]
+            inside, outside = (scores(mechanism, one, worlds) for one in answers)
+            tested = [
+                judge_known_logits(mechanism, one, logits, worlds.sensitivity)
+                for one, logits in zip(answers, (worlds.logits_in, worlds.logits_out), strict=True)
+            ]
+            return inside, outside, together(tested)
 
         piece = {
             "name": "audit-service",
@@ -120,10 +128,12 @@ def observe_services(
             "losses": str(mechanism.cost),
             "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
         }
-        for scored, all_scored in zip(kept_scores(store, piece, ask), found, strict=True):
-            all_scored.append(scored)
+        inside, outside, tested = kept_scores_and_noise(store, piece, ask)
+        found[0].append(inside)
+        found[1].append(outside)
+        noise.append(tested)
         progress(len(asked))
-    return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
+    return mechanism, np.concatenate(found[0]), np.concatenate(found[1]), together(noise)
 
 
 def _check_agreement(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
@@ -138,15 +148,20 @@ def _check_agreement(service_in: PredictionClient, service_out: PredictionClient
 
 CONFIDENCE = 0.95
 _DOUBT = 0.05
-_CONVICTION_DOUBT = 1e-9
+_CONVICTION_DOUBT = 5e-10
+"""Of either test that convicts, the bound of errors and that of noise: 1e-9 together."""
 _LEAST_PROBABILITY = 2.0**-1000
 """Below it softmax underflows soon, and a probability no longer says what the noisy logit was."""
 _REFERENCE_SHARE = 0.25
 _FEWEST_ROWS = 8
 
-CONVICTS = "noise smaller than the price promises, on the path that clients use"
+CONVICTS = (
+    "noise smaller than the price promises, in all or on one class, or the same for questions that are asked together, "
+    "on the path that clients use"
+)
 CANNOT_CONVICT = (
-    "a wrong sensitivity in the certificate, wrong training, right noise given twice, or a ledger that does not charge"
+    "a wrong sensitivity in the certificate, wrong training, right noise given again at another time, or a ledger that "
+    "does not charge"
 )
 
 
@@ -159,6 +174,7 @@ class Counts:
     """The counts of a service's own audit. errors: of all looks. refuted: whether one of them refuted the claim.
 
     stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
+    log_wealth: the sum over looks of `audit.noise.log_wealth_of_look`, None before the first that was tested so.
     """
 
     looks: Annotated[int, Field(ge=0)]
@@ -166,6 +182,7 @@ class Counts:
     errors: Errors | None
     refuted: bool
     stopped_by_noise: bool
+    log_wealth: tuple[float, ...] | None = None
 
 
 _COUNTS = TypeAdapter(Counts)
@@ -181,10 +198,14 @@ class LiveAudit:
     where the logits lie is estimated from some of the answers. Publishing is thus post-processing of what was charged,
     and free.
 
+    Two tests convict, each with half of the doubt: errors of a guess which world an answer is from, and the spread of
+    answers to near-copies, of all classes and of each (`audit.noise`), which needs no guess and far fewer answers.
+
     What it can convict: noise smaller than the price promises, for whatever reason (a wrong scale, a sensitivity that
-    the service takes for smaller than its certificate says, a broken sampler), on the very path that clients use. What
-    it cannot: a certificate whose sensitivity is wrong, a model trained on other records than said, noise that is right
-    but given twice, or a ledger that does not charge. Those need two models (`observe_services`), or the ledger.
+    the service takes for smaller than its certificate says, a class without noise, a broken sampler, the same noise for
+    all questions of a look), on the very path that clients use. What it cannot: a certificate whose sensitivity is
+    wrong, a model trained on other records than said, noise that is right but given again at another time, or a ledger
+    that does not charge. Those need two models (`observe_services`), or the ledger.
     """
 
     mechanism: Gaussian | Laplace
@@ -225,7 +246,27 @@ class LiveAudit:
             limits = counts.errors.limits_beyond(_CONVICTION_DOUBT * share)
             claimed = min(self._claim.parameter, family.largest)
             counts = replace(counts, refuted=counts.refuted or refuted_by_limits(family, claimed, *limits))
+        if counts.log_wealth is not None:
+            expected = len(self._unseen())
+            if len(counts.log_wealth) != expected:
+                raise ValueError(f"noise is tested there by {len(counts.log_wealth)} numbers, not {expected}")
+            too_small = p_value_of_wealth(np.array(counts.log_wealth)) <= _CONVICTION_DOUBT
+            counts = replace(counts, refuted=counts.refuted or too_small)
         self._latest, self.counts = self._published(bound, counts), counts
+
+    def _unseen(self) -> Floats:
+        """Return the logarithms of wealth before any look."""
+        return np.zeros_like(log_wealth_of_look(self.mechanism, np.full((2, self.classes), 0.5), np.zeros(2)))
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the newest bound exceeds the claim, or noise looks too small, without enough answers to refute it.
+
+        Of a sound service it does so once in twenty audits at most for either reason.
+        """
+        found, parameter = self._latest, self._claim.family.parameter
+        exceeds = found["lower_bound"][parameter] > self._claim.parameter or found["noise_p_value"] < _DOUBT
+        return exceeds and not self.counts.refuted
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -280,12 +321,15 @@ class LiveAudit:
             Worlds(base + shift, base, sensitivity[tested]),
         )
         errors, before = errors_at(found[inside], found[~inside], 0.0), self.counts
+        wealth = self._unseen() if before.log_wealth is None else np.array(before.log_wealth)
+        wealth = wealth + log_wealth_of_look(self.mechanism, answers, sensitivity)
         self._take(
             replace(
                 before,
                 looks=before.looks + 1,
                 answers=before.answers + len(answers),
                 errors=errors if before.errors is None else before.errors + errors,
+                log_wealth=tuple(wealth.tolist()),
             )
         )
         return self.latest
@@ -304,6 +348,10 @@ class LiveAudit:
             },
             "lower_bound": {claim.family.parameter: bound, "epsilon_at_delta": epsilon},
             "confidence": CONFIDENCE,
+            # Two digits, so that how sums were rounded does not show.
+            "noise_p_value": 1.0
+            if counts.log_wealth is None
+            else float(f"{p_value_of_wealth(np.array(counts.log_wealth)):.1e}"),
             "refuted": counts.refuted,
             "answers": counts.answers,
             "looks": counts.looks,

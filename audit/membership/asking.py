@@ -47,19 +47,24 @@ class _Planned(BaseModel):
     planned: int
 
 
+class _NearCopies(BaseModel):
+    near_copies: int
+
+
 class _Answer(BaseModel):
     key: int
     row: str
     answer: list[float]
 
 
-_LINE: TypeAdapter[_Planned | _Answer] = TypeAdapter(_Planned | _Answer)
+_LINE: TypeAdapter[_Planned | _NearCopies | _Answer] = TypeAdapter(_Planned | _NearCopies | _Answer)
 
 
 class AnswerJournal:
     """Answers by key and row. Without a path they are remembered for this run only.
 
-    planned: how many candidates of each kind the attack set out to ask about; None before that was settled.
+    planned: how many candidates of each kind the attack set out to ask about; near_copies: how many rows the test of
+    noise asks about. None before that was settled.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class AnswerJournal:
         self._path = path
         self._answers: dict[int, dict[str, Floats]] = {}
         self.planned: int | None = None
+        self.near_copies: int | None = None
         self._model = {name: model.get(name) for name in ("model_id", "mechanism", "price_per_row")}
         self._keys, self._purpose = list(keys), dict(purpose or {})
         self._take(secrets.token_hex(32))
@@ -95,6 +101,12 @@ class AnswerJournal:
         if self.planned is None:
             self._append([{"planned": planned}])
         self.planned = planned
+
+    def settle_near_copies(self, count: int) -> None:
+        """Keep how many rows the test of noise asks about; durable when this returns."""
+        if self.near_copies is None:
+            self._append([{"near_copies": count}])
+        self.near_copies = count
 
     def get(self, key: int, row: Floats) -> Floats | None:
         """Return the answer (C,) that a key got for a row, if any. key: its place in the list of keys."""
@@ -152,6 +164,8 @@ class AnswerJournal:
                 ) from error
             if isinstance(line, _Planned):
                 self.planned = line.planned
+            elif isinstance(line, _NearCopies):
+                self.near_copies = line.near_copies
             else:
                 self._answers.setdefault(line.key, {})[line.row] = np.array(line.answer)
 

@@ -27,13 +27,15 @@ from audit.membership.asking import Answered, AnswerJournal, ask
 from audit.membership.candidates import Candidates, Difference, Labelled, as_asked, difference
 from audit.membership.charges import Charges, Replays, ask_again, charges_of, overdraw
 from audit.membership.claims import (
+    STEPS,
     ClaimedReleases,
     claim_of_accounts,
     claim_of_releases,
     failure_of,
     what_is_protected,
 )
-from audit.membership.plan import QueryPlan, largest_epsilon, make_plan, rows_of_keys
+from audit.membership.near_copies import near_copies_to_ask
+from audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
 from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, average_answers, scores_of
 from audit.membership.shadow_models import (
     Draws,
@@ -45,6 +47,7 @@ from audit.membership.shadow_models import (
     train_shadow_models,
 )
 from audit.membership.verdict import Verdict, verdict
+from audit.noise import NoiseFinding
 from audit.progress import Progress
 from training.devices import Device
 
@@ -73,9 +76,9 @@ class AttackChoices:
 class Outcome:
     """Everything that came of an attack. shadow_device: where shadow models were trained.
 
-    decided: members and others that were decided about. releases: answers that a decision saw at most. accounts:
-    `GET /budget` of every key, after the attack. exhausted: whose budgets ran out. cautions: what makes the attack
-    weaker, or less even, than it could be.
+    decided: members and others that were decided about. noise: what answers to near-copies of a row show, which no
+    decision saw. releases: answers that a decision saw at most. accounts: `GET /budget` of every key, after the attack.
+    exhausted: whose budgets ran out. cautions: what makes the attack weaker, or less even, than it could be.
     """
 
     model: Mapping[str, Any]
@@ -88,6 +91,7 @@ class Outcome:
     exhausted: tuple[str, ...]
     replays: Replays
     charges: Charges
+    noise: NoiseFinding
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
     shadow_device: Device
@@ -95,13 +99,32 @@ class Outcome:
 
     @property
     def convicted(self) -> bool:
-        """Whether answers came for less than their price or beyond a budget, or the lower bound exceeds the claim.
+        """Whether anything convicts."""
+        return bool(self.convictions)
 
-        The bound convicts only where nothing contradicts its premise, that candidates are exchangeable
-        (`audit.membership.claims`). Replays and charges compare no members with others and convict without it.
+    @property
+    def convictions(self) -> tuple[str, ...]:
+        """The tests that convict, by name.
+
+        Bounds convict only where nothing contradicts their premise, that candidates are exchangeable
+        (`audit.membership.claims`). Replays, charges and the noise of near-copies compare no members with others and
+        convict without it.
         """
-        unpaid = self.replays.averaging_is_free or bool(self.charges.faults)
-        return unpaid or (self.verdict.convicted and not self.difference.distinguishable)
+        found = []
+        if self.replays.averaging_is_free:
+            found.append("noise that can be averaged at no cost")
+        if self.charges.faults:
+            found.append("answers that were not paid for")
+        if self.noise_is_missing:
+            found.append(self.noise.strongest)
+        if not self.difference.distinguishable:
+            found += self.verdict.convictions
+        return tuple(found)
+
+    @property
+    def noise_is_missing(self) -> bool:
+        """Whether answers to near-copies refute that the noise is what the price promises."""
+        return self.noise.p_value <= NOISE_SHARE * (1 - self.choices.confidence)
 
     @property
     def inconclusive(self) -> bool:
@@ -136,7 +159,11 @@ class Attack:
         distinguishable = difference(candidates.members, candidates.others, choices.seed)
         names = [endpoint.name() for endpoint in endpoints]
         journal = AnswerJournal(self.journal, model, names, self._purpose())
+        near = near_copies_to_ask(endpoints[0], model, journal, choices.seed)
+        reserved = near.unanswered(journal) if endpoints[0].account_lasts else near.count
         known = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
+        if known[0]:
+            known[0] -= near.count - reserved
         before = [endpoint.budget() for endpoint in endpoints]
         plan = make_plan(
             candidates.members,
@@ -149,6 +176,7 @@ class Attack:
             rows_of_each=choices.rows_of_each,
             answered=known,
             settled=journal.planned,
+            reserved=reserved,
         )
         journal.settle(plan.of_each)
         self.on_plan(plan)
@@ -198,6 +226,9 @@ class Attack:
         accounts = tuple(endpoint.budget() for endpoint in endpoints)
         charges = charges_of(model, rows, answered, before, accounts, known, overdraws)
         decision, total = _claims(model, accounts, releases)
+        # Last, so that they are no part of what is charged and claimed for decisions.
+        self.progress("asking about near-copies of one row", 0.0)
+        noise = near.ask(endpoints[0], journal)
         return Outcome(
             model,
             choices,
@@ -209,6 +240,7 @@ class Attack:
             answered.exhausted,
             replays,
             charges,
+            noise,
             accounts,
             draws.records,
             trained.device,
@@ -323,4 +355,5 @@ def _claims(
         return claim_of_releases(cost, releases, float(accounts[0]["delta"])), claim_of_accounts(accounts)
     finest = max(accounts, key=lambda account: float(account["spent"]["epsilon"]))
     whole = replace(claim_of_accounts([finest]), failure=failure_of(Cost.parse(str(model.get("cost", "")))))
+    whole = whole.with_an_epsilon(STEPS)
     return whole, whole

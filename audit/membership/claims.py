@@ -36,7 +36,7 @@ and a decision is about a unit.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,13 @@ class ClaimedReleases:
         if self.rho == 0:
             return 0.0
         return min(self.pure * steps, self._conversion(steps))
+
+    def with_an_epsilon(self, steps: int) -> "ClaimedReleases":
+        """Return the same claim at the least delta that is at least its own and leaves half of itself to an epsilon.
+
+        At a delta that is no more than the failures of so many steps take, no epsilon is claimed, and none refuted.
+        """
+        return replace(self, delta=max(self.delta, min(0.5, 2 * self._slack(steps))))
 
     def advantage(self, steps: int = 1) -> float:
         """Return a bound of TPR - FPR, for so many records added or removed."""

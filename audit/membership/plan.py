@@ -10,7 +10,7 @@ import numpy as np
 
 from accounting.arrays import Floats, Integers, Mask
 from accounting.picorho import PICORHO_PER_RHO
-from audit.estimators import SELECTION_SHARE, Errors, confidence_of_each, epsilon_delta_of_errors
+from audit.estimators import SELECTION_SHARE, Errors, epsilon_delta_of_errors
 from audit.membership.candidates import Labelled, repeated
 
 NEARNESS = 1e-4
@@ -22,6 +22,8 @@ Near enough to be asked about the same: noise is many times what so little moves
 
 BOUNDS = 3
 """Number of lower bounds that may convict (`audit.membership.verdict`)."""
+NOISE_SHARE = 1e-8
+"""The share of the doubt with which the test of noise may convict a sound service; the bounds share the rest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,7 @@ def make_plan(
     rows_of_each: int | None = None,
     answered: Sequence[int] = (),
     settled: int | None = None,
+    reserved: int = 0,
 ) -> QueryPlan:
     """Return the plan that fits the poorest key, and the lineage that all keys share as far as they can see it.
 
@@ -101,7 +104,7 @@ def make_plan(
     Which units the budget pays for follows from their order and their numbers of rows, and not from which are
     members: of the units in the plan all halves are as likely to be the members as before. answered: for each key,
     rows that it has its answer to already. settled: how many of each kind an interrupted attack set out to ask about;
-    it goes on with those.
+    it goes on with those. reserved: rows that the first key must be left for the test of noise.
 
     Raises ValueError where even an attack that is always right could show nothing at this confidence.
     """
@@ -115,7 +118,9 @@ def make_plan(
     shared = None if shared is None else shared + sum(already)
     if left is not None and shared is not None:
         left = min(left, shared)
-    each = left if left is None or shared is None else min(left, shared // len(budgets))
+    # `left` is the poorest key's: where that is another than the first, a few candidates fewer are asked about.
+    each = None if left is None else left - reserved
+    each = each if each is None or shared is None else min(each, (shared - reserved) // len(budgets))
     alone = ~repeated(members), ~repeated(others)
     generator = np.random.default_rng(seed)
     (some, ends), (rest, other_ends) = (
@@ -214,7 +219,12 @@ def largest_epsilon(of_each: int, confidence: float) -> float:
     counted = of_each - chosen
     if chosen < 1 or counted < 1:
         return 0.0
-    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_each(confidence, BOUNDS), 0.0)
+    return epsilon_delta_of_errors(Errors(0, counted, 0, counted), confidence_of_bound(confidence), 0.0)
+
+
+def confidence_of_bound(confidence: float) -> float:
+    """Return the confidence of each lower bound, so that all of them and the test of noise hold with `confidence`."""
+    return 1 - (1 - confidence) * (1 - NOISE_SHARE) / BOUNDS
 
 
 def fewest(confidence: float) -> int:

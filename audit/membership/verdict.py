@@ -17,7 +17,8 @@ What the confidence is about. One model was trained on all members and answers a
 - The bound of pairs (`bound_of_pairs`) has no such step: its confidence is exact, and it is compared with what is
   claimed of all answers together.
 
-Three bounds may convict. Each is made with a third of the doubt, so that all of them hold together.
+Three bounds may convict, and the test of noise (`audit.noise`). That takes a hundred-millionth of the doubt, which is
+more than it needs, and each bound a third of the rest, so that all of them hold together.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,6 @@ from audit.estimators import (
     SELECTION_SHARE,
     Errors,
     choose_threshold,
-    confidence_of_each,
     epsilon_delta,
     errors_at,
     gdp_of_errors,
@@ -40,7 +40,7 @@ from audit.estimators import (
     upper_limit,
 )
 from audit.membership.claims import STEPS, ClaimedReleases
-from audit.membership.plan import BOUNDS
+from audit.membership.plan import confidence_of_bound
 from audit.membership.scoring import Scores, best_threshold
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
@@ -233,9 +233,24 @@ class Verdict:
         return self.decision.epsilon(STEPS)
 
     @property
+    def epsilon(self) -> float:
+        """The largest lower bound for what one decision saw; that of pairs where this is all that was answered."""
+        return max(self.best.epsilon, self.pairs.epsilon) if self.decision == self.total else self.best.epsilon
+
+    @property
     def convicted(self) -> bool:
         """Whether the lower bound exceeds the claim, the ROC its curve, or guesses what is claimed of all answers."""
-        return self.best.epsilon > self.claimed_epsilon or self.best.corner.beyond or self.convicted_exactly
+        return bool(self.convictions)
+
+    @property
+    def convictions(self) -> tuple[str, ...]:
+        """The bounds that exceed the claim, by name."""
+        found = {
+            "the lower bound of epsilon": self.best.epsilon > self.claimed_epsilon,
+            "a point of the ROC beyond the claim's curve": self.best.corner.beyond,
+            "guesses about pairs": self.convicted_exactly,
+        }
+        return tuple(name for name, exceeds in found.items() if exceeds)
 
     @property
     def convicted_exactly(self) -> bool:
@@ -249,7 +264,7 @@ def verdict(
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
     found = tuple(_result(one, decision, confidence) for one in scores)
     best = max(found, key=lambda one: one.selection_advantage)
-    each = confidence_of_each(confidence, BOUNDS)
+    each = confidence_of_bound(confidence)
     pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
     return Verdict(found, best, decision, total, pairs, confidence)
 
@@ -268,7 +283,7 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
     known = np.repeat([1, 0], [len(scores.members), len(scores.others)])
     everyone = np.concatenate([scores.members, scores.others])
     false_positives, true_positives, _ = roc_curve(known, everyone, drop_intermediate=False)
-    each = confidence_of_each(confidence, BOUNDS)
+    each = confidence_of_bound(confidence)
     bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
     return AttackResult(
         attack=scores.attack,

@@ -111,7 +111,14 @@ class BundleOptions(Options):
         from accounting.budgets import Budget, accepts_for
         from accounting.losses import Cost
         from accounting.picorho import budget as picorho_of
-        from audit.in_process import LARGEST_RHO, BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
+        from audit.in_process import (
+            LARGEST_RHO,
+            BundleEndpoint,
+            Lineage,
+            ReleaseEndpoint,
+            price_of_release,
+            rehearsal_key,
+        )
         from mechanisms.mechanism import default_price, priced
         from training.kinds.loading import load_model
         from training.kinds.registry import pay_once
@@ -122,6 +129,9 @@ class BundleOptions(Options):
         chosen = None
         if released is not None:
             cost = Cost.parse(released.certificate.cost)
+            if self.rho is None:
+                account = price_of_release(released, self.delta)
+                return [ReleaseEndpoint(released, account, lineage, key=key) for key in range(self.keys)]
         else:
             chosen = priced(self.mechanism, self.price or default_price(self.mechanism), len(head.certificate.classes))
             cost = chosen.cost
@@ -171,6 +181,14 @@ def attack(
         errors = Console(stderr=True)
         if not service:
             _warn_of_members(errors, Path(target), found.others)
+            budget = endpoints[0].budget()
+            limit = budget["limit"][budget["currency"]]
+            errors.print(
+                f"in this process, without a ledger: the budget of each key is {budget['currency']} = {limit:.6g}"
+                + ("" if bundle.rho is not None else "; --rho takes another"),
+                highlight=False,
+                soft_wrap=True,
+            )
         from audit import presentation
         from audit.membership.attack import Attack, AttackChoices
 

@@ -63,8 +63,9 @@ def mechanism(
 
     from audit import presentation
     from audit.distinguishing.likelihood import worst_case
-    from audit.distinguishing.mechanism import judge, observe
-    from audit.pieces import kept_scores
+    from audit.distinguishing.mechanism import judge, observe_noise
+    from audit.noise import together
+    from audit.pieces import kept_scores_and_noise
     from mechanisms.mechanism import priced
     from mechanisms.randomness import SystemRandomness
     from mechanisms.seeded import SeededRandomness
@@ -87,11 +88,13 @@ def mechanism(
             randomness = SystemRandomness() if seed is None else SeededRandomness(seed, purpose)
             piece = {"name": f"audit-{name}", "price": price, "classes": classes, "seed": seed}
             piece |= {"piece": number, "count": count}
-            found.append(kept_scores(store, piece, partial(observe, chosen, worlds, count, randomness)))
+            observe = partial(observe_noise, chosen, worlds, count, randomness)
+            found.append(kept_scores_and_noise(store, piece, observe))
             progress(count)
-    scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
+    scores_in, scores_out = (np.concatenate([piece[world] for piece in found]) for world in (0, 1))
+    noise = together([piece[2] for piece in found])
     shown = presentation.mechanism_report(
-        judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
+        judge(chosen, scores_in, scores_out, delta=delta, noise=noise, **sure.model_dump()),
         scores_in,
         scores_out,
         f"Audit of the mechanism {name!r} ({chosen.status}) with {classes} classes at {price}",
@@ -192,12 +195,12 @@ def report_on_pair(
         Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
     ):
-        chosen, scores_in, scores_out = observe_services(
+        chosen, scores_in, scores_out, noise = observe_services(
             first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
     return presentation.mechanism_report(
-        judge(chosen, scores_in, scores_out, delta=delta, **(sure or Confidences()).model_dump()),
+        judge(chosen, scores_in, scores_out, delta=delta, noise=noise, **(sure or Confidences()).model_dump()),
         scores_in,
         scores_out,
         f"Audit of two services by the mechanism {chosen.name!r} ({chosen.status})",

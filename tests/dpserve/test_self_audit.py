@@ -11,8 +11,9 @@ import pytest
 
 from accounting import conversions
 from dpserve import self_audit
-from dpserve.client import ServiceError
+from dpserve.client import BudgetExhausted, ServiceError
 from mechanisms.gaussian import Gaussian
+from mechanisms.seeded import SeededRandomness
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ class Silent(Answering):
     def predict_proba(self, rows):
         Answering.asked += 1
         if Answering.asked == 2:
-            return np.full((len(rows), 2), 0.5)
+            return Gaussian(1.0).release(np.zeros((len(rows), 2)), np.ones(len(rows)), SeededRandomness(0, ("look",)))
         refused = {"kind": "not-ready", "status": 503} if Answering.asked > 3 else {}
         raise ServiceError("certificate verify failed", **refused)
 
@@ -198,3 +199,34 @@ def test_two_services_do_not_keep_one_audit(tmp_path):
 def test_a_mechanism_that_cannot_be_audited_so_is_refused_at_the_start(run, bundle):
     served = "serve", bundle, "--mechanism", "label", "--price", "epsilon:0.1", "--rho", 1, "--delta", 1e-5
     assert "two services" in run.fails(*served, "--self-audit-key", "k" * 20)
+
+
+class Spending:
+    """Of a service with a fifth less noise than it promises, whose key pays for two looks."""
+
+    def __init__(self, *_, **__):
+        self.looks = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def predict_proba(self, rows):
+        self.looks += 1
+        if self.looks > 2:
+            raise BudgetExhausted("spent", problem={"scope": "client", "cost": 0.5, "currency": "rho"})
+        words = SeededRandomness(0, ("spending", str(self.looks)))
+        return Gaussian(1.0).release(np.zeros((len(rows), 2)), np.full(len(rows), 0.7), words)
+
+
+def test_a_spent_budget_whose_result_is_suspicious_says_so(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(self_audit, "Client", Spending)
+    audit = self_audit.SelfAudit(head_of_three(), Gaussian(1.0), "key", 0.0, 64, tmp_path)
+    audit.run("http://127.0.0.1:1")
+    found = audit.published()
+    assert not found["refuted"]
+    assert found["noise_p_value"] < 0.05
+    assert "suspicious" in found["state"]
+    assert caplog.records[-1].levelname == "ERROR"

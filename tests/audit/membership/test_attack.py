@@ -17,6 +17,7 @@ from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from audit.presentation import attack_report
+from benchmarks.noise_faults import BareClass, Faulty
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -338,3 +339,16 @@ def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechan
     sensitivity = np.tile(setup.sensitivity * np.linalg.norm(inputs.astype(float), axis=1), 2)
     drawn = [mechanism.release(logits.reshape(80, 3), sensitivity, noise) for _ in range(3)]
     np.testing.assert_allclose(averaged.reshape(80, 3), scoring.average_answers(np.stack(drawn)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"), [(lambda sound: Faulty(sound, 0.5), "noise too small"), (BareClass, "class 0")]
+)
+def test_a_service_whose_noise_is_missing_is_convicted_over_http(serve, candidates, plant, name):
+    endpoint = serve(plant(Gaussian(10.0))).endpoint()
+    outcome = Attack([endpoint], candidates, QUICK).run()
+    assert outcome.noise_is_missing
+    assert name in outcome.convictions[0]
+    page = attack_report(outcome)
+    assert page.exit_status == 3
+    assert json.loads(reports.as_json(page))["convicted_by"] == list(outcome.convictions)

@@ -104,33 +104,35 @@ def test_a_sound_bundle_is_not_accused_and_its_cap_is_tested_at_no_cost(head, ca
 
 def test_keys_of_one_client_and_rows_that_were_paid_for_before_are_not_accused(serve, candidates):
     """One account pays for the rows of both keys; the second attack is replays throughout."""
-    service = serve(lineage_rho=1.9001)
-    first = service.endpoint(rho=2.0)
+    service = serve(lineage_rho=2.4001)
+    first = service.endpoint(rho=2.5)
     for endpoints in ([first, first], [first]):
         outcome = Attack(endpoints, candidates, QUICK).run()
         assert outcome.charges.faults == ()
         assert not outcome.convicted
     assert outcome.charges.replayed == (120,)
     assert "not charged for 120 of 120 rows" in outcome.charges.cautions[0]
-    assert first.budget()["spent"]["rho"] == pytest.approx(1.2)
+    # 240 rows, and near-copies: an eighth of the 480 that the lineage pays for.
+    assert first.budget()["spent"]["rho"] == pytest.approx(0.005 * (240 + 60))
 
 
 def test_keys_whose_rows_the_lineage_paid_for_before_are_not_accused(head, candidates):
     """Another client asked about the same records: the lineage pays for the first key's rows no more."""
     mechanism = Gaussian(10.0)
-    lineage = Lineage(500 * mechanism.cost.picorho)
+    lineage = Lineage(600 * mechanism.cost.picorho)
     before = [
         BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (8, 9)
     ]
     assert not Attack(before, candidates, QUICK).run().convicted
-    assert lineage.spent == 240 * mechanism.cost.picorho
+    assert lineage.spent == (240 + 74) * mechanism.cost.picorho  # and near-copies: an eighth of 600
     after = [
         BundleEndpoint(head, mechanism, rehearsal_key(0), lineage=lineage, largest_batch=50, key=key) for key in (0, 1)
     ]
     outcome = Attack(after, candidates, QUICK).run()
     assert (outcome.charges.faults, outcome.charges.shared) == ((), True)
-    assert [one.paid for one in after] == [120, 120]
-    assert lineage.spent == 360 * mechanism.cost.picorho
+    # An eighth of the 286 that are left: near-copies that were paid for before.
+    assert [one.paid for one in after] == [120 + 34, 120]
+    assert lineage.spent == (360 + 74) * mechanism.cost.picorho
 
 
 def test_clients_of_a_real_ledger_share_its_lineage(serve, candidates):

@@ -1,12 +1,16 @@
 """Attacks on a release that is paid for once: answers cost nothing after the first, and a decision saw all of it."""
 
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from accounting.losses import ApproximateGaussianLoss, Cost
+from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss
+from accounting.report import AccountState, account_report
 from audit.endpoint import Exhausted
-from audit.in_process import ReleaseEndpoint
+from audit.in_process import ReleaseEndpoint, price_of_release
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.claims import claim_of_releases
 from mechanisms.seeded import SeededRandomness
@@ -64,3 +68,23 @@ def test_a_coin_that_tells_everything_widens_the_claim_by_what_two_of_them_can_t
     assert (power(power(rates)) <= plain.power(rates, 2) + 1e-12).all()
     assert plain.advantage(2) <= 1
     assert plain.epsilon(2) >= plain.epsilon()
+
+
+def test_a_claim_whose_failures_take_its_delta_is_stated_at_a_larger_one():
+    """At delta 1e-6 two steps of a release of rho 4 have no epsilon, and no attack could exceed one."""
+    cost = Cost((ApproximateGaussianLoss(2.83, 2.0**-40),))
+    claim = claim_of_releases(cost, 1, 1e-6)
+    assert claim.epsilon(2) == math.inf
+    stated = claim.with_an_epsilon(2)
+    assert 1e-6 < stated.delta < 1e-4
+    assert stated.epsilon(2) < 40
+    plain = claim_of_releases(Cost((GaussianLoss(1.0),)), 1, 1e-6)
+    assert plain.with_an_epsilon(2) == plain
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 2.83])
+def test_a_bundles_account_pays_for_a_release_with_coins_without_a_stated_budget(mu):
+    cost = Cost((ApproximateGaussianLoss(mu, 2.0**-40),))
+    certificate = SimpleNamespace(cost=str(cost), tiers=(SimpleNamespace(cost=cost),))
+    budget = price_of_release(SimpleNamespace(certificate=certificate), 1e-6)
+    assert account_report(AccountState.of({cost: 1}, budget), price=None).spent.rho == pytest.approx(mu**2 / 2)

@@ -1,0 +1,577 @@
+"""Is the noise there? Answers to near-copies of one row, tested for noise that is smaller than promised, or reused.
+
+No members are needed, no shadow models and no second world: answers to rows that lie close together differ by their
+noise. A mechanism's name, its price and the model's public sensitivity say how much noise that is.
+
+The law. Row i's answer shows y_i = z(x_i) + s_i e_i up to a constant that all C classes share: z are exact logits, s_i
+the public scale of the row's noise, e_i its standard noise, independent for distinct questions. Let P = I - 11'/C take
+off what all classes share. Then, for rows next to each other:
+
+- `gaussian`: the difference of two rows' P y has the covariance 2 s^2 (I - 11'/C), whatever the model, if their exact
+  logits are equal; `laplace`: 4 s^2 (I - 11'/C), s being Laplace's scale.
+- `selected-neuron` shows one number, the log-odds of the class v that it selected: given v, the difference of two rows'
+  is that of two draws of its noise, of either law.
+- `label` shows no noise but v (see below).
+- Teachers answer by one of these. Their exact logits, means of votes, agree for rows that every teacher judges alike,
+  and their scale is the same for every row.
+
+Exact logits that differ. Every test of too little noise convicts where a sum of squares Q = ||M y||^2 is *small*, M
+being an orthogonal projection that was fixed before any answer was seen. Then M y = M (z + s e), and
+
+    P(||M (z + s e)||^2 <= q) <= P(||M s e||^2 <= q)   for every z (Anderson 1955, Theorem 1),
+
+because {e : ||M s e||^2 <= q} is convex and symmetric and the law of e is symmetric and unimodal. So no bound on how
+far the logits of near-copies lie apart is needed: what is convicted of too little noise has too little whatever its
+model is. Nearness gives power, and only that. The same theorem allows scales above those assumed: larger Gaussian noise
+is Gaussian noise and more of it, and Laplace noise of a scale b' > b is Laplace noise of scale b and, with probability
+1 - (b/b')^2, an independent Laplace variable of scale b' added to it (their characteristic functions, 1/(1 + b^2 t^2)
+and the mixture's, have the product 1/(1 + b'^2 t^2)), which is symmetric. So one scale, the smallest, serves all rows.
+
+The grid and floating point. The noise is the rounded continuous law, at most half a step from it, and the logits'
+rounding to the grid is a part of z. A logarithm of an answer is within 2^-42 of the noisy logit. With N numbers M reads
+||M y|| is then within sqrt(N) (1/2 step + 2^-42) of its value for the continuous law, by which it is enlarged before it
+is judged. The tables' distance from the law, 2^-106 a draw, is added to every p. An answer near the smallest number
+that a softmax returns is no logarithm of a noisy logit: with such an answer the tests that read it find nothing. They
+convict no more often by that.
+
+How small is too small. For Gaussian noise ||M e||^2 is chi-square with rank(M) degrees of freedom. For other laws with
+the characteristic function f >= 0, E exp(-h ||M e||^2) is the mean over g from N(0, M) of the product of f(sqrt(2h)
+g_j), and M is a sum of multiples theta_j = M_jj of projections on unit vectors. The geometric Brascamp-Lieb inequality
+(Ball 1989; Barthe 1998, Theorem 1) then bounds it by
+
+    prod_j ( E_t f(sqrt(2 h theta_j) t)^(1/theta_j) )^theta_j,   t from N(0, 1),
+
+with equality for Gaussian noise, and P(||M e||^2 <= q) <= e^(h q) times that for every h > 0 (Chernoff).
+
+Selections. A row's class v may have any law: so many models, so many laws, and one that always selects the same class
+may be sound. But rows are drawn independently from one law, whatever the place: their selections are then independent
+and alike distributed, whatever the model. If noise comes again at the same place of another request, selections agree
+there more often than in other pairings of the two requests, which are all alike likely (Fisher's exact test).
+
+Not found: a sensitivity that the certificate itself states wrongly, for the scale is derived from it; noise of
+selections that is too small; noise reused for questions that are asked far apart in time or by others.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import scipy.special
+import scipy.stats
+from pydantic import TypeAdapter, ValidationError
+
+from accounting.arrays import Floats, Integers
+from accounting.losses import GaussianLoss
+from mechanisms.gaussian import Gaussian
+from mechanisms.label import Label
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import Mechanism
+from mechanisms.noise import DISTANCE
+from mechanisms.selected_neuron import SelectedNeuron, calibration
+from mechanisms.selection import probabilities
+from training.exact.quantised import norms
+from training.features.maps import AnyFeatureMap
+
+Law = Literal["gaussian", "laplace"]
+
+FEWEST_ROWS = 16
+"""Fewer rows say too little to be paid for."""
+MOST_ROWS = 200
+_ENOUGH_NUMBERS = {"gaussian": 1000, "laplace": 2500}
+"""So many independent numbers convict noise x 0.8 with p below 1e-9, as a rule."""
+_FEWEST_ROWS_WANTED = 64
+
+_LEAST_LOGARITHM = -694.0
+"""`mechanisms.elementary.exp` ends at -700; what is above this is a logarithm of a noisy logit."""
+_LOGARITHM_ERROR = 2.0**-42
+_UP = 1 + 2.0**-40
+_RATES = np.geomspace(2.0**-8, 2.0**80, 177)
+"""The h of Chernoff's bound, one of which is the best or next to it. Each of them holds."""
+_QUADRATURE = np.linspace(-100.0, 4.0, 4001)
+_QUADRATURE_ERROR = 1e-9
+
+_ROUNDED_SELECTION = 1e-3
+"""More than a selection's chance differs from that without grid, floor and slack, for up to 1,024 classes."""
+
+_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+
+
+@dataclass(frozen=True)
+class NoiseFinding:
+    """What the tests of noise found. rows: how many answers they saw, 0 where nothing was tested, and why in `note`.
+
+    p_values: of each test, for the claim that the noise is what it should be. ratio: the noise that was measured over
+    what is promised; a difference of exact logits makes it larger. None where no number shows noise.
+    """
+
+    rows: int
+    p_values: Mapping[str, float] = field(default_factory=dict)
+    ratio: float | None = None
+    note: str = ""
+
+    @property
+    def p_value(self) -> float:
+        """The smallest p times the number of tests (Bonferroni), at most 1."""
+        return min([1.0, *(len(self.p_values) * p for p in self.p_values.values())])
+
+    @property
+    def strongest(self) -> str:
+        """The name of the test with the smallest p, empty where nothing was tested."""
+        return min(self.p_values, key=lambda name: self.p_values[name], default="")
+
+
+def rows_wanted(mechanism: Mechanism, classes: int) -> int:
+    """Return how many near-copies show the mechanism's noise on so many classes well: an even number, 0 for no noise.
+
+    Of a selected class each answer shows one number, or none.
+    """
+    match mechanism:
+        case Gaussian() | Laplace():
+            wanted = _ENOUGH_NUMBERS[mechanism.name] // (classes - 1) + 1
+            return 2 * (min(MOST_ROWS, max(_FEWEST_ROWS_WANTED, wanted)) // 2)
+        case Label() | SelectedNeuron():
+            return MOST_ROWS
+    return 0
+
+
+def scale_of(mechanism: Mechanism, sensitivity: Floats, classes: int) -> Floats | None:
+    """Return the least scale of the noise that the mechanism promises rows of these sensitivities, (n,).
+
+    None for a mechanism whose answers show no noise with a known law.
+    """
+    match mechanism:
+        case Gaussian():
+            # The noise is at least that; which table it comes from may hang on the multiplier's last digit.
+            return sensitivity * mechanism.noise_multiplier
+        case Laplace():
+            return mechanism.noise_scale(sensitivity, classes)
+        case SelectedNeuron():
+            return mechanism.noise_scale(sensitivity)
+    return None
+
+
+def known_features(model: Mapping[str, Any]) -> AnyFeatureMap | None:
+    """Return the model's public feature map; None where the endpoint does not show it, or shows another kind."""
+    try:
+        return _FEATURE_MAPS.validate_python(model["feature_map"])
+    except ValidationError:
+        return None
+
+
+def public_sensitivity(model: Mapping[str, Any], rows: Floats) -> Floats | None:
+    """Return what the certificate says, at least, of the sensitivity of each row's logits; None where it does not.
+
+    model: as `GET /models/NAME` returns it. Of a model on a deep network nobody outside knows how long features are:
+    they are at least as long as their constant coordinate.
+    """
+    if "logit_sensitivity" in model:
+        return np.full(len(rows), float(model["logit_sensitivity"]))
+    if "logit_sensitivity_per_norm" not in model:
+        return None
+    per_norm = float(model["logit_sensitivity_per_norm"])
+    if model["feature_map"]["kind"] == "encoder":
+        return np.full(len(rows), per_norm * float(model["feature_map"]["bias"]))
+    known = known_features(model)
+    if known is None:
+        return None
+    return per_norm * norms(known(rows, known.public_tensors()))
+
+
+def judge_near_copies(
+    mechanism: Mechanism, answers: Floats, sensitivity: Floats, *, distinct: bool = True
+) -> NoiseFinding:
+    """Test the noise of answers (n, C) to near-copies, whose rows were drawn independently from one law.
+
+    The first half was asked in one request and the second in another. sensitivity: (n,), public, or less. distinct:
+    whether no two rows are one question; where nobody outside can tell, answers that come twice, to the bit, are left
+    out with those at the same place of the other request: they are one answer to one question.
+    """
+    classes = answers.shape[1]
+    half = len(answers) // 2
+    kept = np.arange(2 * half)
+    if not distinct and not isinstance(mechanism, Label):
+        _, place, count = np.unique(answers[kept], axis=0, return_inverse=True, return_counts=True)
+        once = count[place.reshape(-1)] == 1
+        kept = kept[np.tile(once[:half] & once[half:], 2)]
+    if len(kept) < FEWEST_ROWS:
+        return NoiseFinding(0, note=f"fewer than {FEWEST_ROWS} different questions were answered")
+    answers, sensitivity = answers[kept], sensitivity[kept]
+    p_values: dict[str, float] = {}
+    ratio = None
+    scales = scale_of(mechanism, sensitivity, classes)
+    if isinstance(mechanism, Gaussian | Laplace) and scales is not None:
+        law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
+        noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+        if noise.scale <= 0:
+            return NoiseFinding(0, note="the model's public sensitivity is 0 there, so that no noise is promised")
+        p_values, ratio = _added_noise(noise, answers)
+    elif isinstance(mechanism, SelectedNeuron) and scales is not None:
+        law = "gaussian" if isinstance(mechanism.noise, GaussianLoss) else "laplace"
+        noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+        p_values, ratio = _log_odds_noise(noise, answers)
+    if isinstance(mechanism, Label | SelectedNeuron):
+        selected = selections(mechanism, answers)
+        if selected is not None:
+            p_values |= _selection_tests(selected)
+    if not p_values:
+        return NoiseFinding(0, note=f"no law of the noise of {mechanism.name!r} is known whatever the model is")
+    return NoiseFinding(len(answers), p_values, ratio)
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """The promised noise. scale: of the law; half_step: of the grid, over the scale."""
+
+    law: Law
+    scale: float
+    half_step: float
+
+    @property
+    def error(self) -> float:
+        """How far one number may be from that of the continuous law, in units of the scale."""
+        return self.half_step + _LOGARITHM_ERROR / self.scale
+
+    @property
+    def variance(self) -> float:
+        """The variance of the standard law."""
+        return 1.0 if self.law == "gaussian" else 2.0
+
+    def p_value(self, square: float, numbers: int, leverages: Mapping[float, float]) -> float:
+        """Return what the probability of so small a ||M y||^2, in units of the scale, does not exceed.
+
+        numbers: how many numbers M reads; leverages: how many of the M_jj have which value.
+        """
+        largest = (math.sqrt(max(square, 0.0)) + math.sqrt(numbers) * self.error) ** 2 * _UP
+        return min(1.0, lower_tail(self.law, largest, leverages) + numbers * DISTANCE)
+
+
+def _half_step(mechanism: Gaussian | Laplace | SelectedNeuron, classes: int) -> float:
+    one = np.ones(1)
+    if isinstance(mechanism, SelectedNeuron):
+        return 0.5 / calibration(mechanism.noise)[0]
+    return float(0.5 * mechanism.steps(one, classes)[0] / mechanism.noise_scale(one, classes)[0])
+
+
+def lower_tail(law: Law, square: float, leverages: Mapping[float, float]) -> float:
+    """Return an upper bound of P(||M e||^2 <= square) for standard noise e, exact for Gaussian noise.
+
+    leverages: how many of the M_jj of the projection M have which value, above 0.
+    """
+    rank = sum(leverage * count for leverage, count in leverages.items())
+    if law == "gaussian":
+        return float(scipy.stats.chi2.cdf(square, rank))
+    exponents = _RATES * square
+    for leverage, count in leverages.items():
+        exponents = exponents + count * leverage * log_transform(law, leverage)
+    return math.exp(min(0.0, float(exponents.min())))
+
+
+def log_transform(law: Law, leverage: float) -> Floats:
+    """Return ln E_t f(sqrt(2 h theta) t)^(1/theta) at the h of `_RATES`, or more, for theta = leverage."""
+    if law == "gaussian":
+        return -np.log1p(2 * _RATES) / 2
+    return _laplace_transform(leverage)
+
+
+@lru_cache(maxsize=256)
+def _laplace_transform(leverage: float) -> Floats:
+    """Return it for f(t) = 1/(1 + t^2), by the trapezoidal rule in ln t: the integrand decays at either end.
+
+    What is left out below t = e^-100 is less than e^-100, and what is beyond e^4 less than e^-1000.
+    """
+    t = np.exp(_QUADRATURE)
+    step = _QUADRATURE[1] - _QUADRATURE[0]
+    weights = np.log(2 / math.sqrt(2 * math.pi) * step) + _QUADRATURE - t**2 / 2
+    powers = np.log1p(2 * leverage * _RATES[:, None] * t**2) / leverage
+    found: Floats = scipy.special.logsumexp(weights - powers, axis=1) + _QUADRATURE_ERROR
+    return found
+
+
+def centred_logarithms(answers: Floats) -> Floats | None:
+    """Return ln p less its row's mean, (n, C); None where a probability is too small to show a noisy logit."""
+    with np.errstate(divide="ignore"):
+        noisy = np.log(answers)
+    if not (noisy >= _LEAST_LOGARITHM).all():
+        return None
+    centred: Floats = noisy - noisy.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _added_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], float | None]:
+    """Test noise on every logit: of all classes, of each, between two requests and two rows of one."""
+    n, classes = answers.shape
+    noisy = centred_logarithms(answers)
+    if noisy is None:
+        return {"noise too small": 1.0}, None
+    y = noisy / noise.scale
+    squares = squares_by_class(y)
+    kept, shared = 1 - 1 / n, 1 - 1 / classes
+    total = float(squares.sum())
+    found = {"noise too small": noise.p_value(total, n * classes, {kept * shared: n * classes})}
+    for label in range(classes if classes > 2 else 0):
+        # The projection on (e_c - 1/C)/sqrt(1 - 1/C), whose entries' absolute values add up to 2 at most.
+        leverages = {kept * shared: float(n), kept / (classes * (classes - 1)): float(n * (classes - 1))}
+        square = float(squares[label]) / shared
+        found[f"noise too small on class {label}"] = noise.p_value(square, 4 * n, leverages)
+    for name, difference in _differences(y).items():
+        square = float((difference**2).sum()) / 2
+        found[name] = noise.p_value(square, n * classes, {shared / 2: float(n * classes)})
+    nearest = nearest_pair(y)
+    pairs = n * (n - 1) / 2
+    least = noise.p_value(nearest**2 / 2, 2 * classes, {shared / 2: 2.0 * classes})
+    found["the same noise in two answers"] = min(1.0, pairs * least)
+    return found, math.sqrt(total / (noise.variance * (n - 1) * (classes - 1)))
+
+
+def squares_by_class(y: Floats) -> Floats:
+    """Return the sum of squares of each column of y (n, C) about its mean: (C,)."""
+    squares: Floats = ((y - y.mean(axis=0)) ** 2).sum(axis=0)
+    return squares
+
+
+def _differences(y: Floats) -> dict[str, Floats]:
+    """Return differences of rows at the same place of two requests, and of rows one after the other: (n/2, C) each."""
+    n = len(y) // 2 * 2
+    return {
+        "the same noise in two requests": y[: n // 2] - y[n // 2 : n],
+        "the same noise in two rows of a request": y[0:n:2] - y[1:n:2],
+    }
+
+
+def nearest_pair(y: Floats) -> float:
+    """Return the least distance of two rows of y (n, C)."""
+    squares = np.array([((y[place + 1 :] - row) ** 2).sum(axis=1).min() for place, row in enumerate(y[:-1])])
+    return float(np.sqrt(squares.min()))
+
+
+def selections(mechanism: Label | SelectedNeuron, answers: Floats) -> Integers | None:
+    """Return the selected class of each answer, (n,); None where two classes hide it, or where chance does."""
+    if isinstance(mechanism, Label):
+        return np.asarray(answers.argmax(axis=1), dtype=np.int64)
+    if answers.shape[1] == 2:
+        return None
+    common = np.sort(answers, axis=1)[:, 1:2]
+    differs = answers != common
+    if not (differs.sum(axis=1) == 1).all():
+        return None
+    return np.asarray(differs.argmax(axis=1), dtype=np.int64)
+
+
+def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], float | None]:
+    """Test the noise of the log-odds, among rows with the same class: which were selected says nothing of it.
+
+    With two classes the log-odds of the one are those of the other with their sign changed, and so is the noise.
+    """
+    n, classes = answers.shape
+    selected = selections(SelectedNeuron(1.0, GaussianLoss(1.0)), answers) if classes > 2 else np.zeros(n, np.int64)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(answers)
+    if selected is None or not (logarithms >= _LEAST_LOGARITHM).all():
+        return {"noise too small": 1.0}, None
+    rows = np.arange(n)
+    rest = np.where(selected == 0, 1, 0)
+    y = (logarithms[rows, selected] - logarithms[rows, rest]) / noise.scale
+    square, numbers, leverages = 0.0, 0, dict[float, float]()
+    for label in np.unique(selected):
+        own = y[selected == label]
+        if len(own) > 1:
+            square += float(((own - own.mean()) ** 2).sum())
+            numbers += len(own)
+            kept = 1 - 1 / len(own)
+            leverages[kept] = leverages.get(kept, 0.0) + len(own)
+    found = {"noise too small": noise.p_value(square, 2 * numbers, leverages) if leverages else 1.0}
+    half = n // 2
+    for name, (one, other) in {
+        "the same noise in two requests": (rows[:half], rows[half : 2 * half]),
+        "the same noise in two rows of a request": (rows[0 : 2 * half : 2], rows[1 : 2 * half : 2]),
+    }.items():
+        same = selected[one] == selected[other]
+        difference = (y[one] - y[other])[same]
+        count = 2 * len(difference)
+        square_of_pairs = float((difference**2).sum()) / 2
+        found[name] = noise.p_value(square_of_pairs, 2 * count, {0.5: float(count)}) if count else 1.0
+    rank = sum(leverage * count for leverage, count in leverages.items())
+    return found, math.sqrt(square / (noise.variance * rank)) if rank else None
+
+
+def _selection_tests(selected: Integers) -> dict[str, float]:
+    """Test that selections (n,) do not depend on their place; the first half of them is the first request's.
+
+    Given how often each request selected a class, every pairing of their places is alike likely; and given how often
+    both did, so is every division among them. Fisher's exact test of each class, by a union bound.
+    """
+    first = len(selected) // 2
+    one, other = selected[:first], selected[first:]
+    labels = np.unique(selected)
+    agreement, division = 1.0, 1.0
+    for label in labels:
+        a, b = int((one == label).sum()), int((other == label).sum())
+        both = int(((one == label) & (other == label)).sum())
+        agreement = min(agreement, float(scipy.stats.hypergeom.sf(both - 1, first, a, b)))
+        law = scipy.stats.hypergeom(2 * first, a + b, first)
+        division = min(division, 2 * float(min(law.cdf(a), law.sf(a - 1))))
+    return {
+        "the same selection at the same place of two requests": min(1.0, len(labels) * agreement),
+        "one selection for each request": min(1.0, len(labels) * division),
+    }
+
+
+_LOOKS_RATES = [*range(8, 26, 2), *range(36, 177, 20)]
+"""Places of the h that a sequence of looks takes: 2^-4 to 2^4 by factors of 2, and a few up to 2^80."""
+
+
+def log_wealth_of_look(mechanism: Gaussian | Laplace, answers: Floats, sensitivity: Floats) -> Floats:
+    """Return ln W of one look at near-copies' answers (n, C), n >= 2: one for each test and each h, in one row.
+
+    W = e^(-h Q) / u(h), Q the sum of squares of `judge_near_copies`, of all classes and of each, and u(h) at least the
+    mean of e^(-h Q): the mean of W is at most 1 for noise as promised, whatever was seen before. So is that of a
+    product of looks, and of an average over tests and h: it reaches 1/a at any look ever with probability a at
+    most (Ville 1939), so that the newest one may be read at any time, and no look costs another its share.
+
+    Raises ValueError for probabilities too small to show noisy logits: what was left out could not be by chance.
+    """
+    n, classes = answers.shape
+    noisy = centred_logarithms(answers)
+    if noisy is None:
+        raise ValueError("a probability is too small to show a noisy logit")
+    tests = 1 + (classes if classes > 2 else 0)
+    found = np.zeros((tests, len(_RATES[_LOOKS_RATES])))
+    scales = scale_of(mechanism, sensitivity, classes)
+    if scales is None or not (scales > 0).all():
+        return found.reshape(-1)
+    law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
+    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    squares = squares_by_class(noisy / noise.scale)
+    kept, shared = 1 - 1 / n, 1 - 1 / classes
+    of_all = {kept * shared: float(n * classes)}
+    found[0] = _log_wealth(noise, float(squares.sum()), n * classes, of_all)
+    of_one = {kept * shared: float(n), kept / (classes * (classes - 1)): float(n * (classes - 1))}
+    for label in range(tests - 1):
+        found[1 + label] = _log_wealth(noise, float(squares[label]) / shared, 4 * n, of_one)
+    return found.reshape(-1)
+
+
+def _log_wealth(noise: _Noise, square: float, numbers: int, leverages: Mapping[float, float]) -> Floats:
+    largest = (math.sqrt(square) + math.sqrt(numbers) * noise.error) ** 2 * _UP
+    bounds = sum(count * leverage * log_transform(noise.law, leverage) for leverage, count in leverages.items())
+    wealth: Floats = (-_RATES * largest - bounds)[_LOOKS_RATES]
+    return wealth
+
+
+def p_value_of_wealth(log_wealth: Floats) -> float:
+    """Return 1 over the mean of W, of sums of `log_wealth_of_look` over looks: at most 1."""
+    return math.exp(min(0.0, math.log(len(log_wealth)) - float(scipy.special.logsumexp(log_wealth))))
+
+
+def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, sensitivity: Floats) -> NoiseFinding:
+    """Test the noise of answers (n, C) to different questions whose exact logits (n, C) are known, in any place.
+
+    sensitivity: (n,), as the mechanism was told it. Noise too small is tested as for near-copies, about the exact
+    logits in place of a mean. Where logits are known more can be seen: noise that is the same in many answers has a
+    mean that is not 0, and selections have a known law, from which they must not depart in either direction.
+    """
+    n, classes = answers.shape
+    scales = scale_of(mechanism, sensitivity, classes)
+    if isinstance(mechanism, Label):
+        return NoiseFinding(n, _known_selections(mechanism, answers, logits, sensitivity))
+    if not isinstance(mechanism, Gaussian | Laplace | SelectedNeuron) or scales is None or not (scales > 0).all():
+        return NoiseFinding(0, note=f"no law is known that all noise of {mechanism.name!r} follows")
+    if isinstance(mechanism, SelectedNeuron):
+        return _known_log_odds(mechanism, answers, logits, scales)
+    law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
+    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    noisy = centred_logarithms(answers)
+    if noisy is None:
+        return NoiseFinding(n, {"noise too small": 1.0})
+    residuals = (noisy - (logits - logits.mean(axis=1, keepdims=True))) / scales[:, None]
+    shared = 1 - 1 / classes
+    squares = (residuals**2).sum(axis=0)
+    total = float(squares.sum())
+    found = {"noise too small": noise.p_value(total, n * classes, {shared: float(n * classes)})}
+    for label in range(classes if classes > 2 else 0):
+        leverages = {shared: float(n), 1 / (classes * (classes - 1)): float(n * (classes - 1))}
+        found[f"noise too small on class {label}"] = noise.p_value(float(squares[label]) / shared, 4 * n, leverages)
+    for name, difference in _differences(residuals).items():
+        count = 2 * len(difference) * classes
+        found[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
+    means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
+    weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
+    slack = 4 * math.sqrt(n) * noise.error
+    tails = [_upper_tail(law, max(0.0, abs(float(mean)) - slack), weights) for mean in means]
+    found["the same noise in many answers"] = min(1.0, classes * min(tails))
+    return NoiseFinding(n, found, math.sqrt(total / (noise.variance * n * (classes - 1))))
+
+
+def _known_selections(mechanism: Label, answers: Floats, logits: Floats, sensitivity: Floats) -> dict[str, float]:
+    """Count the selections of the likeliest class, and of each, and compare them with their law."""
+    n, classes = answers.shape
+    chances = probabilities(mechanism.law, logits, sensitivity, mechanism.epsilon)
+    selected, likeliest = answers.argmax(axis=1), logits.argmax(axis=1)
+    counted = {f"selections of class {label}": (selected == label, chances[:, label]) for label in range(classes)}
+    counted["selections of the likeliest class"] = selected == likeliest, chances[np.arange(n), likeliest]
+    return {name: _departure(int(chosen.sum()), n, float(law.mean())) for name, (chosen, law) in counted.items()}
+
+
+def _known_log_odds(mechanism: SelectedNeuron, answers: Floats, logits: Floats, scales: Floats) -> NoiseFinding:
+    """Test the noise of the selected classes' log-odds about the exact ones."""
+    n, classes = answers.shape
+    law: Law = "gaussian" if isinstance(mechanism.noise, GaussianLoss) else "laplace"
+    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
+    selected = selections(mechanism, answers) if classes > 2 else np.zeros(n, np.int64)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(answers)
+    if selected is None or not (logarithms >= _LEAST_LOGARITHM).all():
+        return NoiseFinding(n, {"noise too small": 1.0})
+    rows, rest = np.arange(n), np.where(selected == 0, 1, 0)
+    others = logits.copy()
+    others[rows, selected] = -np.inf
+    exact = logits[rows, selected] - scipy.special.logsumexp(others, axis=1)
+    shown = logarithms[rows, selected] - logarithms[rows, rest] - math.log(classes - 1)
+    deviations = (shown - exact) / scales
+    square = float((deviations**2).sum())
+    found = {"noise too small": noise.p_value(square, 2 * n, {1.0: float(n)})}
+    for name, difference in _differences(deviations[:, None]).items():
+        count = 2 * len(difference)
+        found[name] = noise.p_value(float((difference**2).sum()) / 2, 2 * count, {0.5: float(count)})
+    return NoiseFinding(n, found, math.sqrt(square / (noise.variance * n)))
+
+
+def _least_share(mechanism: Gaussian | Laplace, sensitivity: Floats, scales: Floats, classes: int) -> float:
+    """Return the least share that these scales are of the noise's own, less what the choice of a table may add."""
+    return float((scales / mechanism.noise_scale(sensitivity, classes)).min()) / 1.01
+
+
+def _upper_tail(law: Law, value: float, weights: Mapping[float, int]) -> float:
+    """Return an upper bound of P(|sum_j w_j e_j| >= value) for standard noise and weights of norm 1, so many of each.
+
+    For Laplace noise Chernoff's, from E exp(h w e) = 1/(1 - h^2 w^2).
+    """
+    if law == "gaussian":
+        return float(2 * scipy.special.ndtr(-value))
+    rates = np.linspace(0, 1, 200)[:-1] / max(weights)
+    logarithms = -rates * value - sum(count * np.log1p(-((rates * weight) ** 2)) for weight, count in weights.items())
+    return min(1.0, 2 * math.exp(float(logarithms.min())))
+
+
+def _departure(successes: int, trials: int, mean: float) -> float:
+    """Return an upper bound of the probability of a count so far from trials * mean, of independent unequal trials.
+
+    exp(-n KL(k/n, mean)) for either side (Hoeffding 1963, Theorem 1), widened by what the law of a selection leaves to
+    rounding and its floor.
+    """
+    rate = successes / trials
+    mean = min(1 - _ROUNDED_SELECTION, max(_ROUNDED_SELECTION, mean))
+    mean = min(max(rate, mean - _ROUNDED_SELECTION), mean + _ROUNDED_SELECTION)
+    divergence = scipy.special.rel_entr(rate, mean) + scipy.special.rel_entr(1 - rate, 1 - mean)
+    return min(1.0, 2 * math.exp(-trials * float(divergence)))
+
+
+def together(findings: Sequence[NoiseFinding]) -> NoiseFinding:
+    """Return several findings as one, each test by the number of its finding."""
+    p_values = {f"{name} ({place})": p for place, one in enumerate(findings, 1) for name, p in one.p_values.items()}
+    ratios = [one.ratio for one in findings if one.ratio is not None]
+    ratio = float(np.sqrt(np.mean(np.square(ratios)))) if ratios else None
+    return NoiseFinding(sum(one.rows for one in findings), p_values, ratio, "; ".join({one.note for one in findings}))
