@@ -27,8 +27,11 @@ _RULES = "by rule"
 Name = Literal["auto", "identity", "fourier", "relu", "bins", "hog"]
 
 
-def _read_sides(text: str) -> tuple[str, ...]:
-    return tuple(side.strip() for side in text.split(","))
+def _read_sides(text: str) -> tuple[int, ...]:
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
+        raise ValueError("must be HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28")
+    return tuple(map(int, sides))
 
 
 def _read_ends(text: str) -> tuple[float, ...]:

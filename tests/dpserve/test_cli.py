@@ -213,33 +213,39 @@ def test_declared_crosses_are_in_the_certificate(run):
     [
         (["--data", "nowhere.csv"], "cannot read nowhere.csv: No such file or directory"),
         (["--data", "own.txt"], "own.txt is no table that can be read: a file ends in"),
-        (
-            ["--data", "own.csv", "--features", "magic"],
-            "--features takes auto, identity, bins, hog, fourier or relu, not 'magic'",
-        ),
-        (["--data", "own.csv", "--features", "hog"], "--features hog and --image-shape HEIGHT,WIDTH"),
-        (["--data", "own.csv", "--image-shape", "28"], "as 28,28, not '28'"),
-        (["--data", "own.csv", "--image-shape", "28,28"], "784 values, and a record has 2"),
-        (["--data", "own.csv", "--cross", "age:height"], "there is no column 'height'; there are age, income"),
-        (["--data", "own.csv", "--cross", "age"], "--cross takes COLUMN:COLUMN, not 'age'"),
-        (["--data", "own.csv", "--cross", "age:age"], "a column cannot be crossed with itself"),
-        (
-            ["--data", "own.csv", "--cross", "age:income", "--features", "relu"],
-            "--cross goes with --features bins, and these are not",
-        ),
-        (["--data", "own.csv", "--lam", "0"], "Lambda must lie between"),
         (["--data", "own.csv", "--label", "nope"], "has no column 'nope'"),
         (["--data", "own.csv", "--bounds", "age=0:30"], "bounds for age are given twice"),
         (["--data", "old.csv"], "line 13, column 'age': 131 is above the declared bound 120"),
         (["--data", "own.csv", "--tolerance", "1e-11"], "Start again with a --tolerance"),
-        (["--data", "own.csv", "--lineage", "a b"], "a lineage is named with"),
-        (["--data", "own.csv", "--bias", "2"], "bias"),
         (["--data", "own.csv", "--out", "."], "exists already"),
     ],
 )
 def test_wrong_training_is_explained(run, arguments, said):
     (run.folder / "old.csv").write_text(run.csv.replace("\n31,", "\n131,", 1))
     assert said in run.fails(*run.train, "--out", "model", *arguments)
+    assert not (run.folder / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "said"),
+    [
+        (["--features", "magic"], "--features", "must be one of auto, identity"),
+        (["--features", "hog"], "--features", "hog and --image-shape HEIGHT,WIDTH"),
+        (["--image-shape", "28"], "--image-shape", "as 28,28, not '28'"),
+        (["--image-shape", "28,28"], "--image-shape", "784 values, and a record has 2"),
+        (["--cross", "age:height"], "--cross", "there is no column 'height'; there are age, income"),
+        (["--cross", "age"], "--cross", "must be COLUMN:COLUMN, not 'age'"),
+        (["--cross", "age:age"], "--cross", "a column cannot be crossed with itself"),
+        (["--cross", "age:income", "--features", "relu"], "--cross", "goes with --features bins, and these are not"),
+        (["--lam", "0"], "--lam", "must be above 0, not 0.0"),
+        (["--lineage", "a b"], "--lineage", "must be letters, digits"),
+        (["--bias", "2"], "--bias", "must be at least 0 and below 1, not 2.0"),
+    ],
+)
+def test_a_wrong_option_of_training_is_wrong_usage(run, arguments, option, said):
+    words = " ".join(run(*run.train, "--data", "own.csv", "--out", "model", *arguments, status=2).stderr.split())
+    assert f"Invalid value for {option}: " in words
+    assert said in words
     assert not (run.folder / "model").exists()
 
 
