@@ -1,4 +1,4 @@
-"""What privacy costs: privacy losses and their composition, conversions, budgets and the ledger.
+"""The cost of privacy: privacy losses and their composition, conversions, budgets and the ledger.
 
 Imports nothing else of this project.
 """

@@ -58,7 +58,7 @@ Display = Annotated[str, Field(description="What lists call it, beside its id; m
 
 @dataclass(frozen=True)
 class Plan:
-    """What an act means, and how it is done.
+    """The meaning of an act, and the function that does it.
 
     words: what it will mean. done: what is said once it is done; where there is a new API key, what the key is. raises:
     whether more may be learnt about the records than before, or sooner. question: what to ask the owner first, where a
@@ -130,7 +130,7 @@ class BudgetTerms(BaseModel):
             delta = self.delta
         elif delta is None or currency is not currency_of(accepts):
             delta = 0.0
-        stated = [Budget.stated(name, value, delta, kind) for name, value in given.items()]
+        stated = [Budget.from_measure(name, value, delta, kind) for name, value in given.items()]
         limit, delta = (stated[0].limit, stated[0].delta) if stated else (kept.limit if kept else 0, delta)
         refill = None if kept is None else kept.refill
         if self.refill is not None:
@@ -165,7 +165,9 @@ class _Opening(BudgetTerms, OwnerAct):
         check_within(name, budget, above)
         _, clients, groups = await ledger.snapshot(lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
-            raise ActRefused(f"the lineage has a client or group {name!r} already, and a name is not given again")
+            raise ActRefused(
+                "exists", f"the lineage already has a client or group {name!r}, and a name is not given again"
+            )
         return budget
 
 
@@ -216,7 +218,7 @@ class AddClient(_OfClient, _Opening, _Keyed):
             )
         keys = (await ledger.client(self.keys_of, self.client)).api_keys
         if not keys:
-            raise ActRefused(f"{self.client} has no API key in {self.keys_of}")
+            raise ActRefused("no-keys", f"{self.client} has no API key in {self.keys_of}")
         done = f"{self.client} asks with the keys that it has in {self.keys_of}"
         do = partial(self._add, ledger, lineage, budget, keys)
         return Plan(f"{self.client} gets an account, and {done}.", done, do, raises=True, after=after)
@@ -247,10 +249,13 @@ class SetBudget(BudgetTerms, OwnerAct):
     """Change a budget. What is spent stays spent; a budget below it only refuses further questions."""
 
     name, about = "set-budget", ("client", "group", "lineage")
-    client: Annotated[str, Names("client"), Field(description="The client's id, if it is a client's budget.")] = ""
+    # An empty name is refused: it must not be taken for none, which stands for the lineage.
+    client: Annotated[Name | None, Names("client"), Field(description="The client's id, if it is a client's.")] = None
     group: Annotated[
-        str, Names("group"), Field(description="The group's name, if it is a group's; with neither, the lineage's.")
-    ] = ""
+        Name | None,
+        Names("group"),
+        Field(description="The group's name, if it is a group's; with neither, the lineage's."),
+    ] = None
 
     async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         if self.client and self.group:
@@ -287,12 +292,12 @@ class SetBudget(BudgetTerms, OwnerAct):
         return Plan(
             f"The budget of {whose} goes from {former} to {new}{paced}. {meaning}",
             f"{whose} may now spend {new}{' in all' if paced else ''}{paced}",
-            partial(ledger.set_budget, lineage, budget, client=self.client, group=self.group),
+            partial(ledger.set_budget, lineage, budget, client=self.client or "", group=self.group or ""),
             raises=raises,
             question=question,
             warning=f"{whose} has asked already. {RAISED_AFTER_ANSWERS}" if late else "",
             before=account.state,
-            after=account.changed(budget).state,
+            after=account.with_budget(budget).state,
         )
 
 
@@ -319,7 +324,9 @@ class SetGroup(_OfClient):
         if self.group:
             check_within(self.client, account.budget, [await ledger.group(lineage, self.group)])
         if account.releases:
-            raise ActRefused(f"{self.client} has asked already, and stays where it is: add it under another name")
+            raise ActRefused(
+                "has-asked", f"{self.client} has asked already, and stays where it is: add it under another name"
+            )
         done = f"{self.client} belongs to {self.group or 'no group'}"
         words = (
             f"{done}. What the members of a group know together, the group has paid for: so only a client that has "

@@ -32,7 +32,7 @@ _ROUND_UP = 1 + 2.0**-40
 
 @dataclass(frozen=True)
 class Analysis:
-    """What one analysis says. `epsilon` is None where the analysis does not apply, and `method` says why."""
+    """The result of one analysis. `epsilon` is None where the analysis does not apply, and `method` says why."""
 
     name: str
     epsilon: float | None

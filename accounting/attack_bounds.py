@@ -1,8 +1,8 @@
-"""What releases let anyone infer about one record: bounds on beliefs and on attacks.
+"""Bounds on what releases let anyone infer about one record: on beliefs and on attacks.
 
-Of a composition, whose prices were settled before the first release, and with ideal noise; and of an account, at its
-limit, for clients who choose on the way and stop when they like, and the noise as drawn (`accounting.budgets`). Every
-bound is rounded up.
+They hold for a composition with ideal noise whose prices were settled before the first release, and for an account at
+its limit, with the noise as sampled, whose clients choose on the way and stop when they like (`accounting.budgets`).
+Every bound is rounded up.
 """
 
 import math
@@ -26,7 +26,7 @@ _LARGEST_CURVE_EPSILON = 500.0
 
 
 class Identifiability(BaseModel, frozen=True):
-    """What the releases mean for one record. Bounds are rounded up; see `accounting.identifiability`."""
+    """Bounds on beliefs about one record and on attacks, rounded up; see `accounting.identifiability`."""
 
     posterior_belief_bound: Annotated[
         float, Field(description="even odds become a firmer belief than this with probability at most delta")
@@ -41,14 +41,14 @@ class Identifiability(BaseModel, frozen=True):
 
 
 class AttackPower(BaseModel, frozen=True):
-    """What no attack with this false positive rate exceeds."""
+    """The largest true positive rate of any attack with this false positive rate."""
 
     false_positive_rate: float
     true_positive_rate_bound: Annotated[float, Field(description="1 - f(false positive rate), rounded up")]
 
 
 class AttackReading(BaseModel, frozen=True):
-    """What the exact rates of an attack say; for rates that were estimated, give the ends of their intervals."""
+    """Conclusions from the exact rates of an attack; for estimated rates, give the ends of their intervals."""
 
     true_positive_rate: float
     false_positive_rate: float
@@ -77,7 +77,7 @@ def identifiability_of(composition: Composition, rho: float, epsilon: float, del
         advantage = identifiability.zcdp_advantage(rho)
         curve = _curve(composition, ideal_delta)
         if curve is not None:
-            log_odds = min(log_odds, log_odds_of_curve(curve.delta_at, _epsilons(2 * epsilon), ideal_delta))
+            log_odds = min(log_odds, curve_log_odds(curve.delta_at, _epsilons(2 * epsilon), ideal_delta))
             advantage = min(advantage, float(curve.delta_at(np.zeros(1))[0]))
     log_odds = min(log_odds + spare / ideal_delta, pure if spare == 0 else math.inf)
     from_curve = identifiability.advantage(epsilon, delta)
@@ -123,15 +123,15 @@ def attack_power(
         powers = np.clip(1 - beta + (delta - ideal_delta), 0.0, 1.0)
     else:
         powers = levels
-    return _at_rates(rates, powers)
+    return _powers_at_rates(rates, powers)
 
 
 def attack_power_at_limit(budget: Budget, rates: tuple[float, ...] = FALSE_POSITIVE_RATES) -> tuple[AttackPower, ...]:
     """Return the greatest true positive rates against all that an account with this budget may ever tell."""
-    return _at_rates(rates, budget.true_positive_rates_at(budget.limit, rates))
+    return _powers_at_rates(rates, budget.true_positive_rates_at(budget.limit, rates))
 
 
-def _at_rates(rates: Iterable[float], powers: Iterable[float]) -> tuple[AttackPower, ...]:
+def _powers_at_rates(rates: Iterable[float], powers: Iterable[float]) -> tuple[AttackPower, ...]:
     return tuple(
         AttackPower(false_positive_rate=rate, true_positive_rate_bound=float(power))
         for rate, power in zip(rates, powers, strict=True)
@@ -173,7 +173,7 @@ def composition_and_rho(releases: Mapping[Cost, int]) -> tuple[Composition, floa
     return composition, min(math.nextafter(rho, math.inf) if rho else 0.0, conversions.LARGEST_RHO)
 
 
-def log_odds_of_curve(
+def curve_log_odds(
     delta_at: Callable[[NDArray[np.float64]], NDArray[np.float64]], epsilons: NDArray[np.float64], delta: float
 ) -> float:
     """Return t such that the posterior log-odds exceed t with probability at most delta, from a delta(epsilon).
@@ -215,7 +215,7 @@ def _trade_off(
     bound = np.maximum(tradeoff.zcdp(rho, levels), tradeoff.epsilon_delta(epsilon, delta, levels))
     curve = _curve(composition, delta)
     if curve is not None:
-        bound = np.maximum(bound, tradeoff.of_curve(curve.delta_at, _epsilons(epsilon), levels))
+        bound = np.maximum(bound, tradeoff.curve_bound(curve.delta_at, _epsilons(epsilon), levels))
     return bound
 
 

@@ -86,17 +86,17 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
 
 
 Scope = Literal["client", "group", "lineage"]
-"""Whose account it is: a client's, that of its group, or its lineage's."""
+"""The owner of an account: a client, its group, or its lineage."""
 
 Period = Literal["day", "week", "month"]
 
 MEASURES = ("epsilon", "rho", "mu", "posterior_belief", "advantage")
-"""What an owner may state a budget by, each with a delta."""
+"""The quantities in which an owner may state a budget, each with a delta."""
 
 
 @dataclass(frozen=True)
 class Refill:
-    """What an account may spend in each calendar period, in UTC: at most `amount`, in 1e-12 of what it counts.
+    """The most that an account may spend in each calendar period (UTC): `amount`, in 1e-12 of what it counts.
 
     What is not spent lapses.
 
@@ -184,7 +184,7 @@ class Budget:
 
     @cached_property
     def currency(self) -> Currency:
-        """What the account counts: rho, or pure epsilon."""
+        """The quantity that the account counts: rho, or pure epsilon."""
         return currency_of(self.accepts)
 
     @classmethod
@@ -197,7 +197,7 @@ class Budget:
         return cls(whole, accepts, sampling_error.PURE_DELTA)
 
     @classmethod
-    def stated(cls, measure: str, value: float, delta: float, accepts: Accepts) -> Self:
+    def from_measure(cls, measure: str, value: float, delta: float, accepts: Accepts) -> Self:
         """Return the largest budget that an owner states by one of `MEASURES`. Raises ValueError.
 
         delta: 0 for an account that counts pure epsilon, which is stated by epsilon or a posterior belief.
@@ -306,7 +306,7 @@ class Budget:
 
     @property
     def coins_allowed(self) -> int:
-        """How many coins (`Cost.coins`) an account with this budget may pay for in all; counted, as amounts are."""
+        """The most coins (`Cost.coins`) that an account with this budget may pay for; it counts them like amounts."""
         if self.currency is EPSILON:
             return 0
         return sampling_error.coins_allowed(_units(self.limit), self.delta)
@@ -449,7 +449,7 @@ def _advantage(amount: int, accepts: Accepts, delta: float) -> float:
 
 
 _EPSILONS = 33
-"""How many points of the zCDP curve bound the power of attacks."""
+"""Number of points of the zCDP curve that bound the power of attacks."""
 
 
 @lru_cache(maxsize=8192)
@@ -464,7 +464,7 @@ def _powers(amount: int, accepts: Accepts, delta: float, rates: tuple[float, ...
     else:
         epsilons = np.linspace(0, conversions.zcdp_epsilon(rho, sampling_error.ideal_delta(delta)), _EPSILONS)
         deltas = np.array([conversions.zcdp_delta(rho, float(epsilon)) for epsilon in epsilons])
-        curve = tradeoff.of_curve(lambda _: deltas, epsilons, rates)
+        curve = tradeoff.curve_bound(lambda _: deltas, epsilons, rates)
         misses = np.maximum(curve, tradeoff.zcdp(rho, rates))
     powers = 1 - misses + sampling_error.RESERVED_SHARE * delta
     return tuple(map(float, np.minimum(np.nextafter(powers, 2), 1)))

@@ -1,4 +1,4 @@
-"""From mu-GDP and zCDP rho to (epsilon, delta) and back, always to the safe side.
+"""Conversions between mu-GDP, zCDP rho and (epsilon, delta), always to the safe side.
 
 An epsilon or a delta that a function returns is at least the exact one for what it converts from, a mu or a
 rho at most the exact one for what it was asked. Two things make that so: a curve is evaluated as an upper

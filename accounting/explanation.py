@@ -1,4 +1,4 @@
-"""What was released, explained: the five analyses, what they mean for one person, and a paragraph of plain words.
+"""Explanations of releases: the five analyses, what they mean for one person, and a paragraph of plain words.
 
 `dpserve explain` and `GET /budget` show an account as the one object that `explain_account` returns, so that the two
 cannot differ; `explain` does the same for releases given by hand. Every number is finite or absent.
@@ -50,7 +50,7 @@ class Release(_Frozen):
 
 
 class AnalysisReading(_Frozen):
-    """What one analysis says of all the releases together."""
+    """The result of one analysis of all the releases together."""
 
     name: str
     epsilon: Annotated[float | None, Field(description="at the explanation's delta; null where it does not apply")]
@@ -180,7 +180,7 @@ def explain(
     explanation = Explanation(
         status="proven" if _proven(releases) else "unproven",
         delta=delta,
-        releases=_listed(releases),
+        releases=_listing(releases),
         rho=rho,
         analyses=tuple(_reading(analysis, adaptive=analysis.adaptive) for analysis in side_by_side.analyses),
         tightest=side_by_side.tightest,
@@ -234,7 +234,7 @@ def explain_account(
     ideal_delta = sampling_error.ideal_delta(budget.delta)
     delta = math.nextafter(ideal_delta + coins, 0.0) if coins else ideal_delta
     side_by_side = analyses.side_by_side(spent, delta)
-    readings = [_reading(one, adaptive=one.name in _OF_TOTALS[budget.accepts]) for one in side_by_side.analyses]
+    readings = [_reading(one, adaptive=one.name in _HOLDS_FOR_TOTALS[budget.accepts]) for one in side_by_side.analyses]
     epsilon, tightest = min(
         (one.epsilon, one.name) for one in readings if one.holds_for_adaptive_prices and one.epsilon is not None
     )
@@ -243,7 +243,7 @@ def explain_account(
     explanation = Explanation(
         status="proven" if proven else "unproven",
         delta=budget.delta,
-        releases=_listed(spent),
+        releases=_listing(spent),
         rho=rho,
         analyses=tuple(readings),
         tightest=tightest,
@@ -257,7 +257,7 @@ def explain_account(
     return AccountExplanation(**dict(account), explanation=explanation)
 
 
-_OF_TOTALS: Mapping[Accepts, tuple[str, ...]] = {
+_HOLDS_FOR_TOTALS: Mapping[Accepts, tuple[str, ...]] = {
     "gaussian": ("zcdp", "exact"),
     "any": ("zcdp",),
     "pure": ("basic",),
@@ -273,7 +273,7 @@ def _reading(analysis: analyses.Analysis, *, adaptive: bool) -> AnalysisReading:
     )
 
 
-def _listed(releases: Mapping[Cost, int]) -> tuple[Release, ...]:
+def _listing(releases: Mapping[Cost, int]) -> tuple[Release, ...]:
     return tuple(Release(losses=str(cost), times=times) for cost, times in releases.items())
 
 
@@ -349,7 +349,7 @@ _UNIT = (
 
 
 _NOTHING_PAID = "This account has paid for nothing that was computed from the records."
-"""Of an account by itself: others may have learnt something, and everybody what the lineage has paid for."""
+"""True of one account: others may have learnt something, and everybody together what the lineage has paid for."""
 
 
 def _account_in_words(
@@ -360,7 +360,7 @@ def _account_in_words(
         f"This account has paid for {releases:,} noisy result{'s' * (releases > 1)} computed from the records."
         if releases
         else _NOTHING_PAID,
-        *([] if state.scope == "lineage" else [_SHOWN.format(shown or _SHOWN_IF_ANY)]),
+        *([] if state.scope == "lineage" else [_MOST_SHOWN.format(shown or _SHOWN_IF_ANY)]),
         "The rest is about all that the account may ever pay for. It holds whatever a client asks and whenever it "
         + ("stops, also where the limit was raised on the way." if is_pure else _STOPS_IF_SETTLED),
         *_meaning_in_words(meaning, epsilon, account.delta, "sees all of it", "all of it is together", unit),
@@ -379,7 +379,7 @@ def _account_in_words(
 
 _STOPS_IF_SETTLED = "stops, if the limit was settled before the first answer."
 _PURE = "The account counts pure epsilon: with ideal noise delta would be 0, and it is the noise sampler's alone."
-_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."
+_MOST_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."
 _SHOWN_IF_ANY = "figures in certificates, evaluations and audits, where there are any"
 
 

@@ -131,7 +131,7 @@ def check_sampler(noise_multiplier: float, steps: int, draws: int, distance: flo
     """
     per_step = draws * distance
     rho = 1 / (2 * noise_multiplier**2)
-    error = steps * (per_step + sampling_error.missed(rho, per_step)) * (1 + 2.0**-20)
+    error = steps * (per_step + sampling_error.missed_probability(rho, per_step)) * (1 + 2.0**-20)
     if error > _SAMPLER_DELTA:
         raise ValueError(
             f"a noise multiplier of {noise_multiplier:.4g} over {steps} steps of {draws} draws each leaves more to the "
@@ -151,8 +151,8 @@ class _Law:
     first: int
     interval: float
     infinite: float
-    truncated: float
-    """What may be cut off at either end of this law and of those composed from it."""
+    truncation: float
+    """The largest mass that may be cut off at either end of this law and of those composed from it."""
 
     @property
     def points(self) -> Floats:
@@ -171,8 +171,8 @@ class _Law:
             self.first + other.first,
             self.interval,
             infinite * (1 + 2.0**-30),
-            self.truncated,
-        ).trimmed()
+            self.truncation,
+        ).trim()
         while len(law.masses) > _MOST_POINTS:
             law = law.coarser()
         return law
@@ -191,20 +191,20 @@ class _Law:
         up = 1 / (1 + math.exp(-self.interval))
         kept += moved * (math.exp(-self.interval) * up)
         kept[1:] += moved[:-1] * up
-        return _Law(kept * (1 + 2.0**-50), start, 2 * self.interval, self.infinite, self.truncated)
+        return _Law(kept * (1 + 2.0**-50), start, 2 * self.interval, self.infinite, self.truncation)
 
-    def trimmed(self) -> "_Law":
+    def trim(self) -> "_Law":
         """Put the least losses at the least that is kept, and the largest at infinity."""
         below = np.cumsum(self.masses)
         above = np.cumsum(self.masses[::-1])[::-1]
-        start = int(np.searchsorted(below, self.truncated, side="right"))
-        end = len(below) - int(np.searchsorted(above[::-1], self.truncated, side="right"))
+        start = int(np.searchsorted(below, self.truncation, side="right"))
+        end = len(below) - int(np.searchsorted(above[::-1], self.truncation, side="right"))
         if start >= end:
             return self
         kept = self.masses[start:end].copy()
         kept[0] += below[start - 1] * (1 + 2.0**-30) if start else 0.0
         beyond = float(above[end]) * (1 + 2.0**-30) if end < len(below) else 0.0
-        return _Law(kept, self.first + start, self.interval, self.infinite + beyond, self.truncated)
+        return _Law(kept, self.first + start, self.interval, self.infinite + beyond, self.truncation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,16 +217,14 @@ class _Curve:
 
 def _check(noise_multiplier: float, sampling_rate: float, steps: int) -> None:
     domains.require_between("the noise multiplier", noise_multiplier, 0.25, 1e6)
-    if not 1e-6 <= sampling_rate <= 1:
-        raise ValueError(f"the sampling rate must lie between 1e-6 and 1, not be {sampling_rate}")
+    domains.require_within("the sampling rate", sampling_rate, 1e-6, 1)
     if _LARGEST_RATE < sampling_rate < 1:
         # Losses of a record's absence end at ln(1 - q), near which an edge would be computed too roughly.
         raise ValueError(
             f"the sampling rate must be at most {_LARGEST_RATE:g}, or 1, at which every record joins every step, not "
             f"{sampling_rate}: take 1"
         )
-    if not 1 <= steps <= MOST_STEPS:
-        raise ValueError(f"the number of steps must lie between 1 and {MOST_STEPS}, not be {steps}")
+    domains.require_within("the number of steps", steps, 1, MOST_STEPS)
 
 
 def _too_little_noise(noise_multiplier: float, sampling_rate: float, steps: int) -> ValueError:
@@ -262,8 +260,8 @@ def curves_of(noise_multiplier: float, sampling_rate: float, steps: int) -> tupl
     )
 
 
-def one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_Law, _Law]:
-    """Return the laws of one step's loss in both directions, mass beyond a probability of `truncated` at infinity.
+def one_step(s: float, q: float, interval: float, truncation: float) -> tuple[_Law, _Law]:
+    """Return the laws of one step's loss in both directions, mass beyond a probability of `truncation` at infinity.
 
     The loss at x, ln(1 - q + q e^(x/s - 1/(2 s^2))), increases with x. The bin of losses between two neighbours lo
     < hi of the grid has mass m under the first law and m' under the second; its dominating representation with all
@@ -278,7 +276,7 @@ def one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_La
     losses by 2 _LOSS_ERROR in `_curve`, that covers a bin whose true losses exceed its ends: multiply the second law
     by e^(-_LOSS_ERROR), then they lie in [lo, hi + 2 _LOSS_ERROR], where f would change by less than it was raised.
     """
-    far = -float(scipy.special.ndtri(truncated / 2))
+    far = -float(scipy.special.ndtri(truncation / 2))
     least, largest = loss_at(-far, s, q), loss_at(far + 1 / s, s, q)
     interval = max(interval, (largest - least) / (_MOST_POINTS - 4))
     first, last = math.floor(least / interval), math.ceil(largest / interval)
@@ -295,8 +293,8 @@ def one_step(s: float, q: float, interval: float, truncated: float) -> tuple[_La
     forwards[0] += below
     backwards[0] += above
     return (
-        _Law(forwards, first, interval, (1 - q) * above + q * above_shifted, truncated).trimmed(),
-        _Law(backwards, -last, interval, below, truncated).trimmed(),
+        _Law(forwards, first, interval, (1 - q) * above + q * above_shifted, truncation).trim(),
+        _Law(backwards, -last, interval, below, truncation).trim(),
     )
 
 
@@ -364,13 +362,13 @@ def _curve(law: _Law, steps: int) -> _Curve:
     epsilons = points + (2 * _LOSS_ERROR * steps + 2.0**-50 * np.abs(points))
     start = max(0, int(np.searchsorted(epsilons, 0.0, side="right")) - 1)
     if epsilons[0] > 0:
-        epsilons, deltas = np.append(0.0, epsilons), np.append(_at_zero(law) * inflation, deltas)
+        epsilons, deltas = np.append(0.0, epsilons), np.append(_delta_at_zero(law) * inflation, deltas)
         start = 0
     end = start + int(np.argmax(deltas[start:] <= _IDEAL_DELTA)) if deltas[-1] <= _IDEAL_DELTA else count
     return _Curve(epsilons[start : end + 1], deltas[start : end + 1])
 
 
-def _at_zero(law: _Law) -> float:
+def _delta_at_zero(law: _Law) -> float:
     """Return the delta at 0 of a law all of whose losses are positive."""
     return float((law.masses * -np.expm1(-law.points)).sum() + law.infinite) * (1 + _CURVE_ERROR)
 

@@ -1,4 +1,4 @@
-"""What a budget means for one person: posterior belief, membership advantage, and the epsilon an attack implies.
+"""The meaning of a budget for one person: posterior belief, membership advantage, and the epsilon an attack implies.
 
 The observer of this module knows everything but whether one record is in the data, holds both for equally
 likely, sees every answer, and computes without limit.

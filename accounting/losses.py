@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from accounting import picorho
+from accounting import domains, picorho
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class ApproximateGaussianLoss(PrivacyLoss):
 
 @dataclass(frozen=True)
 class ClaimedLoss(PrivacyLoss):
-    """What somebody claims and nobody proved. It is charged as claimed, and only to accounts opened for it."""
+    """A loss that is claimed and not proved. It is charged as claimed, and only to accounts opened for it."""
 
     @property
     @abstractmethod
@@ -270,7 +270,7 @@ def _parse_loss(text: str) -> PrivacyLoss:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release costs: the adaptive composition of `losses`. Without losses it costs nothing."""
+    """The cost of one release: the adaptive composition of `losses`. Without losses it costs nothing."""
 
     losses: tuple[PrivacyLoss, ...] = ()
 
@@ -289,7 +289,7 @@ class Cost:
 
     @cached_property
     def picorho(self) -> int:
-        """What the ledger charges for one release."""
+        """The ledger's charge for one release, in picorho."""
         return picorho.charge(self.rho)
 
     @property
@@ -299,7 +299,7 @@ class Cost:
 
     @cached_property
     def picoepsilon(self) -> int | None:
-        """What the ledger charges an account of pure epsilon for one release, in 1e-12, rounded up.
+        """The ledger's charge to an account of pure epsilon for one release, in 1e-12, rounded up.
 
         None where it has no pure epsilon, or a proven one above `LARGEST_PURE_EPSILON`. The epsilons of the losses
         add up exactly, as fractions: basic composition (Dwork, McSherry, Nissim and Smith 2006).
@@ -316,7 +316,7 @@ class Cost:
 
     @cached_property
     def coins(self) -> int:
-        """How many coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
+        """Number of coins it takes, each of a probability of at most LARGEST_COIN; an account counts them, too."""
         return sum(isinstance(loss, ApproximateGaussianLoss) for loss in self.losses)
 
     @property
@@ -326,7 +326,7 @@ class Cost:
 
     @property
     def kind(self) -> Literal["gaussian", "proven", "unproven"]:
-        """What an account must accept to pay for it."""
+        """The kind of charge that an account must accept to pay for it."""
         if not self.is_proven:
             return "unproven"
         return "gaussian" if self.is_gaussian else "proven"
@@ -348,7 +348,7 @@ class Cost:
 MOST_RELEASES = 10**12
 
 Composition = Counter[PrivacyLoss]
-"""How often each privacy loss occurs."""
+"""The number of times that each privacy loss occurs."""
 
 
 def composition_of(releases: Mapping[Cost, int]) -> Composition:
@@ -358,8 +358,7 @@ def composition_of(releases: Mapping[Cost, int]) -> Composition:
     """
     losses: Composition = Counter()
     for cost, count in releases.items():
-        if not 0 <= count <= MOST_RELEASES:
-            raise ValueError(f"a number of releases must lie between 0 and {MOST_RELEASES:g}, not be {count}")
+        domains.require_up_to("a number of releases", count, MOST_RELEASES)
         for loss in cost.losses:
             losses[loss.claim if isinstance(loss, ClaimedLoss) else loss] += count
     return +losses

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Form = str | tuple[str, ...] | Mapping[str, "Form"] | None
-"""What to give: a word, several joint ones, or one by name, as {"COLUMN": ("LOW", "HIGH")}. None is not said."""
+"""The value to give: a word, several joint ones, or one by name, as {"COLUMN": ("LOW", "HIGH")}. None is not said."""
 
 
 @dataclass(frozen=True)

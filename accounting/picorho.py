@@ -15,12 +15,12 @@ LARGEST = 2**53 - 1
 
 def charge(rho: float | Fraction) -> int:
     """Return `rho` in picorho, rounded up. Raises ValueError unless 0 <= rho and the result fits the ledger."""
-    return _checked(math.ceil(_exact(rho) * PICORHO_PER_RHO))
+    return _check(math.ceil(_exact(rho) * PICORHO_PER_RHO))
 
 
 def budget(rho: float | Fraction) -> int:
     """Return `rho` in picorho, rounded down. Raises ValueError unless 0 <= rho and the result fits the ledger."""
-    return _checked(math.floor(_exact(rho) * PICORHO_PER_RHO))
+    return _check(math.floor(_exact(rho) * PICORHO_PER_RHO))
 
 
 def to_rho(picorho: int) -> float:
@@ -37,7 +37,7 @@ def _exact(rho: float | Fraction) -> Fraction:
     return exact
 
 
-def _checked(picorho: int) -> int:
+def _check(picorho: int) -> int:
     if picorho > LARGEST:
         raise ValueError(f"rho must be at most {LARGEST / PICORHO_PER_RHO:.6g}, the largest amount the ledger holds")
     return picorho

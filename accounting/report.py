@@ -34,7 +34,7 @@ class Amount(BaseModel, frozen=True):
 
 
 class Remaining(BaseModel, frozen=True):
-    """What may still be spent."""
+    """The amounts that may still be spent."""
 
     rho: Annotated[
         float | None, Field(ge=0, description="limit less spent; null in an account that counts pure epsilon")
@@ -50,7 +50,7 @@ class Remaining(BaseModel, frozen=True):
 
 
 class RowPrice(BaseModel, frozen=True):
-    """What the answer to one row costs."""
+    """The cost of the answer to one row."""
 
     rho: Annotated[float, Field(ge=0, description="zCDP rho, rounded up to the ledger's unit of 1e-12")]
     epsilon: Annotated[
@@ -78,7 +78,7 @@ class Bound(BaseModel, frozen=True):
 
 
 class RefillReport(BaseModel, frozen=True):
-    """How much of the limit may be spent in each calendar period (UTC), and how that stands now."""
+    """The part of the limit that may be spent in each calendar period (UTC), and what is left of it now."""
 
     period: Period
     each: Annotated[
@@ -176,7 +176,7 @@ ANALYSES: Mapping[Accepts, str] = {
 
 @dataclass(frozen=True)
 class AccountState:
-    """What an account has paid for and may pay for yet, at one instant. Make one with `of`.
+    """The releases that an account paid for and what it may still spend. Make it with `after_releases`.
 
     Amounts are in 1e-12 of what the account counts.
 
@@ -198,13 +198,13 @@ class AccountState:
     group: str = ""
 
     @classmethod
-    def of(cls, tally: Mapping[Cost, int], budget: Budget, **rest: Any) -> Self:
+    def after_releases(cls, tally: Mapping[Cost, int], budget: Budget, **rest: Any) -> Self:
         """Return the state after these releases: the same one whatever order they come in. rest: further fields."""
         return cls(tuple(sorted(tally.items(), key=lambda entry: str(entry[0]))), budget, **rest)
 
     @cached_property
     def spent(self) -> int:
-        """What the ledger holds after these releases. Raises ValueError for a loss that the account does not accept."""
+        """The amount spent on these releases. Raises ValueError for a loss that the account does not accept."""
         for cost, count in self.tally:
             if count < 0:
                 raise ValueError("a number of releases must not be negative")
@@ -215,7 +215,7 @@ class AccountState:
 
     @property
     def remaining(self) -> int:
-        """What may be spent now."""
+        """The amount that may be spent now."""
         within = max(0, self.budget.limit - self.spent)
         return within if self.left is None else min(within, self.left)
 

@@ -1,4 +1,4 @@
-"""What samplers that are not quite ideal, and coins, add to delta, and how much of every delta is kept for them.
+"""The delta that imperfect samplers and coins add, and the share of every delta that is kept for them.
 
 The laws of `mechanisms` are proved private for ideal noise; a drawn value follows a law within total variation
 `DISTANCE_PER_DRAW` of the ideal one, given all that was drawn before. This module turns that into one number
@@ -59,7 +59,7 @@ from fractions import Fraction
 from accounting.losses import LARGEST_COIN, LARGEST_PURE_EPSILON
 
 DISTANCE_PER_DRAW = 2.0**-100
-"""What every noise table must meet: total variation distance between one draw and its ideal law."""
+"""Largest total variation distance between one draw from a noise table and its ideal law."""
 
 DRAWS_PER_ROW = 1024
 """No release of one row may draw more often than this."""
@@ -112,10 +112,10 @@ def transcript_error(rho: float) -> float:
 def _error_per_rho(draws: int, least: float, largest: float) -> float:
     """Return the maximum of t/s + g(s)/s over the prices s from `least` to `largest`, or more."""
     per_release = draws * DISTANCE_PER_DRAW
-    return per_release / least + max(missed(s, per_release) / s for s in (least, largest))
+    return per_release / least + max(missed_probability(s, per_release) / s for s in (least, largest))
 
 
-def missed(rho: float, level: float) -> float:
+def missed_probability(rho: float, level: float) -> float:
     """Return g: how likely what has probability at most `level` under one law is under a rho-zCDP neighbour.
 
     exp(-(sqrt(ln(1/level)) - sqrt(rho))^2), for rho below ln(1/level).

@@ -20,7 +20,7 @@ def gaussian(mu: float, alpha: ArrayLike) -> NDArray[np.float64]:
     """Return f of mu-GDP: Phi(Phi^-1(1 - alpha) - mu) (Dong, Roth and Su 2022, Equation 6)."""
     domains.require_up_to("mu", mu, conversions.LARGEST_MU)
     levels = _levels(alpha)
-    return _rounded_down(scipy.special.ndtr(-scipy.special.ndtri(levels) - mu), levels)
+    return _round_down(scipy.special.ndtr(-scipy.special.ndtri(levels) - mu), levels)
 
 
 def epsilon_delta(epsilon: float, delta: float, alpha: ArrayLike) -> NDArray[np.float64]:
@@ -34,7 +34,7 @@ def epsilon_delta(epsilon: float, delta: float, alpha: ArrayLike) -> NDArray[np.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.where(levels == 0, 1 - delta, 1 - delta - np.exp(min(epsilon, 1e3)) * levels)
     flat = np.exp(-epsilon) * (1 - delta - levels)
-    return _rounded_down(np.maximum(steep, flat), levels)
+    return _round_down(np.maximum(steep, flat), levels)
 
 
 def zcdp(rho: float, alpha: ArrayLike) -> NDArray[np.float64]:
@@ -51,10 +51,10 @@ def zcdp(rho: float, alpha: ArrayLike) -> NDArray[np.float64]:
     gap = np.maximum(np.sqrt(surprise) - np.sqrt(rho), 0.0)
     direct = -np.expm1(-(gap**2))
     mirrored = np.exp(-((np.sqrt(refusal) + np.sqrt(rho)) ** 2))
-    return _rounded_down(np.maximum(direct, mirrored), levels)
+    return _round_down(np.maximum(direct, mirrored), levels)
 
 
-def of_curve(
+def curve_bound(
     delta_at: Callable[[NDArray[np.float64]], NDArray[np.float64]], epsilons: ArrayLike, alpha: ArrayLike
 ) -> NDArray[np.float64]:
     """Return the lower bound of f that delta(epsilon) gives at finitely many epsilons (m,), all at least 0.
@@ -78,6 +78,6 @@ def _levels(alpha: ArrayLike) -> NDArray[np.float64]:
     return levels
 
 
-def _rounded_down(beta: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_down(beta: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return beta less its rounding, never below 0, nor above 1 - alpha, which guessing reaches."""
     return np.clip(beta - _SLACK * np.abs(beta), 0.0, 1 - levels)

@@ -1,4 +1,4 @@
-"""What an attacker has: an endpoint that answers rows for a key, until the key's budget is gone.
+"""The attacker's view: an endpoint that answers rows for a key, until the key's budget is spent.
 
 A running service is reached through the public client (`dpserve.endpoint`, for imports point one way); a bundle is
 attacked in this process (`audit.in_process`). Both charge, replay and refuse alike.

@@ -3,7 +3,7 @@
 Scores are numbers, one for each observation, that are larger the more an observation looks as if the record was in.
 `scores_in` (n,) were observed with the record in, `scores_out` (m,) without it; within each the order says nothing.
 An attack says "in" from a threshold on. The threshold is the caller's, fixed without looking at these scores, or is
-chosen on a share of the scores that is then left out (`thresholded`).
+chosen on a share of the scores that is then left out (`choose_threshold`).
 
 The bounds go by Clopper and Pearson's limits on the error rates. They are exact for any number of observations and
 never hold less often than they say. `audit.many_thresholds` has one that is asymptotic and comes closer.
@@ -26,7 +26,7 @@ from audit.families import Family
 Guarantee = Literal["exact", "asymptotic", "credible", "none"]
 
 SELECTION_SHARE = 0.25
-"""Of the scores: what chooses a threshold, and is left out of what is counted at it."""
+"""Share of the scores that chooses a threshold; errors are counted on the other scores."""
 MOST_CANDIDATES = 100
 """Thresholds to choose from: so many of the scores at most, evenly spread."""
 _DOWN = 1 - 2.0**-30
@@ -38,7 +38,7 @@ _LEAST_CONFIDENCE_OF_POOLED = 0.75
 
 @dataclass(frozen=True)
 class Errors:
-    """What an attack got wrong: `false_positives` of `negatives` without the record, `false_negatives` of `positives`.
+    """The errors of an attack: `false_positives` of `negatives` without the record, `false_negatives` of `positives`.
 
     Counts may be fractions where they stand for expected counts.
     """
@@ -142,7 +142,7 @@ def largest_met(excess: Callable[[float], float], least: float, largest: float, 
     return crossing(excess, least, largest, tolerance=tolerance).met
 
 
-def checked(scores: ArrayLike) -> Floats:
+def check_scores(scores: ArrayLike) -> Floats:
     """Return scores as float64 (n,). Infinities are scores like others. Raises ValueError for none, or for NaN."""
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or len(values) == 0:
@@ -154,7 +154,7 @@ def checked(scores: ArrayLike) -> Floats:
 
 def errors_at(scores_in: ArrayLike, scores_out: ArrayLike, threshold: float) -> Errors:
     """Return the errors of saying "in" for scores of at least `threshold`."""
-    inside, outside = checked(scores_in), checked(scores_out)
+    inside, outside = check_scores(scores_in), check_scores(scores_out)
     return Errors(
         float(np.count_nonzero(outside >= threshold)),
         float(len(outside)),
@@ -163,7 +163,7 @@ def errors_at(scores_in: ArrayLike, scores_out: ArrayLike, threshold: float) -> 
     )
 
 
-def thresholded(
+def choose_threshold(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
     threshold: float | None,
@@ -175,7 +175,7 @@ def thresholded(
     as many observations as remain; errors are counted on what remains only. The threshold is then independent of
     what is counted, so that a bound for one fixed threshold holds. A stated threshold must not come from the scores.
     """
-    inside, outside = checked(scores_in), checked(scores_out)
+    inside, outside = check_scores(scores_in), check_scores(scores_out)
     if threshold is not None:
         return threshold, errors_at(inside, outside, threshold)
     cuts = [round(len(scores) * SELECTION_SHARE) for scores in (inside, outside)]
@@ -271,7 +271,7 @@ def lower_bound(
     guarantee: Guarantee = "exact",
 ) -> LowerBound:
     """Return the bound `of_errors` of the errors at a threshold, chosen by what it is worth where none is stated."""
-    found, errors = thresholded(*scores, threshold, worth or of_errors)
+    found, errors = choose_threshold(*scores, threshold, worth or of_errors)
     return LowerBound(parameter, of_errors(errors), confidence, guarantee, found, errors)
 
 

@@ -69,14 +69,14 @@ def _bounded_range(epsilon: float, alpha: Floats) -> Floats:
     epsilons = np.linspace(0.0, epsilon, _CURVE_POINTS)
     if epsilon == 0:
         return 1 - alpha
-    return tradeoffs.of_curve(lambda at: compositions.bounded_range_delta(epsilon, at), epsilons, alpha)
+    return tradeoffs.curve_bound(lambda at: compositions.bounded_range_delta(epsilon, at), epsilons, alpha)
 
 
 BOUNDED_RANGE = Family("epsilon", _bounded_range, 700.0)
 """A loss in an interval of length epsilon that holds 0: what `accounting.losses.BoundedRangeLoss` states."""
 
 
-def of_composition(
+def composition_family(
     parameter: str, losses: Callable[[float], Composition], delta: float, *, largest: float, tolerance: float = 1e-4
 ) -> Family:
     """Return the family of the releases `losses(t)`, by numerical composition of their privacy loss distributions.
@@ -102,6 +102,6 @@ def of_composition(
         if t == 0:
             return 1 - alpha
         epsilons, deltas = curve(t)
-        return tradeoffs.of_curve(lambda _: deltas, epsilons, alpha)
+        return tradeoffs.curve_bound(lambda _: deltas, epsilons, alpha)
 
     return Family(parameter, beta, largest, tolerance)

@@ -29,12 +29,12 @@ from training.pay_once.model import ReleasedModel
 
 DELTA = 1e-6
 LARGEST_RHO = 1000.0
-"""Of an account without a stated budget."""
+"""The limit of an account without a stated budget."""
 
 
 @dataclass(eq=False)
 class Lineage:
-    """What all keys of one model may spend together, in picorho. limit: None for no limit of its own.
+    """The account that all keys of one model share, in picorho. limit: None for no limit of its own.
 
     asked: the digests of the questions that were paid for, by any key.
     """
@@ -89,7 +89,7 @@ class BundleEndpoint:
         answers = None if limit is None else (limit - self.lineage.spent) // cost.picorho
         spent = {self.mechanism.cost: self.paid} if self.paid else {}
         return account_report(
-            AccountState.of(spent, self._account), price=self.mechanism.cost, shared_answers=answers
+            AccountState.after_releases(spent, self._account), price=self.mechanism.cost, shared_answers=answers
         ).model_dump(mode="json")
 
     def answers(self, rows: Floats) -> Floats:
@@ -157,7 +157,7 @@ class ReleaseEndpoint:
     def budget(self) -> Mapping[str, Any]:
         """Return the key's account: without a limit on answers, unless not even the first is affordable."""
         spent = dict.fromkeys((tier.cost for tier in self.released.certificate.tiers), 1) if self.held else {}
-        report = account_report(AccountState.of(spent, self._account), price=None).model_dump(mode="json")
+        report = account_report(AccountState.after_releases(spent, self._account), price=None).model_dump(mode="json")
         return report | {"queries_left": None if self.held or self._refusal() is None else 0}
 
     def answers(self, rows: Floats) -> Floats:

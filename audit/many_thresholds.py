@@ -15,16 +15,16 @@ from scipy.optimize import nnls
 
 from accounting import domains
 from accounting.arrays import Floats
-from audit.estimators import LowerBound, checked, largest_met
+from audit.estimators import LowerBound, check_scores, largest_met
 
 FEWEST_SCORES = 500
 _LEAST_MU, _LARGEST_MU = 1e-3, 20.0
 _DEVIATIONS = np.linspace(-2.4, 2.4, 25)
 _ROUNDING = 2.0**-36
 _FEWEST_ERRORS = 20.0
-"""How many scores of either kind must be expected on the wrong side of a threshold: rarer errors are not normal."""
+"""Fewest scores of either kind expected on the wrong side of a threshold: rarer errors are not normal."""
 _STRICTER = 0.98
-"""Of the doubt 1 - confidence: the limit is taken at this share of it, for what the skewness leaves out."""
+"""Share of the doubt 1 - confidence at which the limit is taken; the rest covers what the skewness leaves out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Design:
     weights: Floats
 
     @classmethod
-    def of_log_ratios(cls, mu: float, scores: int) -> "Design":
+    def for_log_ratios(cls, mu: float, scores: int) -> "Design":
         """Return the design for so many log-likelihood ratios of either kind, best where the truth is near `mu`."""
         domains.require_between("the mu of a design", mu, 0, math.inf)
         mu = min(max(mu, _LEAST_MU), _LARGEST_MU)
@@ -103,7 +103,7 @@ def gdp_of_many_thresholds(
     safe side.
     """
     domains.require_between("the confidence", confidence, 0, 1)
-    inside, outside = checked(scores_in), checked(scores_out)
+    inside, outside = check_scores(scores_in), check_scores(scores_out)
     if min(len(inside), len(outside)) < FEWEST_SCORES:
         raise ValueError(f"many thresholds need at least {FEWEST_SCORES} scores of each kind, for their normal limit")
     design = _without_the_rare(design, inside, outside)

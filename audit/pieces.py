@@ -24,7 +24,7 @@ from accounting.arrays import Floats
 from training.private_files import write_whole
 
 Piece = Mapping[str, Any]
-"""What a result depends on, in JSON's types."""
+"""The inputs of a result, in JSON's types."""
 
 
 @dataclass(frozen=True)

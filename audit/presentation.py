@@ -1,4 +1,4 @@
-"""What each audit says, as a report: the verdict in a sentence, tables, pictures, and everything for JSON."""
+"""Reports of the audits: the verdict in a sentence, tables, pictures, and everything for JSON."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _LOWEST_DRAWN = 1e-4
 _DRAWN_ATTACKS = 5
 _CURVE_POINTS = 65
-"""Of an ROC, on either scale."""
+"""Points of an ROC, on either scale."""
 
 
-def of_attack(outcome: "Outcome") -> Report:
+def attack_report(outcome: "Outcome") -> Report:
     """Return the report of an attack: every attack in one table, and the ROC under the claim's curve."""
     judged, model, unit = outcome.verdict, outcome.model, outcome.model.get("unit")
     served = f"{model.get('mechanism', 'one release')}, {model.get('mechanism_status', 'proven')}"
@@ -99,13 +99,13 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
             "delta": judged.decision.delta,
             "of_one_decision": _claim_content(judged.decision),
             "of_everything_spent": _claim_content(judged.total),
-            "advantage_bound_stated_by_the_service": _stated(outcome),
+            "advantage_bound_stated_by_the_service": _stated_bounds(outcome),
         },
         "spent": [account["spent"] for account in outcome.accounts],
     }
 
 
-def _stated(outcome: "Outcome") -> list[float]:
+def _stated_bounds(outcome: "Outcome") -> list[float]:
     """Return the bound of the advantage that the service states for each key."""
     return [account["membership_advantage_bound"]["now"] for account in outcome.accounts]
 
@@ -136,7 +136,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
             ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
             [(what, claim.rho, *_claimed(claim, 1), *_claimed(claim, STEPS)) for what, claim in claims],
             f"At delta = {judged.decision.delta:g}. The service states TPR - FPR <= "
-            f"{', '.join(map(number, _stated(outcome)))} for what was spent. It is about adding or removing a "
+            f"{', '.join(map(number, _stated_bounds(outcome)))} for what was spent. It is about adding or removing a "
             f"{protected}; the experiment replaces one, which is two steps.",
         ),
         ReportTable.of(
@@ -157,7 +157,7 @@ def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
         f"seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged {replays.currency} = {number(to_rho(replays.charged))}",
-        _charged(outcome),
+        _charge_rows(outcome),
         f"of {pairs.guesses} guesses which of a pair is the member {pairs.right} are right: epsilon >= "
         f"{pairs.epsilon:.3f} of all answers together, for replacing one {protected}; exact confidence",
         "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
@@ -205,7 +205,7 @@ def _attack_finding(outcome: "Outcome") -> str:
     return f"{found}, but {claimed}" if outcome.convicted else f"{found}; {claimed}"
 
 
-def _charged(outcome: "Outcome") -> str:
+def _charge_rows(outcome: "Outcome") -> str:
     charges = outcome.charges
     if not charges.price:
         return "answers cost nothing more: the model was paid for once"
@@ -282,7 +282,7 @@ _METHODS = {
 }
 
 
-def of_mechanism(
+def mechanism_report(
     finding: MechanismFinding, scores_in: Floats, scores_out: Floats, title: str, setting: dict[str, Any], *notes: str
 ) -> Report:
     """Return the report of a distinguishing audit: bounds and the claim, and the trade-off of errors.
@@ -352,10 +352,10 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
 
     caption = "Each point is one threshold on the score. Points far below the claim's line refute it."
     labels = ("false positive rate", "false negative rate")
-    return Picture.of_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
+    return Picture.with_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
 
 
-def of_sampler(finding: SamplerFinding) -> Report:
+def sampler_report(finding: SamplerFinding) -> Report:
     """Return the report of the sampler."""
     tests, times = finding.tests, finding.times
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
@@ -424,4 +424,4 @@ def _p_values(finding: SamplerFinding) -> Picture:
         axes.axhline(finding.least_p, linestyle="--", color="tab:red", label="convicts below")
 
     labels = ("rank of the test, of all", "p-value")
-    return Picture.of_axes("p-values", "The chi-square tests' p-values in ascending order.", labels, draw)
+    return Picture.with_axes("p-values", "The chi-square tests' p-values in ascending order.", labels, draw)

@@ -33,11 +33,11 @@ _KINDS = {
     "inconclusive": ("Inconclusive", INCONCLUSIVE, "yellow"),
     "acquitted": ("Not refuted", ACQUITTED, "green"),
 }
-"""What a report finds: the word before the finding, the exit status, the colour."""
+"""Findings of a report: the word before the finding, the exit status, the colour."""
 
 
 _SHOWN = ("title", "verdict", "convicted", "inconclusive", "warnings", "notes")
-"""Of every report, in JSON."""
+"""The fields of every report, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Picture:
     inches: tuple[float, float] = (6.4, 4.0)
 
     @classmethod
-    def of_axes(
+    def with_axes(
         cls,
         title: str,
         caption: str,
@@ -122,7 +122,7 @@ def check_files(*files: Path | None) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, in one sentence without its full stop, and everything else of it.
+    """The result of an audit: the finding, in one sentence without its full stop, and everything else.
 
     convicted: whether it contradicts the claim. inconclusive: whether a premise does not hold, so that it says nothing
     about the claim. content: everything, for JSON: dataclasses, arrays, and what JSON has.
@@ -150,14 +150,14 @@ class Report:
 
     @property
     def kind(self) -> str:
-        """What it finds, in one word: "convicted", "inconclusive" or "acquitted"."""
+        """The finding in one word: "convicted", "inconclusive" or "acquitted"."""
         if self.convicted:
             return "convicted"
         return "inconclusive" if self.inconclusive else "acquitted"
 
     @property
     def exit_status(self) -> int:
-        """What a command that made this report ends with."""
+        """Exit status of a command that made this report."""
         return _KINDS[self.kind][1]
 
 

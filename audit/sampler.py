@@ -72,7 +72,7 @@ class ChiSquare:
 
 @dataclass(frozen=True)
 class Timing:
-    """How the time of one release of one row goes with its logits.
+    """The correlation of the time of one row's release with its logits.
 
     correlation: Spearman's, of the time with the named property of the logits; p: of one as large without any.
     """
@@ -102,7 +102,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class SamplerFinding:
-    """What an audit of the sampler found. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
+    """The findings on the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
 
     distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
     came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
@@ -122,7 +122,7 @@ class SamplerFinding:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What convicts the sampler."""
+        """The findings that convict the sampler."""
         return (
             *(name for name, distance in self.distances.items() if distance > DISTANCE),
             *(f"chi-square of {law}: {found.what}" for law, found in self.tests if found.p < self.least_p),
@@ -132,7 +132,7 @@ class SamplerFinding:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to find `repeated` and `changed`."""
+        """Sentences on the tests behind `repeated` and `changed`."""
         return (
             f"{_FORKS} processes forked from this one drew {_FORKED_WORDS} words each from one source: "
             f"{self.repeated} came twice.",
@@ -246,7 +246,7 @@ def chi_squares(law_name: LawName, scale: int, draws: int, randomness: Randomnes
     """
     if draws < 10 * _CELLS:
         raise ValueError(f"a chi-square test with {_CELLS} cells needs at least {10 * _CELLS} draws, not {draws}")
-    drawn = _drawn(law_name, scale, draws, randomness)
+    drawn = _test_draws(law_name, scale, draws, randomness)
     cdf = _distribution(law_name, scale)
     edges = _edges(cdf, scale)
     probabilities = np.diff(np.concatenate([[0.0], cdf(edges), [1.0]]))
@@ -268,7 +268,7 @@ def chi_squares(law_name: LawName, scale: int, draws: int, randomness: Randomnes
     )
 
 
-def _drawn(law_name: LawName, scale: int, draws: int, randomness: Randomness) -> Integers:
+def _test_draws(law_name: LawName, scale: int, draws: int, randomness: Randomness) -> Integers:
     if law_name == "wide gaussian":
         if scale != WIDE_SCALE:
             raise ValueError(f"the wide Gaussian has the scale {WIDE_SCALE}, not {scale}")
@@ -325,12 +325,12 @@ def repeated_words(randomness: Randomness, processes: int, words: int) -> int:
     except with probability (processes words)^2 / 2^65. Raises ValueError where the platform cannot fork.
     """
     before = randomness.words(words)
-    drawn = [before, *_forked(lambda: randomness.words(words), processes), randomness.words(words)]
+    drawn = [before, *_run_in_forks(lambda: randomness.words(words), processes), randomness.words(words)]
     together = np.concatenate(drawn)
     return len(together) - len(np.unique(together))
 
 
-def _forked(work: Callable[[], Any], processes: int) -> list[Any]:
+def _run_in_forks(work: Callable[[], Any], processes: int) -> list[Any]:
     """Return what `work` returns in so many processes forked from this one. Raises ValueError where none can be."""
     if "fork" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform cannot fork, so there is nothing to test")
@@ -382,7 +382,7 @@ def changed_words(noise_key: NoiseKey, context: bytes, questions: int, each: int
         sources = (KeyedRandomness(noise_key, context, [asked[place]]) for place in order)
         return [(one.digests[0], one.words(each).tobytes()) for one in sources]
 
-    (found,) = _forked(alone, 1)
+    (found,) = _run_in_forks(alone, 1)
     return sum((digests[place], words[place].tobytes()) != other for place, other in zip(order, found, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What accounting costs in time: pricing a request, reporting an account, explaining a million releases, planning.
+"""Times of accounting: pricing a request, reporting an account, explaining a million releases, planning.
 
 Each figure is the median over rounds on one core, after a first call that warms caches as a running service's are;
 `explain` is also timed without them. Run: python benchmarks/accounting_speed.py [--rounds 7]
@@ -14,7 +14,7 @@ import numpy as np
 from accounting import explanation, report
 from accounting.budgets import Budget, _belief, _epsilon
 from accounting.ledger import ChargeRequest
-from accounting.ledger.receipts import terms_of
+from accounting.ledger.receipts import charge_terms
 from accounting.losses import Cost
 from mechanisms.mechanism import priced
 from training.planning import answers
@@ -41,7 +41,7 @@ def measured(rounds: int) -> dict[str, float]:
     sample = answers.PublicSample.of_margins(np.linspace(-1, 5, 100), 10, 0.02)
     whole = Budget.from_rho(1000, 1e-3, "gaussian")
     return {
-        "price a request": _median(lambda: terms_of(cost).price * 10, rounds, 20_000),
+        "price a request": _median(lambda: charge_terms(cost).price * 10, rounds, 20_000),
         "build and price a request": _median(lambda: _request(cost).price, rounds, 20_000),
         "report an account whose state is new": _median(lambda: _report(budget, cost), rounds, 20),
         f"explain {RELEASES:,} Gaussian releases": _median(lambda: _explain("gaussian:1000"), rounds, 3),

@@ -1,4 +1,4 @@
-"""How close the estimators come and how often they err: python benchmarks/audit_estimators.py [AUDITS]
+"""Tightness and errors of the estimators: python benchmarks/audit_estimators.py [AUDITS]
 
 First, audits of nothing: how many of 95 % bounds are above 0. Then, audits of Gaussian observations, 10,000 with
 the record and 10,000 without: the median of the bounds in epsilon at delta = 1e-5 over the truth, and how many are
@@ -28,7 +28,7 @@ def uncorrected(scores_in, scores_out):
 
 
 def without_leakage(audits, n):
-    found, design = {}, Design.of_log_ratios(0.5, n)
+    found, design = {}, Design.for_log_ratios(0.5, n)
     for audit in range(audits):
         rng = np.random.default_rng((audit, n))
         scores = rng.normal(size=n), rng.normal(size=n)
@@ -49,9 +49,9 @@ def without_leakage(audits, n):
     return {name: count / audits for name, count in found.items()}
 
 
-def of_gaussians(epsilon, audits):
+def gaussian_audits(epsilon, audits):
     mu = gaussian_mu(epsilon, DELTA)
-    design = Design.of_log_ratios(mu, OBSERVATIONS)
+    design = Design.for_log_ratios(mu, OBSERVATIONS)
     shares = {}
     for audit in range(audits):
         rng = np.random.default_rng((audit, epsilon))
@@ -76,7 +76,7 @@ def main(audits):
         print(
             f"epsilon = {epsilon}, {audits} audits: median share of the truth, median of the first 20, above the truth"
         )
-        for name, shares in of_gaussians(epsilon, audits).items():
+        for name, shares in gaussian_audits(epsilon, audits).items():
             found = np.array(shares)
             print(f"  {name:45} {np.median(found):.4f}  {np.median(found[:20]):.4f}  {(found > 1).mean():.4f}")
 

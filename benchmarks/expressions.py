@@ -61,7 +61,7 @@ class _State:
 
     takes: frozenset[str]
     follow: Counter[int] = field(default_factory=Counter)
-    """By how many ways each state follows."""
+    """Number of ways to each following state."""
     only: bool = False
 
 
@@ -72,7 +72,7 @@ _CATEGORIES: Mapping[str, Callable[[str], bool]] = {
 }
 
 
-def _folded(character: str, *, wide: bool) -> str:
+def _fold_case(character: str, *, wide: bool) -> str:
     """Return what `re` compares where it ignores case; wide: for all letters, and not for those of ASCII alone."""
     if not wide:
         return character.lower() if character.isascii() else character
@@ -186,8 +186,8 @@ class Automaton:
         if not self._flags & re.IGNORECASE:
             return frozenset(characters)
         wide = not self._flags & re.ASCII
-        folded = {_folded(each, wide=wide) for each in characters}
-        return frozenset(each for each in _ALPHABET | characters if _folded(each, wide=wide) in folded)
+        folded = {_fold_case(each, wide=wide) for each in characters}
+        return frozenset(each for each in _ALPHABET | characters if _fold_case(each, wide=wide) in folded)
 
     @cached_property
     def _edges(self) -> list[dict[int, frozenset[str]]]:
@@ -206,10 +206,10 @@ class Automaton:
 
     @cached_property
     def _loops(self) -> list[int]:
-        reached = [self._reached(number) for number in range(len(self._states))]
+        reached = [self._reach(number) for number in range(len(self._states))]
         return [number for number, others in enumerate(reached) if number in others]
 
-    def _reached(self, number: int) -> set[int]:
+    def _reach(self, number: int) -> set[int]:
         found: set[int] = set()
         todo = [number]
         while todo:
@@ -246,10 +246,10 @@ class Automaton:
         """Return a beginning, and what to repeat behind it for a time that grows faster; None if there is none."""
         for p in self._loops:
             for q, ways in self._states[p].follow.items():
-                if ways > 1 and q in self._edges[p] and p in self._reached(q) | {q}:
+                if ways > 1 and q in self._edges[p] and p in self._reach(q) | {q}:
                     back = "" if p == q else self._path((q,), (p,)) or ""
                     return self._path((0,), (p,)) or "", min(self._edges[p][q]) + back
-            behind = self._reached(p)
+            behind = self._reach(p)
             for q in self._loops:
                 # A search that comes to where it may end has found something.
                 if q == p or q not in behind or (p == self.anywhere and q in self.accepting):

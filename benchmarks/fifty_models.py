@@ -42,7 +42,7 @@ MECHANISMS = (
 Result = Mapping[str, Any]
 
 
-def attacked(run: int) -> dict[str, Any]:
+def attack_run(run: int) -> dict[str, Any]:
     """Train and attack one model; return every attack's TPR - FPR, and the bounds for one and two steps."""
     name, price = MECHANISMS[run % len(MECHANISMS)]
     digits = scikit_learns_digits()
@@ -134,7 +134,7 @@ def main() -> None:
     there = {one["run"] for one in kept(arguments.results, code)}
     for run in range(arguments.runs):
         if run not in there and time.monotonic() - started < arguments.seconds:
-            kept_runs.append(arguments.results, attacked(run) | {"code": code})
+            kept_runs.append(arguments.results, attack_run(run) | {"code": code})
     results = [one for one in kept(arguments.results, code) if one["run"] < arguments.runs]
     if results:
         print(f"{table(results)}\n\n{summary(results)}")

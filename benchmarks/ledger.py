@@ -67,7 +67,7 @@ async def _measure(url: str, rounds: int, calls: int, receipts: int) -> None:
         for _ in range(rounds):
             for what, call in contenders.items():
                 own, store = time.process_time(), _processor_seconds(server)
-                seconds = [await _timed(call) for _ in range(calls)]
+                seconds = [await _time_call(call) for _ in range(calls)]
                 ran = time.process_time() - own + _processor_seconds(server) - store
                 figures.setdefault(f"us for {what}", []).append(1e6 * statistics.median(seconds))
                 figures.setdefault(f"us for {what}, processors", []).append(1e6 * ran / calls)
@@ -81,7 +81,7 @@ async def _charge(ledger: Ledger, lineage: str, requests: int, questions: int) -
             raise charge
 
 
-async def _timed(call: Callable[[], Awaitable[object]]) -> float:
+async def _time_call(call: Callable[[], Awaitable[object]]) -> float:
     start = time.perf_counter()
     await call()
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What the attack's test could miss: faulty mechanisms on heads that remember, and the probability of missing them.
+"""The power of the attack's test: the probability of missing faulty mechanisms on heads that remember.
 
 A run draws 320 records at random, trains a head on half of them and attacks it in all ten ways. Records have few ones
 in many columns, so that rows are nearly orthogonal, and Lambda is large: one record moves its own logits by about six
@@ -91,7 +91,7 @@ CONTROLS = (
 """Name, mechanism, and how many runs the test pools."""
 
 
-def attacked(run: int, mechanism: Any, confidence: float) -> Outcome:
+def attack_head(run: int, mechanism: Any, confidence: float) -> Outcome:
     """Train head number `run` and attack it behind the mechanism. Everything follows from the number."""
     generator = np.random.default_rng(run)
     X = (generator.random((2 * RECORDS, COLUMNS)) < ONES / COLUMNS).astype(np.float64)
@@ -107,7 +107,7 @@ def attacked(run: int, mechanism: Any, confidence: float) -> Outcome:
     return Attack([endpoint], Candidates(members, others), choices).run()
 
 
-def pooled(outcomes: Sequence[Outcome]) -> Errors:
+def pool_errors(outcomes: Sequence[Outcome]) -> Errors:
     """Return the best attacks' errors, added up."""
     errors = [outcome.verdict.best.errors for outcome in outcomes]
     names = ("false_positives", "negatives", "false_negatives", "positives")
@@ -127,7 +127,7 @@ def least_advantage(errors: Errors, confidence: float = SURE_OF_POOLED) -> float
     return 1 - 2 * upper_limit(count, errors.positives + errors.negatives, 1 - confidence)
 
 
-def needed(bound: float, decisions: float) -> float:
+def refuting_advantage(bound: float, decisions: float) -> float:
     """Return the least TPR - FPR, measured on so many members and as many others, that refutes the bound."""
     errors = decisions  # of either kind together: TPR - FPR = 1 - errors/decisions
     while errors >= 0 and least_advantage(Errors(errors, decisions, 0.0, decisions)) <= bound:
@@ -135,15 +135,15 @@ def needed(bound: float, decisions: float) -> float:
     return 1 - errors / decisions if errors >= 0 else math.inf
 
 
-def missed(advantages: Floats, bound: float, decisions: float, runs: int) -> float:
+def missing_probability(advantages: Floats, bound: float, decisions: float, runs: int) -> float:
     """Return the probability that `runs` runs do not refute the bound, by the normal law of their mean."""
     deviation = advantages.std(ddof=1) / math.sqrt(runs)
-    return float(norm.cdf((needed(bound, decisions * runs) - advantages.mean()) / deviation))
+    return float(norm.cdf((refuting_advantage(bound, decisions * runs) - advantages.mean()) / deviation))
 
 
 def measured(head: int, name: str, mechanism: Any) -> dict[str, Any]:
     """Attack one head behind one control; what the table needs of it."""
-    outcome = attacked(HEADS_OF_THE_TEST + head, mechanism, 0.95)
+    outcome = attack_head(HEADS_OF_THE_TEST + head, mechanism, 0.95)
     best = outcome.verdict.best
     return {
         "head": head,
@@ -173,7 +173,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         )
         lines.append(
             f"| {name} | {bound:.3f} | {advantages.mean():.3f}, {advantages.std(ddof=1):.3f} | {runs} | "
-            f"{needed(bound, decisions * runs):.3f} | {_shown(missed(advantages, bound, decisions, runs))} | "
+            f"{refuting_advantage(bound, decisions * runs):.3f} | "
+            f"{_shown(missing_probability(advantages, bound, decisions, runs))} | "
             f"{sum(one['convicted'] for one in of_it)} of {len(of_it)} |"
         )
     return "\n".join(lines)

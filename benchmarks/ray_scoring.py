@@ -56,7 +56,7 @@ def write_table(folder: Path, rows: int) -> None:
         pq.write_table(pa.table({"row": number, _COLUMN: lists}), folder / f"{index}.parquet")
 
 
-def scored(table: Path, model: Path, out: Path, processes: int) -> float:
+def score_table(table: Path, model: Path, out: Path, processes: int) -> float:
     """Score the table with so many processes into a new folder; return the seconds that it took."""
     import ray
 
@@ -105,14 +105,14 @@ def main() -> None:
         try:
             for processes in PROCESSES:
                 out = folder / f"scored-{processes}"
-                seconds = scored(folder / "table", folder / "model.onnx", out, processes)
+                seconds = score_table(folder / "table", folder / "model.onnx", out, processes)
                 check(folder / "table", out, model)
                 part["rows_per_second"][str(processes)] = options.rows / seconds
                 print(f"{processes} process{'es' * (processes > 1)}: {options.rows / seconds:,.0f} rows/s")
         finally:
             ray.shutdown()
     if options.out is not None:
-        results.merge(options.out, {"ray data": results.stamped(part)})
+        results.merge(options.out, {"ray data": results.stamp(part)})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from accounting.ledger.embedded import server_binary
 from benchmarks.serving.contenders import train_bundle
 from benchmarks.serving.load import Body, Round, load
 from benchmarks.serving.network import FEATURES
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import Server, free_port, start_server
 
 ROOT = Path(__file__).parents[1]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
@@ -34,7 +34,7 @@ class Replicas:
     """Running services, and the one address in front of them."""
 
     url: str
-    """Of nginx."""
+    """The address of nginx."""
     ledger: str
     services: Sequence[str]
     """Their own addresses, `127.0.0.1:port`."""
@@ -82,7 +82,7 @@ def replicas(
             ready = f"http://127.0.0.1:{port}/readyz"
             log, home = folder / f"service-{number}.log", _home(folder, number)
             words = [*command, "--no-admin", *map(str, options)]
-            servers.append(stack.enter_context(started(words, ready, log, cwd=ROOT, env=home)))
+            servers.append(stack.enter_context(start_server(words, ready, log, cwd=ROOT, env=home)))
         services = [f"127.0.0.1:{port}" for port in ports]
         url = stack.enter_context(_nginx(folder / "nginx", services, timeouts))
         yield Replicas(url, ledger, services, servers, folder)
@@ -121,7 +121,7 @@ def _nginx(folder: Path, services: Sequence[str], timeouts: str | None) -> Itera
     words = [NGINX, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "error.log"]
     if os.geteuid() == 0:
         words += ["-g", "user root;"]  # else its workers could not write a long body down in this folder
-    with started(words, f"http://{front}/readyz", folder / "nginx.log"):
+    with start_server(words, f"http://{front}/readyz", folder / "nginx.log"):
         yield f"http://{front}"
 
 

@@ -46,7 +46,7 @@ def main() -> None:
         if given.what == "beside":
             table = Path(folder, "table.csv")
             write_csv(table, given.rows[0], given.columns)
-            beside(table, given.rounds)
+            print_ratios(table, given.rounds)
         else:
             for rows in given.rows:
                 table = Path(folder, f"{rows}")
@@ -56,7 +56,7 @@ def main() -> None:
                     print(f"{rows:>12,} rows  {way:<12} {figures['MiB']:8.0f} MiB {figures['s']:8.1f} s", flush=True)
 
 
-def beside(table: Path, rounds: int) -> None:
+def print_ratios(table: Path, rounds: int) -> None:
     """Print each way's time and memory in units of the rival's."""
     ways = ("pandas + scikit-learn", "head", "class sums")
     found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
@@ -137,7 +137,7 @@ def rival(table: Path) -> None:
     make_pipeline(MinMaxScaler(), LogisticRegression()).fit(frame, labels)
 
 
-def _read(table: Path):  # type: ignore[no-untyped-def]
+def _read_table(table: Path):  # type: ignore[no-untyped-def]
     from training.features.rules import feature_map
     from training.inputs.table_records import read_numbers
 
@@ -150,7 +150,7 @@ def head(table: Path) -> None:
     from training.kinds.head.recipe import Recipe
     from training.kinds.head.train import train
 
-    records, phi = _read(table)
+    records, phi = _read_table(table)
     train(records, Recipe("m", phi, 100.0, 1e-2), "benchmark")
 
 
@@ -160,7 +160,7 @@ def class_sums(table: Path) -> None:
     from mechanisms.randomness import SystemRandomness
     from training.kinds.class_sums.model import train_class_sums
 
-    records, phi = _read(table)
+    records, phi = _read_table(table)
     train_class_sums(records, "m", phi, whole_picorho("epsilon:1@1e-6"), "benchmark", SystemRandomness())
 
 
@@ -171,7 +171,7 @@ def dpsgd(table: Path) -> None:
     from training.kinds.dpsgd.choices import by_rule
     from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-    records, phi = _read(table)
+    records, phi = _read_table(table)
     whole = whole_picorho("epsilon:1@1e-6")
     choices = by_rule(len(records), mu_for(whole), 2 * (phi.dimension + 1), steps=5)
     train_dpsgd(records, DpSgdRecipe("m", phi, choices, whole), "benchmark", SystemRandomness())

@@ -20,7 +20,7 @@ from packaging.version import Version
 LIST = Path(__file__).parents[1] / "tests" / "advisories.csv"
 HEAD = ("package", "fixed in", "advisory")
 NO_FIX = ""
-"""Of a hole that no version closes."""
+"""The fixed version of a hole that no version closes."""
 
 Row = tuple[str, str, str]
 

@@ -582,7 +582,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _InPython(TrainOptions):
-    """What `dpserve train` is told, of a table that is in memory or not, declared in Python."""
+    """The options of `dpserve train` for a table, in memory or not, that is declared in Python."""
 
     data: Any
     described: Any = None
@@ -715,7 +715,7 @@ _IN_PYTHON = {
     "--budget": "release='auto'",
     "leave --epsilon and --delta out": "leave lineage_budget= out",
 }
-"""What the command line says, as whoever writes Python would have it."""
+"""Words of the command line, and those of Python for them."""
 
 
 @contextmanager

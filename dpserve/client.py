@@ -102,11 +102,11 @@ class Answers:
     """(n,): whether the noise could have made the likeliest class so."""
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     on: Literal["logits", "log-odds", "selection", "training"] | None
-    """What has noise: each logit, the log-odds of the class that was drawn, which class is drawn, or the training."""
+    """The quantity with noise: each logit, the log-odds of the drawn class, the class's choice, or the training."""
     scale: NDArray[np.float64]
     """(n,): of the noise; nan where its law is not known."""
     holds: Literal["without noise", "median"] | None
-    """What an interval holds: the probability without noise, or the median of those with noise drawn anew."""
+    """The value that an interval holds: the probability without noise, or the median of those with noise drawn anew."""
     no_interval: str | None
     """Why there is no interval, in words; None where there is one."""
 
@@ -119,7 +119,7 @@ _Steps = Generator[dict[str, Any] | float, _Sent, _Result]
 
 
 class _Questions:
-    """What clients ask and make of the answers, without a transport."""
+    """The requests of clients and the reading of answers, without a transport."""
 
     _transport: type[httpx.Client | httpx.AsyncClient]
 

@@ -26,7 +26,7 @@ _LIKE = 0.79
 """The least similarity, by `difflib`, of a misspelt name to the one that was meant: `SERVICE` has 0.77 to `DEVICE`."""
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
-"""What Kubernetes sets in a pod for every Service in its namespace, for one called dpserve-api under our prefix."""
+"""Kubernetes sets such values in pods for every Service of a namespace, for one called dpserve-api under our prefix."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_BY",

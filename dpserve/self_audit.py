@@ -100,7 +100,7 @@ class SelfAudit:
     _stopped: threading.Event = field(default_factory=threading.Event)
     _state: str = "waiting"
     _around: Floats | None = None
-    """Of the bounds, from 0 to 1: next to which point rows lie. Of those at another start none is asked again."""
+    """The point next to which rows lie, from 0 to 1 of the bounds. Rows of another start are not asked again."""
     _asked: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:

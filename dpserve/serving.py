@@ -79,7 +79,7 @@ Model = MeteredModel | ReleasedModel
 
 _loaded: WeakValueDictionary[tuple[Path, Stamp], Model] = WeakValueDictionary()
 _loading = threading.Lock()
-"""What this process serves: its event loops answer from the same weights."""
+"""Guards the models of this process: its event loops answer from the same weights."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ConfiguredService:
 
     @property
     def server(self) -> ServiceSettings:
-        """How it answers at its port, and what it takes."""
+        """The settings of its port."""
         settings = self.settings
         return ServiceSettings(
             workers=settings.workers,

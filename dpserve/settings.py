@@ -33,7 +33,7 @@ DEFAULT_MECHANISM = "gaussian"
 
 _SLASHES_OF_AN_ORIGIN = 2
 _NOT_GIVEN: tuple[object, ...] = (None, [], ())
-"""What the command line has for an option, or for an argument of any number of values, that is not there."""
+"""The command line's values for an option, or for an argument of any number of values, that is not given."""
 
 _batches = partial(option, panel="Requests and batches")
 _owner = partial(option, panel="The owner's port")

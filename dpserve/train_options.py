@@ -47,7 +47,7 @@ _MOST_SHOWN = 12
 
 
 class NewBundle(FileOptions):
-    """What is trained on, and the bundle to write."""
+    """The records to train on, and the bundle to write."""
 
     data: str = option(
         ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."

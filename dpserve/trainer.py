@@ -1,4 +1,4 @@
-"""What `dpserve train` and `PrivateClassifier.fit` do: read records, train what is asked for, and write a bundle."""
+"""Training for `dpserve train` and `PrivateClassifier.fit`: read records, train, and write a bundle."""
 
 import asyncio
 import secrets
@@ -38,7 +38,7 @@ from training.pay_once.certificate import ReleaseCertificate
 _ROWS_IN_A_PART = 256
 
 OWN_CHOICES = {"dpsgd": ("hidden",), "weights": ("tier",), "teachers": ("teachers",)}
-"""What an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
+"""Options that an owner who names the kind may set beside --budget: no rule sets a network's width or the tiers."""
 
 
 def train(given: TrainOptions) -> tuple[ProvenCertificate, str | None]:

@@ -1,4 +1,4 @@
-"""How an answer is made private: noise laws, selection and the mechanisms. No I/O.
+"""The mechanisms that make an answer private, with their noise laws and selection. No I/O.
 
 Imports only `accounting`.
 """

@@ -1,4 +1,4 @@
-"""What known noise says of an answer: an interval for each probability, and whether noise could have made the winner.
+"""Bounds on the noise of an answer: an interval for each probability, and whether noise could have made the winner.
 
 Computed from public numbers and released ones alone, so that it is post-processing and costs nothing. With a
 probability of at least COVERAGE over the noise an interval holds the probability that the model gives without noise; or
@@ -58,8 +58,8 @@ COVERAGE = 0.95
 
 _DEVIATIONS = 2.0
 _QUANTILES = {"gaussian": 1.97, "laplace": 3.0}
-_MISSED = 1 - COVERAGE - 0.001
-"""What the winner may be wrong by; the rest is for the rounding of noise and logits to the grid."""
+_ERROR_SHARE = 1 - COVERAGE - 0.001
+"""Probability that `undecided` misses a winner made by noise; the rest is for the rounding to the grid."""
 SHOWN_DIGITS = 1e5
 """Ends of intervals are whole numbers over this."""
 _LEAST = np.finfo(np.float64).tiny
@@ -89,7 +89,7 @@ class AnswerNoise:
 
     @property
     def holds(self) -> Holds:
-        """What an interval holds."""
+        """The value that an interval holds."""
         return "median" if self.on == "training" else "without noise"
 
     @cached_property
@@ -223,7 +223,7 @@ AnyNoise = AnswerNoise | UnknownNoise
 
 
 class Uncertainty(Struct, eq=False):
-    """What noise says of some rows of answers: see `AnswerNoise`, whose methods give each part. None: what is unknown.
+    """The noise of some rows of answers, in parts: see `AnswerNoise`, whose methods give each. None: not known.
 
     probabilities: all answers that were computed together, (n, C); rows: those that this is about. A part is computed
     when it is first asked for, for all of them; computed: what was, by its name.
@@ -238,7 +238,7 @@ class Uncertainty(Struct, eq=False):
         """Return what it says of some of all answers."""
         return Uncertainty(self.noise, self.probabilities, rows, self.computed)
 
-    def of_all(self, name: str, compute: Callable[[Floats], Any]) -> Any:
+    def for_rows(self, name: str, compute: Callable[[Floats], Any]) -> Any:
         """Return what `compute` makes of all answers, (n, ...), for these; None for None. name: of what it makes."""
         if name not in self.computed:
             self.computed[name] = compute(self.probabilities)
@@ -253,20 +253,20 @@ class Uncertainty(Struct, eq=False):
 
     @property
     def reach(self) -> Floats | None:
-        """How far log-odds may lie above, and below: (n, 2, 1) or (n, 2, C)."""
-        reach: Floats | None = self.of_all("reach", self.noise.reach)
+        """The distances by which log-odds may lie above, and below: (n, 2, 1) or (n, 2, C)."""
+        reach: Floats | None = self.for_rows("reach", self.noise.reach)
         return reach
 
     @property
     def intervals(self) -> tuple[Floats, Floats] | None:
         """The least and the largest probability, (n, C) each."""
-        ends = self.of_all("ends", self.noise.ends)
+        ends = self.for_rows("ends", self.noise.ends)
         return None if ends is None else (ends[:, 0] / SHOWN_DIGITS, ends[:, 1] / SHOWN_DIGITS)
 
     @property
     def undecided(self) -> NDArray[np.bool_]:
         """Whether the noise could have made the likeliest class so, (n,)."""
-        undecided: NDArray[np.bool_] = self.of_all("undecided", self.noise.undecided)
+        undecided: NDArray[np.bool_] = self.for_rows("undecided", self.noise.undecided)
         return undecided
 
 
@@ -319,7 +319,7 @@ def _leaving_the_rest(ends: Floats, probabilities: Floats) -> Floats:
 @lru_cache
 def _gaussian_quantile(comparisons: int) -> float:
     """Return t of `AnswerNoise.undecided`."""
-    return NormalDist().inv_cdf(1 - _MISSED / comparisons)
+    return NormalDist().inv_cdf(1 - _ERROR_SHARE / comparisons)
 
 
 @lru_cache

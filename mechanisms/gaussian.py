@@ -42,7 +42,7 @@ class Gaussian:
     @property
     def mu(self) -> float:
         """1 / noise_multiplier, rounded up."""
-        return grid.rounded_up(1 / Fraction(self.noise_multiplier))
+        return grid.round_up(1 / Fraction(self.noise_multiplier))
 
     @property
     def cost(self) -> Cost:
@@ -67,7 +67,7 @@ class Gaussian:
         Each row takes 2 C words, in order. Raises ValueError for shapes or values out of range
         (`grid.validated`) and for a noise multiplier too large for the number of classes.
         """
-        logits, sensitivity = grid.validated(logits, sensitivity)
+        logits, sensitivity = grid.validate(logits, sensitivity)
         scale, per_sensitivity = calibration(self, logits.shape[1])
         law = rounded_gaussian(scale)
         steps = grid.steps_of(sensitivity, per_sensitivity)

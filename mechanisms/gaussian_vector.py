@@ -20,10 +20,10 @@ from mechanisms.randomness import Randomness
 LARGEST_SIZE = sampling_error.DRAWS_PER_RELEASE
 
 LEAST_PRICE = picorho.charge(Fraction(sampling_error.LEAST_RELEASE_RHO)) + 1
-"""What a release costs at least, in picorho."""
+"""The least price of a release, in picorho."""
 
 LARGEST_PRICE = picorho.budget(sampling_error.LARGEST_RELEASE_RHO)
-"""What a release may cost at most, in picorho. A larger budget buys no better one."""
+"""The largest price of a release, in picorho. A larger budget buys no better one."""
 
 _PART = 2**18
 """Values that are drawn at a time, to keep the words of the whole vector out of memory."""
@@ -138,7 +138,7 @@ def whole_picorho(price: str | Price) -> int:
 
 def mu_for(whole: int) -> float:
     """Return the largest mu that costs at most so many picorho."""
-    return grid.rounded_down(grid.square_root_down(Fraction(2 * whole, picorho.PICORHO_PER_RHO)))
+    return grid.round_down(grid.square_root_down(Fraction(2 * whole, picorho.PICORHO_PER_RHO)))
 
 
 @functools.lru_cache
@@ -176,7 +176,7 @@ class GaussianNoise:
 
     @property
     def rounding(self) -> float:
-        """How far in L2 the values may be from ideal noise, rounded up.
+        """The largest L2 distance of the values from ideal noise, rounded up.
 
         Each is an integer k of magnitude up to 12 2^16 times the step: half a step from ideal noise, and the product
         of k and the step is rounded once, by less than 2^-29 of a step.

@@ -23,7 +23,7 @@ from mechanisms import elementary
 from mechanisms.noise import LARGEST_GAUSSIAN_SCALE, SMALLEST_GAUSSIAN_SCALE
 
 ROUNDING = Fraction(9, 8)
-"""How much rounding to the grid may add to the distance of two neighbours, in steps, in each coordinate."""
+"""The most that rounding to the grid adds to the distance of two neighbours in each coordinate, in steps."""
 
 LARGEST_INTEGER = 2**50
 SMALLEST_STEP = 2.0**-40
@@ -36,7 +36,7 @@ LARGEST_SENSITIVITY = 1e200
 _ROUNDING_SHARE = Fraction(1, 100)
 
 
-def validated(logits: Floats, sensitivity: Floats) -> tuple[Floats, Floats]:
+def validate(logits: Floats, sensitivity: Floats) -> tuple[Floats, Floats]:
     """Return both as float64, or raise ValueError unless they are (n, C) and (n,) with sensible values.
 
     C must lie between 2 and LARGEST_CLASSES and a sensitivity between 0 and LARGEST_SENSITIVITY. Logits must
@@ -90,7 +90,7 @@ def step_per_sensitivity(scale: int, strength: float, movement: Fraction, roundi
         raise ValueError(
             f"so much noise does not fit the grid: mu (or epsilon) must be at least {least:.4g}, not {strength:.4g}"
         )
-    return rounded_up(movement / (allowed - rounding))
+    return round_up(movement / (allowed - rounding))
 
 
 def steps_of(sensitivity: Floats, per_sensitivity: float, smallest: float = SMALLEST_STEP) -> Floats:
@@ -136,13 +136,13 @@ def square_root_up(number: Fraction) -> Fraction:
     return square_root_down(number) + Fraction(1, 1 << 160)
 
 
-def rounded_up(number: Fraction) -> float:
+def round_up(number: Fraction) -> float:
     """Return the smallest float that is at least `number`."""
     nearest = float(number)
     return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
-def rounded_down(number: Fraction) -> float:
+def round_down(number: Fraction) -> float:
     """Return the largest float that is at most `number`."""
     nearest = float(number)
     return nearest if Fraction(nearest) <= number else math.nextafter(nearest, -math.inf)

@@ -54,7 +54,7 @@ class Label:
         Each row takes one word, or six for each class by permute-and-flip. Raises ValueError for shapes or values out
         of range (`grid.validated`).
         """
-        logits, sensitivity = grid.validated(logits, sensitivity)
+        logits, sensitivity = grid.validate(logits, sensitivity)
         each = selection.words_of(self.law, logits.shape[1])
         words = randomness.words(len(logits) * each).reshape(len(logits), each)
         classes = selection.select_by(self.law, logits, sensitivity, self.epsilon, words)

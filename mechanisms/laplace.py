@@ -58,7 +58,7 @@ class Laplace:
         Each row takes 6 C words, in order. Raises ValueError for shapes or values out of range
         (`grid.validated`) and for an epsilon too small for the number of classes.
         """
-        logits, sensitivity = grid.validated(logits, sensitivity)
+        logits, sensitivity = grid.validate(logits, sensitivity)
         steps = grid.steps_of(sensitivity, step_per_sensitivity(self.epsilon, logits.shape[1]))
         law = rounded_laplace(LAPLACE_SCALE)
         words = randomness.words(logits.size * law.words_per_draw).reshape(*logits.shape, law.words_per_draw)

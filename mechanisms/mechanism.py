@@ -1,4 +1,4 @@
-"""What a mechanism is, the mechanisms by name, and how an owner's price of one row becomes one.
+"""The protocol of a mechanism, the mechanisms by name, and the way from an owner's price of one row to one.
 
 A mechanism is a frozen value that states its cost once. The ledger's charge, the client's account and the
 audit's claim are derived from that value.
@@ -15,24 +15,24 @@ from accounting.arrays import Floats
 from accounting.conversions import gaussian_mu
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import LARGEST_CLASSES, rounded_down, rounded_up, square_root_down
+from mechanisms.grid import LARGEST_CLASSES, round_down, round_up, square_root_down
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published
-from mechanisms.randomness import Randomness, framed
+from mechanisms.randomness import Randomness, frame_parts
 from mechanisms.selected_neuron import SelectedNeuron
 
 PriceKind = Literal["rho", "noise-multiplier", "epsilon"]
 
 PriceForm = Literal["rho:R", "noise-multiplier:M", "epsilon:E", "epsilon:E@D"]
-"""How a price is written. An epsilon without a delta is pure."""
+"""The forms in which a price is written. An epsilon without a delta is pure."""
 
 _FORMS = "rho:R, noise-multiplier:M, epsilon:E or epsilon:E@DELTA"
 _LEAST_AMOUNT, _LARGEST_AMOUNT = Decimal("1e-20"), Decimal("1e20")
 
 
 class Mechanism(Protocol):
-    """How the logits of one row become a private answer. A value: it compares, hashes and holds no state."""
+    """A way to turn the logits of one row into a private answer. A value: it compares, hashes and holds no state."""
 
     def __hash__(self) -> int:
         """Return the hash of its parameters."""
@@ -67,7 +67,7 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True)
 class Price:
-    """What one row may cost, in the owner's words and exactly as written."""
+    """The most that one row may cost, in the owner's words and exactly as written."""
 
     kind: PriceKind
     amount: Decimal
@@ -118,7 +118,7 @@ def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
     sensitivity and the classes, these decide the scale of the noise. So one draw is never scaled in two ways.
     """
     parts = NOISE_VERSION, model_id, mechanism.name, repr(mechanism), str(mechanism.cost)
-    return framed(*(part.encode() for part in parts))
+    return frame_parts(*(part.encode() for part in parts))
 
 
 def names() -> tuple[str, ...]:
@@ -149,7 +149,7 @@ def priced(name: str, price: str | Price, classes: int) -> Mechanism:
             case SelectedNeuron() | Label():
                 mechanism.prepare()
     except ValueError as error:
-        raise _unpriced(name, price, classes, error) from error
+        raise _price_error(name, price, classes, error) from error
     return mechanism
 
 
@@ -171,7 +171,7 @@ def at_price(name: str, price: str | Price, classes: int) -> Mechanism:
     try:
         return pricing.make(price, classes)
     except ValueError as error:
-        raise _unpriced(name, price, classes, error) from error
+        raise _price_error(name, price, classes, error) from error
 
 
 def _pricing(name: str) -> "Pricing":
@@ -180,16 +180,16 @@ def _pricing(name: str) -> "Pricing":
     return PRICING[name]
 
 
-def _unpriced(name: str, price: str | Price, classes: int, error: ValueError) -> ValueError:
+def _price_error(name: str, price: str | Price, classes: int, error: ValueError) -> ValueError:
     return ValueError(f"{name} with {classes} classes cannot be priced at {price}: {error}")
 
 
 def _gaussian(price: Price, classes: int) -> Gaussian:  # noqa: ARG001
-    return Gaussian(float(price.amount) if price.kind == "noise-multiplier" else rounded_up(1 / Fraction(_mu(price))))
+    return Gaussian(float(price.amount) if price.kind == "noise-multiplier" else round_up(1 / Fraction(_mu(price))))
 
 
 def _laplace(price: Price, classes: int) -> Laplace:  # noqa: ARG001
-    return Laplace(rounded_up(1 / price.exact) if price.kind == "noise-multiplier" else _pure_epsilon(price, 2))
+    return Laplace(round_up(1 / price.exact) if price.kind == "noise-multiplier" else _pure_epsilon(price, 2))
 
 
 def _selected_neuron(price: Price, classes: int) -> SelectedNeuron:  # noqa: ARG001
@@ -209,19 +209,19 @@ def _label(price: Price, classes: int) -> Label:  # noqa: ARG001
 def _published(price: Price, classes: int) -> Published:
     """Take a pure epsilon as what is claimed with Laplace noise, anything else as what is with Gaussian noise."""
     if price.kind == "epsilon" and price.delta is None:
-        return Published(classes, rounded_down(price.exact), "laplace")
+        return Published(classes, round_down(price.exact), "laplace")
     return Published(classes, _mu(price), "gaussian")
 
 
 def _mu(price: Price, share: Fraction = Fraction(1)) -> float:
     """Return the mu that costs this share of `price`, rounded down."""
     if price.kind == "rho":
-        return rounded_down(square_root_down(2 * share * price.exact))
+        return round_down(square_root_down(2 * share * price.exact))
     if price.kind == "noise-multiplier":
-        return rounded_down(1 / price.exact)
+        return round_down(1 / price.exact)
     if price.delta is None:
         raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
-    return gaussian_mu(rounded_down(price.exact), price.delta)
+    return gaussian_mu(round_down(price.exact), price.delta)
 
 
 def _pure_epsilon(price: Price, per_rho: int, share: Fraction = Fraction(1)) -> float:
@@ -230,14 +230,14 @@ def _pure_epsilon(price: Price, per_rho: int, share: Fraction = Fraction(1)) -> 
         raise ValueError("a selection has no noise multiplier; write the price rho:R or epsilon:E")
     if price.delta is not None:
         raise ValueError("this mechanism is priced by a pure epsilon; write the price epsilon:E")
-    return rounded_down(
+    return round_down(
         share * price.exact if price.kind == "epsilon" else square_root_down(per_rho * share * price.exact)
     )
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """How a price becomes a mechanism, and which it is where the owner states none.
+    """The mechanisms that prices buy, and the price where the owner states none.
 
     make: takes a price and a number of classes. default: in an account that counts rho; pure_default: in one that
     counts pure epsilon, None where the mechanism has no such price. forms: how a price is written, and what it buys.

@@ -52,7 +52,7 @@ class NoiseLaw(Protocol):
 
     @property
     def words_per_draw(self) -> int:
-        """How many random words one draw takes."""
+        """Number of random words that one draw takes."""
         ...
 
     def draw(self, words: Words) -> Integers:
@@ -80,7 +80,7 @@ class InversionTable:
         """
         high, low, values = self._distinct
         pairs = words.reshape(-1, 2)
-        found = self._lines.at(complements(pairs)).astype(np.int64)
+        found = self._lines.values_at(complements(pairs)).astype(np.int64)
         upper = high.take(found)
         passed = upper < pairs[:, 0]
         passed |= (upper == pairs[:, 0]) & (low.take(found) <= pairs[:, 1] >> np.uint64(1))
@@ -122,8 +122,8 @@ class InversionTable:
         heights = np.interp(seams, passed, np.concatenate([[len(high) + 0.25], counts[::-1], [0.25]]))
         slopes = np.diff(heights) / np.diff(seams)
         lines = _Lines(heights[:-1] - slopes * seams[:-1] - 0.5, slopes)
-        ends = lines.at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
-        off = np.max(np.abs(lines.at(places) - (counts - 0.5)))
+        ends = lines.values_at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
+        off = np.max(np.abs(lines.values_at(places) - (counts - 0.5)))
         falls = np.max(np.maximum.accumulate(ends) - ends) + np.max(-slopes * seams[1:]) * 2.0**-48 + 2.0**-30
         if not off + falls < 0.5:
             raise ValueError("the table's thresholds do not lie near enough to lines to be drawn from")
@@ -137,7 +137,7 @@ class _Lines:
     starts: Floats
     slopes: Floats
 
-    def at(self, x: Floats) -> Floats:
+    def values_at(self, x: Floats) -> Floats:
         """Return the lines' values, less 1/2, at x >= 0, shape (n,)."""
         segments = x.view(np.int64) >> _SEGMENT_SHIFT
         segments -= (_FIRST_OCTAVE + 1023) << _SEGMENT_BITS
@@ -169,7 +169,7 @@ class RoundedGaussian:
 
     def draw(self, words: Words) -> Integers:
         """See `NoiseLaw`. The last bit of the words, which the inversion leaves alone, is the sign."""
-        return _signed(self.magnitudes.invert(words), words)
+        return _add_signs(self.magnitudes.invert(words), words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class RoundedLaplace:
 
     def draw(self, words: Words) -> Integers:
         """See `NoiseLaw`."""
-        return _signed((_number(self.digits, words) + 1) >> 1, words)
+        return _add_signs((_number(self.digits, words) + 1) >> 1, words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,7 +369,7 @@ def _number(digits: tuple[InversionTable, ...], words: Words) -> Integers:
     return number
 
 
-def _signed(magnitudes: Integers, words: Words) -> Integers:
+def _add_signs(magnitudes: Integers, words: Words) -> Integers:
     """Give `magnitudes` the sign that the last bit of the last word says."""
     signs = (words[..., -1] & np.uint64(1)).astype(np.int64)
     return magnitudes * (1 - 2 * signs)

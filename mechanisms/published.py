@@ -80,7 +80,7 @@ class Published:
 
     @property
     def cost(self) -> Cost:
-        """What the source claims for one release: a claim, not a bound."""
+        """The source's claim for one release: a claim, not a bound."""
         return Cost(
             (ClaimedLaplaceLoss(self.epsilon) if self.noise == "laplace" else ClaimedGaussianLoss(self.epsilon),)
         )

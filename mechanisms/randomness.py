@@ -89,7 +89,7 @@ class KeyedRandomness:
 
     def __init__(self, noise_key: NoiseKey, context: bytes, questions: Sequence[bytes]) -> None:
         """Derive the digests and streams of the questions. Each is written in one way, such as numbers on a grid."""
-        keyed = hashlib.blake2b(framed(context), key=noise_key.secret, person=_PURPOSE)
+        keyed = hashlib.blake2b(frame_parts(context), key=noise_key.secret, person=_PURPOSE)
         derived = []
         for question in questions:
             each = keyed.copy()
@@ -98,7 +98,7 @@ class KeyedRandomness:
         self._derived = derived
         self.digests = tuple([each[-_DIGEST_BYTES:] for each in derived])
 
-    def of(self, rows: Sequence[int]) -> "KeyedRandomness":
+    def for_rows(self, rows: Sequence[int]) -> "KeyedRandomness":
         """Return the noise of some of the questions, in this order, from the beginning of their streams."""
         some = KeyedRandomness.__new__(KeyedRandomness)
         some._derived = [self._derived[row] for row in rows]
@@ -125,7 +125,7 @@ class KeyedRandomness:
         return np.frombuffer(octets, dtype="<u8").astype(np.uint64, copy=False)
 
 
-def framed(*parts: bytes) -> bytes:
+def frame_parts(*parts: bytes) -> bytes:
     """Return the parts, each after its length, so that no two lists of parts look alike."""
     return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 

@@ -74,7 +74,7 @@ class SelectedNeuron:
         Each row takes the words of its selection and those of one draw. Raises ValueError for shapes or values out of
         range (`grid.validated`).
         """
-        logits, sensitivity = grid.validated(logits, sensitivity)
+        logits, sensitivity = grid.validate(logits, sensitivity)
         rows, classes = logits.shape
         law = _law(self.noise)
         first = selection.words_of(self.law, classes)

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from accounting.arrays import Floats, Integers, Words
 from accounting.losses import BoundedRangeLoss, PureLoss
 from mechanisms import elementary, grid
-from mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, rounded_up, square_root
+from mechanisms.grid import ROUNDING, SMALLEST_STEP, on_grid, round_up, square_root
 from mechanisms.noise import LAPLACE_SCALE, floored_exponential
 
 Law = Literal["exponential", "permute-and-flip"]
-"""How a class is selected."""
+"""The law by which a class is selected."""
 
 SMALLEST_EPSILON = 2.0**-16
 """A selection with less would be blunted by the slack reserved for rounding, and is as good as none."""
@@ -33,12 +33,12 @@ _FLOOR = 2.0**-24
 _BEYOND_THE_FLOOR = 17.0  # e^-17 < 2^-24: nothing changes but that exp never meets a number so large that it is slow
 _WEIGHT_OF_THE_LARGEST = 2.0**53
 _STEPS_PER_SENSITIVITY = 2.0**20
-_SQUARE_ROOT_OF_TWO = rounded_up(square_root(2))
+_SQUARE_ROOT_OF_TWO = round_up(square_root(2))
 _SPREAD_OF_ROUNDING = float(2 * ROUNDING)
 _FLIP_SCALE = 2 * LAPLACE_SCALE
-"""Of permute-and-flip's noise, in steps: its table is the one that the Laplace mechanism takes."""
-_UP = 1 + 2.0**-50
-_DOWN = 1 - 2.0**-50
+"""Scale of permute-and-flip's noise, in steps: its table is the one that the Laplace mechanism takes."""
+_TOWARDS_LARGER = 1 + 2.0**-50
+_TOWARDS_SMALLER = 1 - 2.0**-50
 
 
 def loss_of(law: Law, epsilon: float) -> BoundedRangeLoss | PureLoss:
@@ -193,8 +193,8 @@ def scale(sensitivity: Floats, epsilon: float) -> Floats:
 def _steps_and_eta(sensitivity: Floats, epsilon: float) -> tuple[Floats, Floats]:
     _check_epsilon(epsilon)
     steps = np.maximum(sensitivity / _STEPS_PER_SENSITIVITY, SMALLEST_STEP)
-    spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _UP
-    return steps, (epsilon - _SLACK) / spread * _DOWN
+    spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _TOWARDS_LARGER
+    return steps, (epsilon - _SLACK) / spread * _TOWARDS_SMALLER
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -1,1 +1,1 @@
-"""What reproduces papers and measures rivals. It is not installed with dpserve, and nothing of dpserve imports it."""
+"""Reproductions of papers and measurements of rivals. Not installed with dpserve; nothing of dpserve imports it."""

@@ -1,4 +1,4 @@
-"""What the programs of research share: how one is started, and its options."""
+"""Code that the programs of research share: to start one, and its options."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,7 +26,7 @@ class Repeatable(reporting.Resumable):
 
 
 class ReportOptions(reporting.ReportOptions):
-    """How a report of research is shown: tables that fit the terminal, and CSV where piped."""
+    """Options for showing a report of research: tables that fit the terminal, and CSV where piped."""
 
     def print_report(self, report: Report) -> None:
         """Print the report as text, as CSV or as JSON."""
@@ -47,6 +47,6 @@ def run(app: typer.Typer) -> None:
         app()
 
 
-def stored(resume: Path | None) -> AbstractContextManager[ResultStore]:
+def finished_pieces(resume: Path | None) -> AbstractContextManager[ResultStore]:
     """Give the store of finished pieces, bound to the code of audits and of research."""
     return reporting.stored(resume, research)

@@ -1,4 +1,4 @@
-"""What DP-SGD costs, from noise multiplier, sampling rate and number of steps, whatever trained the model.
+"""The cost of DP-SGD, from noise multiplier, sampling rate and number of steps, whatever trained the model.
 
 A step draws each record independently with probability `sampling_rate`, clips its gradient to norm c and adds
 N(0, (noise_multiplier c)^2) to the sum. The model, and every intermediate model, may be published. Neighbouring
@@ -32,7 +32,7 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Guarantees:
-    """What is known of one training run: three theorems as published, and the five analyses side by side."""
+    """The guarantees of one training run: three theorems as published, and the five analyses side by side."""
 
     cost: Cost
     steps: int

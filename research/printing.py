@@ -1,4 +1,4 @@
-"""How every program of research prints: tables that fit the terminal with nothing cut off, and CSV where piped.
+"""Printing for every program of research: tables that fit the terminal with nothing cut off, and CSV where piped.
 
 A table that is too wide goes on below, with the columns that name its rows repeated. Where stdout is no terminal and no
 COLUMNS is set, stdout holds the tables alone, as CSV, and everything else goes to stderr.

@@ -39,7 +39,7 @@ app = program()
 HEADER = ("set", "option", "epsilon", "seed", "accuracy", "log_loss", "calibration_error", "cpu_seconds")
 
 Train = Callable[[Records, FeatureMap, int, SeededRandomness], ReleasedModel]
-"""From records, a map, a price in picorho, and words."""
+"""A function that trains, from records, a map, a price in picorho, and a source of random words."""
 
 
 def _cifar(directory: Path) -> LabelledSet:

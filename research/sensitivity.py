@@ -43,11 +43,11 @@ class Measurement:
 
     @property
     def share(self) -> float:
-        """How much of the claim was reached; above 1 the claim is refuted."""
+        """Share of the claim that was reached; above 1 the claim is refuted."""
         return self.measured / self.claimed
 
 
-def of_certified_head(
+def measure_certified_head(
     records: Records, train: Callable[[Records], CertifiedHead], seed: int, progress: Progress = lambda _: None
 ) -> tuple[Measurement, ...]:
     """Return the weights' and the logits' movement for a natural, an outlying and a searched mislabelled record.
@@ -76,7 +76,7 @@ def of_certified_head(
     )
 
 
-def of_published_network(
+def measure_published_network(
     records: Records,
     train: Callable[[Records], PublishedNetwork],
     count: int,
@@ -124,7 +124,7 @@ def _with_another(records: Records, index: int, rng: np.random.Generator) -> Rec
     return Records(X, y, records.declaration, records.source)
 
 
-def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> Report:
+def sensitivity_report(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> Report:
     """Return the report of measured sensitivities, by how the neighbours were made."""
     beyond = sorted({one.quantity for some in found.values() for one in some if one.share > 1})
     bars = [(f"{one.quantity}\n{how}", one.share) for how, some in found.items() for one in some]
@@ -147,7 +147,7 @@ def of_sensitivity(model: str, found: Mapping[str, tuple[Measurement, ...]]) -> 
             )
             for how, some in found.items()
         ),
-        pictures=(Picture.of_axes("Sensitivities", caption, labels, draw, (7.0, 1.2 + 0.7 * len(bars))),),
+        pictures=(Picture.with_axes("Sensitivities", caption, labels, draw, (7.0, 1.2 + 0.7 * len(bars))),),
         notes=("A measurement is a lower bound: below the claim it proves nothing.",),
     )
 
@@ -169,8 +169,8 @@ def measure(
     if model == "certified":
         refuse(context, "of a certified model", "again")
         with counting("training neighbours", len(KINDS)) as progress:
-            moved = of_certified_head(records, lambda some: trained(some, lam), seed, progress)
-        shown.show(of_sensitivity(model, {"three kinds of record": moved}))
+            moved = measure_certified_head(records, lambda some: trained(some, lam), seed, progress)
+        shown.show(sensitivity_report(model, {"three kinds of record": moved}))
     if model != "published":
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")
@@ -182,10 +182,10 @@ def measure(
 
     with counting("training networks", 2 * again) as progress:
         found = {
-            how: of_published_network(records, train, again, seed, replaced=replaced, progress=progress)
+            how: measure_published_network(records, train, again, seed, replaced=replaced, progress=progress)
             for how, replaced in (("a record left out", False), ("a record replaced, same batches", True))
         }
-    shown.show(of_sensitivity(model, found))
+    shown.show(sensitivity_report(model, found))
 
 
 if __name__ == "__main__":

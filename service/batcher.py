@@ -28,15 +28,15 @@ DEEP_BATCH_SIZE = 64
 """Rows of a batch where a deep network computes the features: what it takes at a time. A row may be a megabyte."""
 
 _BATCH_BYTES = 64 * 2**20
-"""Of the rows and features of a batch; a single request may have more."""
+"""The most bytes of rows and features in a batch; a single request may have more."""
 
 _WEIGHT_OF_NEWEST = 0.2
-"""Of the newest batch in the moving average of how long a batch takes."""
+"""Weight of the newest batch in the moving average of a batch's duration."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How large a batch may be, and how much may wait."""
+    """Limits on the size of a batch and on the requests that wait."""
 
     max_batch_size: int = USUAL_BATCH_SIZE
     """Rows; a single request may have more."""

@@ -1,4 +1,4 @@
-"""What a request can be refused for. None of it depends on logits or on private records."""
+"""The reasons for refusing a request. None depends on logits or on private records."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class RequestRefused(Exception):
 
 
 Refusal = LedgerError | RequestRefused
-"""What a request is refused with, by the ledger or by the service."""
+"""The refusal of a request, by the ledger or by the service."""
 
 
 class UnknownModel(RequestRefused):

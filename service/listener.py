@@ -34,24 +34,24 @@ _SECONDS_BEFORE_ANOTHER_WORKER = 1.0
 _ANOTHER_WORKER = 75
 """The status (EX_TEMPFAIL) of a worker that another one is to be started for."""
 _SECONDS_FOR_HEALTH_CHECK = 30
-"""How long a worker may hold the interpreter's lock before it is taken for hung, as while it imports."""
+"""Seconds for which a worker may hold the interpreter's lock, as while it imports, before it is taken for hung."""
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """How the service answers at its port, and what it takes."""
+    """Settings of the service's port."""
 
     workers: int = 1
     largest_batch: int = 1000
     """Rows of one request."""
     max_connections: int = 4096
-    """By each worker; what comes on more is answered 503. A connection on which nothing is asked counts."""
+    """Connections of each worker, idle ones included; further ones are answered 503."""
     drain_seconds: int = 20
-    """How long requests under way may take to finish after the service was told to stop."""
+    """Seconds in which requests under way may finish after the service was told to stop."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For is believed."""
     tls: Tls | None = None
-    """What HTTPS is served with, at both ports; plain HTTP without it."""
+    """The certificate and key for HTTPS at both ports; plain HTTP without it."""
 
     def largest_body(self, features: int) -> int:
         """Return how many bytes a request's body may have: what the largest batch takes in full precision, or less."""

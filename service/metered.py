@@ -132,7 +132,7 @@ class MeteredPredictor(Predictor):
             logits = self.head.logits(phi[charged])
             for timed in traced:
                 timed.end("logits")
-            noise = words if len(charged) == len(X) else words.of(charged)
+            noise = words if len(charged) == len(X) else words.for_rows(charged)
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
             for timed in traced:
                 timed.end("noise")

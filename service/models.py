@@ -18,7 +18,7 @@ VERSION = "1"
 
 
 class Models:
-    """What is served now. Use it on one event loop."""
+    """The models that are served now. Use it on one event loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is verified before a service answers: the lineage has an account, and it can pay for what is served."""
+"""Checks before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
 from collections.abc import Sequence

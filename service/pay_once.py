@@ -72,7 +72,7 @@ class TierForClient(BaseModel):
     name: str
     held: bool
     cost: float
-    """What moving to it would cost now: the difference to what is held."""
+    """The cost of moving to it now: the difference to the tier that is held."""
     admitted: bool
 
 
@@ -96,7 +96,7 @@ class _Wish(Waiting, eq=False, kw_only=True):
 
 
 class _Held(Struct, eq=False):
-    """What the ledger said: by this charge the client holds the tier. asked: when, by `time.monotonic`.
+    """The ledger's reply that by this charge the client holds the tier. asked: when, by `time.monotonic`.
 
     renewing: whether it is being asked again.
     """

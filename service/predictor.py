@@ -85,7 +85,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
     probabilities: Floats
     noise: Uncertainty
-    """How far noise may have moved them."""
+    """Bounds on how far noise may have moved them."""
     charge: Charge
     """Its balance is of half a second before, where nothing had to be asked of the ledger."""
     tier: str | None = None
@@ -104,7 +104,7 @@ class Prediction(Struct, frozen=True, eq=False, kw_only=True):
 
 @dataclass(frozen=True)
 class RowsQuote:
-    """What being answered would cost now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
+    """The cost of an answer now, in 1e-12 of `currency`. free: of each row whether it would cost nothing.
 
     refusal: what charging it would raise. tier: which would answer, of a pay-once model; holding it is what costs.
     """

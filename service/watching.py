@@ -89,7 +89,7 @@ class Watch:
         self._others = frozenset(models.names)
         self._seen: Mapping[Path, Stamp] = {}
         self._names: dict[Path, tuple[Stamp, str]] = {}
-        """What each bundle that was verified is called: of one name the first in the order of the folders is served."""
+        """The name of each verified bundle: of one name the first in the order of the folders is served."""
         self._served: dict[str, tuple[Path, Stamp]] = {}
         self._refused: dict[Path, tuple[Stamp, str]] = {}
         """Why a bundle is not served. It is tried again where the stamp is another."""
@@ -139,7 +139,7 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - whatever a bundle does, it is refused, and no other
             # What was not to be had for a moment, as memory, is there at another look, and in other processes.
             passing = isinstance(error.__cause__ or error, OSError | MemoryError)
-            self._refuse(bundle, () if passing else stamp, _said(error))
+            self._refuse(bundle, () if passing else stamp, _describe(error))
             return []
         self._refused.pop(bundle, None)
         self._names[bundle] = (stamp, name)
@@ -156,10 +156,10 @@ class Watch:
                 if predictor.certificate.name != name:
                     raise CannotServe("it was changed while it was read")
             except LedgerError as error:  # what the ledger could not do may be done at the next look
-                self._refuse(bundle, (), _said(error))
+                self._refuse(bundle, (), _describe(error))
                 return
             except Exception as error:  # noqa: BLE001 - whatever a bundle does, it is refused, and no other
-                self._refuse(bundle, stamp, _said(error))
+                self._refuse(bundle, stamp, _describe(error))
             else:
                 self._refused.pop(bundle, None)
                 self._models.add(predictor)
@@ -179,6 +179,6 @@ class Watch:
         self._refused[bundle] = (stamp, said)
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Return why a bundle is refused: an error's own words where they are meant to be read."""
     return str(error) if isinstance(error, TrainingError | CannotServe | LedgerError | OSError) else kinds(error)

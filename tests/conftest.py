@@ -1,4 +1,4 @@
-"""What holds for all tests: examples drawn alike in every run, and none of them timed."""
+"""Settings of all tests: the same examples in every run, and none of them timed."""
 
 import os
 from pathlib import Path

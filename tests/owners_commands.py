@@ -56,7 +56,7 @@ class Owner:
 
     folder: Path
     more: tuple[str, ...] = ()
-    """What names the ledger, unless the environment or a file does."""
+    """Arguments that name the ledger, unless the environment or a file does."""
     ran: set[tuple[str, ...]] = field(default_factory=set)
 
     def __call__(self, *words: str, choose: bool = False) -> str:

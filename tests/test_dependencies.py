@@ -1,4 +1,4 @@
-"""What the project is built on: licences that may be shipped with it, and no version with a known hole."""
+"""The project's dependencies: licences that may be shipped with it, and no version with a known hole."""
 
 import json
 import os
@@ -35,7 +35,7 @@ ALLOWED = re.compile(
 )
 
 OF_PYTORCH = re.compile(r"^(nvidia-[\w-]+|cuda-(toolkit|bindings|pathfinder)|triton)$")
-"""What CUDA builds bring: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
+"""Packages that CUDA builds bring: NVIDIA's runtime under NVIDIA's own terms, and Triton (MIT, not in its metadata).
 
 Only the extras torch and onnx-gpu have it, and no image but one built with one of them.
 """
@@ -112,7 +112,7 @@ def holes(versions):
 
 
 def test_no_version_has_a_known_hole():
-    """By a list in the repository: an advisory database cannot be asked where tests run without a network."""
+    """The list is in the repository: tests without a network cannot ask an advisory database."""
     assert holes({name: distribution(name).version for name in shipped()}) == []
     lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line)
@@ -123,7 +123,7 @@ def test_no_version_has_a_known_hole():
 
 @pytest.mark.parametrize("more", ["", ",torch", ",onnx"])
 def test_whatever_extras_an_image_is_built_with_are_pinned(more):
-    """By what is installed here, where torch may be another build, without NVIDIA's libraries.
+    """The requirements are those installed here, where torch may be another build, without NVIDIA's libraries.
 
     The markers are told the image's Python: redis brings async-timeout into those before 3.11.3.
     """

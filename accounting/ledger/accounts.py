@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from accounting.budgets import Budget
 from accounting.ledger import wire
 from accounting.ledger.api_keys import ApiKey, KeyScope
 from accounting.ledger.errors import (
+    ActRefusal,
     ActRefused,
     ClientRevoked,
     KeyExpired,
@@ -50,12 +51,12 @@ from accounting.ledger.values import Account, ClientAccount, GroupAccount, Linea
 from accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
 
 _MOST_NAMED = 10_000
-"""Of how many API keys it is remembered whose they were, so that one call is enough to look at both."""
+"""Number of API keys whose clients are remembered, so that one call can read both."""
 
 _LONGEST_REASON = 1000
 
 _TRIES = 16
-"""How often an act is tried again because another act came before it."""
+"""Largest number of tries of an act, where other acts keep coming before it."""
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def reading(lineage: str) -> Iterator[None]:
 
 
 UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading a damaged value raises."""
+"""The errors that reading a damaged value raises."""
 
 
 def unreadable(lineage: str, error: Exception) -> LedgerDamaged:
@@ -132,7 +133,7 @@ class Accounts:
             return
         self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
         self.store.forget(lineage)
-        await self._read(lineage)
+        await self._read_fields(lineage)
 
     async def _compare(self, lineage: str, mark: str) -> None:
         """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
@@ -176,7 +177,7 @@ class Accounts:
         behind = 0
         for journal in journals:
             try:
-                await self._read(lineage, asker=journal.asker)
+                await self._read_fields(lineage, asker=journal.asker)
             except StoreBehind:
                 behind += 1
         return behind
@@ -229,7 +230,8 @@ class Accounts:
             with reading(lineage):
                 number, time = int(known) + 1, now.decode()
             if self._after is not None and int(known) != self._after:
-                raise ActRefused("something else was done since this was prepared: look at the accounts again")
+                text = "something else was done since this was prepared: look at the accounts again"
+                raise ActRefused("act-between", text)
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
             act = words | {"known": "none" if self._dry else known.decode(), "hash": binary(hash_)}
@@ -248,7 +250,7 @@ class Accounts:
         (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", said=said)
         _check_done(status, LineageKeys(lineage).own)
 
-    async def _read(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
+    async def _read_fields(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
         named = [LineageKeys(lineage).services, *keys]
         asker = asker or self._asker(lineage)
@@ -276,7 +278,7 @@ class Accounts:
         return account
 
     async def _read_account(self, keys: AccountKeys[Kind]) -> Kind:
-        (fields,) = await self._read(keys.lineage, keys.account)
+        (fields,) = await self._read_fields(keys.lineage, keys.account)
         return await self._account(keys, fields)
 
     async def _check_unused(self, keys: AccountKeys[Account]) -> None:
@@ -425,22 +427,22 @@ class Accounts:
     async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
         """Return the fields of every account of a lineage, and of further keys of it, of one instant."""
         own = LineageKeys(lineage)
-        listed = await self._listed(lineage)
+        listed = await self._names(lineage)
         while True:
             clients, groups = listed
             accounts = [own.client(name).account for name in clients] + [own.group(name).account for name in groups]
-            found = await self._read(lineage, own.account, *keys, *accounts)
-            before, listed = listed, await self._listed(lineage)
+            found = await self._read_fields(lineage, own.account, *keys, *accounts)
+            before, listed = listed, await self._names(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
                 break
         others, rest = found[1 : len(keys) + 1], iter(found[len(keys) + 1 :])
         of_clients = {name: next(rest) for name in clients}
         return AccountFields(found[0], of_clients, {name: next(rest) for name in groups}, others)
 
-    async def _listed(self, lineage: str) -> tuple[list[str], list[str]]:
+    async def _names(self, lineage: str) -> tuple[list[str], list[str]]:
         """Return the names of the lineage's clients and of its groups."""
         keys = LineageKeys(lineage)
-        found = await self._read(lineage, keys.clients, keys.groups)
+        found = await self._read_fields(lineage, keys.clients, keys.groups)
         with reading(lineage):
             clients, groups = (sorted(name.decode() for name in numbers) for numbers in found)
         return clients, groups
@@ -448,7 +450,7 @@ class Accounts:
     async def numbers(self, lineage: str) -> Numbers:
         """Return what the numbers in the lineage's receipts stand for, as the store has it now."""
         keys = LineageKeys(lineage)
-        found = await self._read(lineage, keys.terms, keys.clients, keys.groups, keys.services)
+        found = await self._read_fields(lineage, keys.terms, keys.clients, keys.groups, keys.services)
         with reading(lineage):
             numbers = wire.read_numbers(*found)
         self._numbers[lineage] = self.store.mark(lineage), numbers
@@ -491,7 +493,7 @@ class Accounts:
         client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
-        said = {"group": group, **_said_of(first)}
+        said = {"group": group, **_charge_act_fields(first)}
         more = {"group": group, "key": wire.key_arguments(first)}
         await self._add(LineageKeys(lineage).client(client), budget, time, display, said, more)
         return await self.client(lineage, client)
@@ -538,7 +540,7 @@ class Accounts:
         keys, group = LineageKeys(lineage), self._groups.get((lineage, client), "")
         while True:
             named = [keys.group(group).account] if group else []
-            own, whole, *its = await self._read(lineage, keys.client(client).account, keys.account, *named)
+            own, whole, *its = await self._read_fields(lineage, keys.client(client).account, keys.account, *named)
             account = await self._account(keys.client(client), own)
             if account.group == group:
                 break
@@ -639,7 +641,7 @@ class Accounts:
         """Forget whose API key this was: it is refused now."""
         self._named.pop((lineage, digest), None)
 
-    def remembered(self, lineage: str, digest: bytes) -> str | None:
+    def recall_client(self, lineage: str, digest: bytes) -> str | None:
         """Return whose the API key of this digest was when `authenticate` last found it, or None.
 
         Asks nothing: it says to whom a request is to be charged whose `key_digest` is then checked with the charge.
@@ -682,7 +684,7 @@ class Accounts:
         said: dict[str, Any] = {"ends": which, "after_seconds": seconds}
         if new is not None:
             named["key"] = wire.key_arguments(new)
-            said |= _said_of(new)
+            said |= _charge_act_fields(new)
         await self._change(own, "change_keys", kind, said, named, [keys.api_keys, own.account])
 
     # Receipts
@@ -722,21 +724,21 @@ class Accounts:
             return [read_receipt(lineage, entry, numbers) for entry in entries]
 
 
-_REFUSED = {
-    b"exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
+_REFUSALS: Mapping[ActRefusal, str] = {
+    "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
-    b"has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
+    "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
     "group know together is what the group has paid for; add the client under another name",
-    b"key-in-use": "this API key is another client's",
-    b"too-many-keys": "the client has the most API keys that are allowed: remove one first",
-    b"too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
+    "key-in-use": "this API key is another client's",
+    "too-many-keys": "the client has the most API keys that are allowed: remove one first",
+    "too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
     "count in another currency: what it accepts, and so what its figures mean, is chosen before the first release",
-    b"coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
+    "coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
 
 
-def _said_of(key: ApiKey) -> dict[str, str]:
+def _charge_act_fields(key: ApiKey) -> dict[str, str]:
     """Return what an act says of a key that it gives."""
     expires, scopes = key.terms
     return {"key": key.id, "expires": expires, "scopes": scopes}
@@ -748,7 +750,8 @@ def _check_delta(account: Account, budget: Budget) -> None:
     try:
         replace(budget, limit=max(budget.limit, charged))
     except ValueError as error:
-        raise ActRefused(f"the account was charged within a larger budget, and keeps its bound: {error}") from error
+        text = f"the account was charged within a larger budget, and keeps its bound: {error}"
+        raise ActRefused("delta", text) from error
 
 
 def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
@@ -762,8 +765,9 @@ def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> N
             raise UnknownKey
         case b"revoked":
             raise ClientRevoked(keys.name)
-    if status in _REFUSED:
-        raise ActRefused(_REFUSED[status])
+    if status.decode() in _REFUSALS:
+        reason = cast(ActRefusal, status.decode())
+        raise ActRefused(reason, _REFUSALS[reason])
 
 
 def _refused_key(word: bytes, scope: KeyScope) -> LedgerRefusal | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 KeyScope = Literal["predict", "budget-read"]
-"""What a key is good for: to ask for answers and quotes; to read the account and its receipts."""
+"""The permissions of a key: to ask for answers and quotes; to read the account and its receipts."""
 
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 KEY = b"k:"
-"""What the fields of a client's account that say the terms of an API key begin with; the key's digest follows."""
+"""Prefix of the fields of a client's account that hold the terms of an API key; the key's digest follows."""
 
 _DIGEST = hashlib.sha256().digest_size
 _NEVER = "-"
@@ -58,7 +58,7 @@ class ApiKey:
 
     @property
     def id(self) -> str:
-        """What the owner calls it: twelve hexadecimal digits of its digest. It opens nothing."""
+        """The owner's name for it: twelve hexadecimal digits of its digest. It opens nothing."""
         return self.digest[:6].hex()
 
     @property
@@ -66,7 +66,7 @@ class ApiKey:
         """When it expires and its scopes, as the store writes them."""
         return _NEVER if self.expires is None else str(self.expires), ",".join(self.scopes)
 
-    def ended(self, now: float) -> bool:
+    def has_ended(self, now: float) -> bool:
         """Whether it is of no use any more. now: seconds since the epoch."""
         return self.expires is not None and now >= self.expires
 

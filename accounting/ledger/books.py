@@ -12,7 +12,7 @@ from typing import Any
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
-from accounting.ledger.receipts import GENESIS, Act, Receipt, first_link, next_link, subject_of
+from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
@@ -20,13 +20,13 @@ from accounting.losses import Cost
 
 @dataclass
 class Payer:
-    """What one account paid for, by its receipts: the lineage's, one group's or one client's."""
+    """Everything that one account (the lineage's, a group's or a client's) paid for, by its receipts."""
 
     currency: Currency
     spent: int = 0
     balances: set[int] = field(default_factory=lambda: {0})
-    """What was spent after each of them, and before the first."""
-    coined: int = 0
+    """The sum spent before the first receipt and after each."""
+    coins_spent: int = 0
     tally: Counter[Cost] = field(default_factory=Counter)
     numbers: list[tuple[int, int]] = field(default_factory=list)
     """The account's own and the lineage's number of each receipt."""
@@ -36,7 +36,7 @@ class Payer:
         """Add what a receipt charged."""
         self.spent += receipt.total_in(self.currency, releases)
         self.balances.add(self.spent)
-        self.coined += releases * receipt.cost.coins
+        self.coins_spent += releases * receipt.cost.coins
         if releases:
             self.tally[receipt.cost] += releases
 
@@ -49,10 +49,10 @@ class Books:
         self.lineage = lineage
         self.findings: list[str] = []
         self.payers: dict[str, Payer] = {}
-        """By `subject_of` their accounts."""
+        """The payers by `account_subject`."""
         self.group_of: dict[str, str] = {}
         self.first_payers: dict[bytes, tuple[str, str]] = {}
-        """Of each question the client who paid for it first, and its group."""
+        """The client who first paid for each question, and its group."""
         self.hashes: list[bytes] = []
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class Books:
         self._last: dict[tuple[str, str], dict[str, Any]] = {}
         self._limits: set[tuple[str, int]] = set()
         self._keys: defaultdict[str, set[str]] = defaultdict(set)
-        """Of each client, by its subject, the API keys that acts gave it and did not end at once."""
+        """The API keys that acts gave each client (by its subject) and did not end at once."""
         self._resumed: set[tuple[str, bytes]] = set()
         for number, act in enumerate(acts, 1):
             self._enter_act(number, act)
@@ -84,7 +84,7 @@ class Books:
             if "key" in said or "ends" in said:
                 self._enter_keys(self._keys[act.subject], said)
             if act.kind == "reconcile":
-                self._resumed |= resumed(said)
+                self._resumed |= resumed_links(said)
         except (KeyError, TypeError, ValueError):
             self.findings.append(f"act {number} cannot be read")
 
@@ -146,10 +146,10 @@ class Books:
         chain = [(self._payer("lineage"), receipt.lineage_questions, receipt.lineage_releases)]
         if receipt.client:
             if receipt.group:
-                its = self._payer(subject_of("group", receipt.group))
+                its = self._payer(account_subject("group", receipt.group))
                 chain.append((its, receipt.group_questions, receipt.group_releases))
                 its.numbers.append((len(its.numbers) + 1, receipt.sequence))
-            own = self._payer(subject_of("client", receipt.client))
+            own = self._payer(account_subject("client", receipt.client))
             chain.append((own, len(receipt.questions), receipt.releases))
             own.numbers.append((receipt.number, receipt.sequence))
             if receipt.number != len(own.numbers):
@@ -203,13 +203,13 @@ class Books:
             self.findings.append(f"{client.title} is revoked without an act, or not revoked in spite of one")
         if not {key.id for key in client.api_keys} <= self._keys[subject]:
             self.findings.append(f"{client.title} has an API key that no act gave it, or that one ended")
-        stated = client.group if self.reconciled else self._last.get(("group", subject), {}).get("group", "")
+        stated = client.group if self.is_reconciled else self._last.get(("group", subject), {}).get("group", "")
         if client.group != self.group_of.get(client.client, stated):
             self.findings.append(f"{client.title} belongs to another group than its receipts or the acts say")
 
     def _compare(self, account: Account) -> None:
         who, subject, paid = account.title, account.subject, self._payer(account.subject)
-        if account.spent != paid.spent or account.coined != paid.coined:
+        if account.spent != paid.spent or account.coins_spent != paid.coins_spent:
             currency = account.budget.currency
             self.findings.append(
                 f"{who} has spent {currency.words(account.spent)} ({account.spent}), and its receipts say {paid.spent}"
@@ -232,7 +232,7 @@ class Books:
             self.findings.append(f"the limit that {who} was raised from was never set")
 
     @property
-    def reconciled(self) -> bool:
+    def is_reconciled(self) -> bool:
         """Whether receipts may have been put back."""
         return any(act.kind == "reconcile" for act in self._acts)
 
@@ -243,6 +243,6 @@ class Books:
         return {question for question in self._payer(subject).questions if self.first_payers[question][place] != name}
 
 
-def resumed(said: dict[str, Any]) -> set[tuple[str, bytes]]:
+def resumed_links(said: dict[str, Any]) -> set[tuple[str, bytes]]:
     """Return which services went on from which link after a reconciliation, by what its act says."""
     return {(one["service"], bytes.fromhex(one["link"])) for one in said["services"]}

@@ -176,7 +176,7 @@ class EmbeddedStore:
         assert self._users is not None
         if _try_lock(self._users) and self._child_lives() and self._server_pid is not None:
             os.kill(self._server_pid, signal.SIGTERM)
-            _within(self._patience, lambda: not self._child_lives())
+            _wait_until(self._patience, lambda: not self._child_lives())
         os.close(self._users)
         self._users = None
 
@@ -205,7 +205,7 @@ class EmbeddedStore:
                         f"the server of the ledger in {self.folder} does not answer, and others are using it"
                     )
                 self._kill()
-                if not _within(self._patience, lambda: _try_lock(server_lock)):
+                if not _wait_until(self._patience, lambda: _try_lock(server_lock)):
                     raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
             self._start(server_lock)
         finally:
@@ -242,7 +242,7 @@ class EmbeddedStore:
         if not self._answers(unless=lambda: not self._child_lives()):
             if self._child_lives():
                 self._kill()
-                _within(self._patience, lambda: not self._child_lives())
+                _wait_until(self._patience, lambda: not self._child_lives())
             raise EmbeddedStoreFailed(
                 f"the server of the ledger in {self.folder} did not start{self.fullness()}: "
                 f"{_last_line(log, log_start)} (all of it is in {log})"
@@ -269,9 +269,9 @@ class EmbeddedStore:
     def _shut_down(self) -> None:
         with self._client() as client, suppress(redis.exceptions.RedisError):
             client.execute_command("SHUTDOWN", "NOSAVE")
-        if not _within(self._patience, self._has_ended):
+        if not _wait_until(self._patience, self._has_ended):
             self._kill()
-            if not _within(self._patience, self._has_ended):
+            if not _wait_until(self._patience, self._has_ended):
                 raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
         path = self._socket_path()
         if path.parent != self.folder:
@@ -344,7 +344,7 @@ class EmbeddedStore:
         file = self._lock_file(name)
         try:
             # Whoever holds it may be waiting for a server's answer, for a lock, and for a server's end.
-            if not _within(4 * self._patience, lambda: _try_lock(file)):
+            if not _wait_until(4 * self._patience, lambda: _try_lock(file)):
                 raise EmbeddedStoreFailed(f"the ledger in {self.folder} is being started or left by another process")
             yield
         finally:
@@ -418,7 +418,7 @@ def _try_lock(file: int) -> bool:
     return True
 
 
-def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+def _wait_until(seconds: float, condition: Callable[[], bool]) -> bool:
     last = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > last:

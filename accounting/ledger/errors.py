@@ -1,4 +1,4 @@
-"""What the ledger says when it does not charge.
+"""The ledger's errors: it raises one when it does not charge.
 
 Two families, told apart because they mean different things to whoever asked: a `LedgerRefusal` is a decision,
 taken inside the store, which changed nothing there; `LedgerUnavailable` means that no decision is known, and
@@ -7,6 +7,7 @@ whoever gets it must give no answer. Every message is one line that can be shown
 
 from collections.abc import Sequence
 from datetime import date
+from typing import Literal
 
 from accounting.budgets import Scope as Scope
 from accounting.currency import RHO, Currency
@@ -137,8 +138,27 @@ class ScopeMissing(LedgerRefusal):
         super().__init__(f"this {what} lacks the scope {needed!r}")
 
 
+ActRefusal = Literal[
+    "act-between",
+    "coins",
+    "delta",
+    "exists",
+    "has-asked",
+    "key-in-use",
+    "more-than-above",
+    "no-keys",
+    "too-late",
+    "too-many-keys",
+]
+
+
 class ActRefused(LedgerRefusal):
-    """What the owner wants to change cannot be. The one line says why."""
+    """The change that the owner asks for is impossible. `reason` says why in a word, `text` in a line."""
+
+    def __init__(self, reason: ActRefusal, text: str) -> None:
+        """Keep the word, and show the line."""
+        self.reason = reason
+        super().__init__(text)
 
 
 class WouldBeDone(Exception):
@@ -201,7 +221,7 @@ class LedgerBusy(LedgerUnavailable):
 
 
 class LedgerDamaged(LedgerUnavailable):
-    """What the store holds of a lineage cannot be read, or contradicts itself. Nothing was charged."""
+    """The store's entries of a lineage cannot be read, or contradict each other. Nothing was charged."""
 
     def __init__(self, lineage: str, what: str) -> None:
         """`what` is damaged, in one line."""

@@ -177,10 +177,10 @@ def _iso(time: float) -> str:
 def _line(value: dict[str, Any], form: Format) -> str:
     if form == "jsonl":
         return json.dumps(value, ensure_ascii=False) + "\n"
-    return _row([_spelled(value.get(name, "")) for name in COLUMNS])
+    return _row([_spell(value.get(name, "")) for name in COLUMNS])
 
 
-def _spelled(cell: object) -> object:
+def _spell(cell: object) -> object:
     if isinstance(cell, dict):
         return json.dumps(cell, ensure_ascii=False) if cell else ""
     # A spreadsheet takes what begins like this for a formula, and a client's name or a reason may. A text that begins

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from accounting import sampling_error
-from accounting.ledger.receipts import checked_time, release_question, step_question, terms_of
+from accounting.ledger.receipts import charge_terms, checked_time, release_question, step_question
 from accounting.ledger.values import Idempotency, LedgerRequest, Line, checked_client, checked_lineage
 from accounting.losses import Cost
 
@@ -72,7 +72,7 @@ class HoldRequest:
         """One line for each step, of the one question that stands for it."""
         lines, after = [], release_question(self.model, self.drawn)
         for cost in self.steps:
-            terms = terms_of(self.model, self.mechanism, cost, 1, after)
+            terms = charge_terms(self.model, self.mechanism, cost, 1, after)
             after = step_question(after, self.model, str(cost))
             lines.append(Line(terms, (after,)))
         return tuple(lines)

@@ -1,4 +1,4 @@
-"""What a service knows of its own chain of receipts, and its memory of what the store acknowledged to it.
+"""A service's record of its own chain of receipts and of what the store acknowledged to it.
 
 A journal is the witness against a store that comes back older: JSON lines for one service and one lineage, in a file
 and the one before it. A file's title says who the service is and what was acknowledged to it; each line behind it what
@@ -32,7 +32,7 @@ LARGEST_FILE = 128 * 1024 * 1024
 """Bytes of a journal's two files together. One that has half of them becomes the one before, which is forgotten."""
 
 FORGETFUL = "~"
-"""What the id of a service that keeps no journal begins with."""
+"""Prefix of the id of a service that keeps no journal."""
 
 _FORMAT = 6
 _BETWEEN_SYNCS = 1.0
@@ -41,7 +41,7 @@ _CLOSED = -1
 
 
 class _Entry(Struct, frozen=True, kw_only=True):
-    """What every line says was acknowledged to a service.
+    """The part of every line that says what was acknowledged to a service.
 
     `writes` is how many writes, `link` the end of its chain and `newest` the lineage's number of its newest receipt.
     `unit` is the privacy unit under which it charges: a column, empty for one record, None before it knows of any.
@@ -54,7 +54,7 @@ class _Entry(Struct, frozen=True, kw_only=True):
 
 
 class Acknowledged(_Entry, frozen=True, kw_only=True):
-    """Whose a journal is, and what was acknowledged to that service; as a line, a journal's title."""
+    """The service of a journal, and what was acknowledged to it; as a line, a journal's title."""
 
     service: str
     lineage: str
@@ -69,7 +69,7 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
         """The privacy unit of what the service charged; None where it charged nothing, or knows of none."""
         return self.unit if self.writes else None
 
-    def after(self, writes: int, receipts: Sequence[Receipt]) -> "Acknowledged":
+    def next_state(self, writes: int, receipts: Sequence[Receipt]) -> "Acknowledged":
         """Return what is acknowledged once these receipts and so many writes are, too."""
         return replace(
             self,
@@ -90,13 +90,13 @@ class _Title(Acknowledged, frozen=True, kw_only=True):
 
 
 class _Call(_Entry, frozen=True, kw_only=True):
-    """What was acknowledged by the call of these receipts."""
+    """A line for the call that wrote these receipts."""
 
     receipts: tuple[Receipt, ...]
 
 
 class Witness:
-    """What one service knows of its own chain in one lineage, as long as it lives."""
+    """The memory that one service has of its own chain in one lineage, as long as it lives."""
 
     def __init__(self, known: Acknowledged) -> None:
         """Know what was acknowledged before."""
@@ -112,7 +112,7 @@ class Witness:
 
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
         """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
-        self.known = self.known.after(writes, receipts)
+        self.known = self.known.next_state(writes, receipts)
 
     def settle(self, unit: str) -> None:
         """Take down under which privacy unit this service charges from now on."""
@@ -137,8 +137,8 @@ class Journal(Witness):
         try:
             self._path, self._before = path, path.with_suffix(f".before{_SUFFIX}")
             # A crash may have come between a file that was full and its title's being there.
-            before = _acknowledged(self._before) if self._before.exists() else None
-            super().__init__(_acknowledged(path) or before or _newcomer(secrets.token_hex(16), path.parent.name))
+            before = _read_journal(self._before) if self._before.exists() else None
+            super().__init__(_read_journal(path) or before or _newcomer(secrets.token_hex(16), path.parent.name))
             self._full: list[int] = []
             self._lock = lock
             self._unwritten = b""
@@ -163,7 +163,7 @@ class Journal(Witness):
             for one in (folder, home):
                 one.mkdir(mode=0o700, parents=True, exist_ok=True)
             number = 0
-            while (lock := _locked(home / f"{number}.lock")) is None:
+            while (lock := _lock(home / f"{number}.lock")) is None:
                 number += 1
             try:
                 return cls(home / f"{number}{_SUFFIX}", lock)
@@ -303,7 +303,7 @@ def read_journals(folder: Path) -> list[JournalContents]:
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
     """Return of every journal below `folder` what was acknowledged last, without looking at its receipts."""
-    found = map(_acknowledged, sorted(folder.rglob(f"*{_SUFFIX}")))
+    found = map(_read_journal, sorted(folder.rglob(f"*{_SUFFIX}")))
     return [contents for contents in found if contents is not None]
 
 
@@ -321,7 +321,7 @@ def read_journal(path: Path) -> JournalContents | None:
                     known = _read_title(line)
                     continue
                 call = msgspec.json.decode(line, type=_Call)
-                known = replace(known.after(call.writes, call.receipts), unit=call.unit)
+                known = replace(known.next_state(call.writes, call.receipts), unit=call.unit)
                 if (known.writes, known.link, known.newest) != (call.writes, call.link, call.newest):
                     raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:
@@ -330,7 +330,7 @@ def read_journal(path: Path) -> JournalContents | None:
     return None if known is None else JournalContents(**asdict(known), receipts=tuple(receipts))
 
 
-def _acknowledged(path: Path) -> Acknowledged | None:
+def _read_journal(path: Path) -> Acknowledged | None:
     """Read a journal's title and its last line, which says what was acknowledged last."""
     with path.open("rb") as file:
         lines = _whole_lines(file)
@@ -339,7 +339,7 @@ def _acknowledged(path: Path) -> Acknowledged | None:
             last = line
     try:
         known = _read_title(title) if title else None
-        return known if known is None or last is title or last is None else _after(known, last)
+        return known if known is None or last is title or last is None else _next_state(known, last)
     except ValueError as error:
         raise _no_journal(path, error) from error
 
@@ -350,7 +350,7 @@ def _read_title(line: bytes) -> Acknowledged:
     return msgspec.json.decode(line, type=Acknowledged)
 
 
-def _after(known: Acknowledged, line: bytes) -> Acknowledged:
+def _next_state(known: Acknowledged, line: bytes) -> Acknowledged:
     return replace(known, **asdict(msgspec.json.decode(line, type=_Entry)))
 
 
@@ -379,7 +379,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,13 +43,13 @@ from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 Chargeable = ChargeRequest | HoldRequest | JointHoldRequest
 
 _TRIES = 4
-"""How often a call is sent: once again after a lost reply, once more if that one's was lost, too, and once where the
-group of a client was not known."""
+"""Largest number of times a call is sent: once, twice more after lost replies, and once where the client's group was
+not known."""
 
 _PAGE = 1000
 
 _MOST_REMEMBERED = 100_000
-"""Of how many clients it is remembered which group they belong to, which saves a call each."""
+"""Number of clients whose groups are remembered, which saves a call each."""
 
 
 class Ledger(Accounts):

@@ -4,7 +4,7 @@
 entry of the store's streams has the fields of the same names, except those that its id, its key or its place say; what
 many receipts have in common (`Terms`) is there as a number. A field of a type in `_READERS` is read and written
 without further words: add it here, fill it in `write_receipts` (charge.lua) and in `wire.read_charge`, and name it in
-`Receipt.hash` if its client may know it, or else in `Receipt.linked`.
+`Receipt.hash` if its client may know it, or else in `Receipt.link_values`.
 
 Each service has a chain of its own, so that services which charge one lineage at the same time do not wait for each
 other. A link is the hash of the link before it and of all receipts of one call, in order; the first receipt of a call
@@ -31,7 +31,7 @@ QUESTION = 16
 """Bytes of a question's digest."""
 
 GENESIS = bytes(32)
-"""What stands before the first act of a lineage."""
+"""The hash that the first act of a lineage follows."""
 
 _LONGEST_TEXT = 255
 _MICROSECONDS = 1_000_000
@@ -62,7 +62,7 @@ def microseconds(time: float) -> int:
 
 
 class Terms(Struct, frozen=True, array_like=True, dict=True):
-    """What a line of a request is charged at, and its receipt says. Make them with `terms_of`.
+    """The terms at which a line of a request is charged, as its receipt has them. Make them with `charge_terms`.
 
     `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho; what it costs an
     account of pure epsilon follows from the cost. `times` is how
@@ -83,7 +83,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
         return Cost.parse(self.cost_text)
 
     @cached_property
-    def packed(self) -> bytes:
+    def encoding(self) -> bytes:
         """The terms as the store keeps them."""
         return msgspec.json.encode(self)
 
@@ -91,7 +91,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     def arguments(self) -> msgspec.Raw:
         """The terms as the store's functions take them, packed."""
         named = {
-            "packed": self.packed.decode(),
+            "packed": self.encoding.decode(),
             "cost": self.cost_text,
             "kind": self.cost.kind,
             "price": self.price,
@@ -104,7 +104,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
 
 @lru_cache(maxsize=4096)
-def terms_of(model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"") -> Terms:
+def charge_terms(model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"") -> Terms:
     """Return terms, checked once. Raises ValueError for what the store could not hold.
 
     So it does for a cost that does not read back: it would stand in a tally that nobody can read any more (a parameter
@@ -120,14 +120,14 @@ def terms_of(model: str, mechanism: str, cost: Cost, times: int = 1, after: byte
 
 @lru_cache(maxsize=4096)
 def read_terms(packed: bytes) -> Terms:
-    """Read what `Terms.packed` wrote. Raises ValueError."""
+    """Read what `Terms.encoding` wrote. Raises ValueError."""
     terms = msgspec.json.decode(packed, type=Terms)
     _ = terms.cost
     return terms
 
 
 class Receipt(Struct, frozen=True, kw_only=True, dict=True):
-    """What one line of a request was charged.
+    """The ledger's entry for one charged line of a request.
 
     `number` counts the receipts of the client from 1; `sequence` those of the lineage. That, `group_questions`,
     `lineage_questions`, `link` and what derives from them is not for the client, whom it would tell what others ask.
@@ -168,7 +168,7 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def price(self) -> int:
-        """What one release was charged, in picorho."""
+        """The price of one release, in picorho."""
         return self.terms.price
 
     def price_in(self, currency: Currency) -> int:
@@ -192,22 +192,22 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def releases(self) -> int:
-        """How many releases the client's account was charged, or the lineage's where it alone pays."""
+        """Number of releases charged to the client's account, or to the lineage's where it alone pays."""
         return self.terms.times * len(self.questions)
 
     @property
     def group_releases(self) -> int:
-        """How many releases the account of the client's group was charged."""
+        """Number of releases charged to the account of the client's group."""
         return self.terms.times * self.group_questions
 
     @property
     def lineage_releases(self) -> int:
-        """How many releases the lineage's account was charged."""
+        """Number of releases charged to the lineage's account."""
         return self.terms.times * self.lineage_questions
 
     @property
     def flaw(self) -> str:
-        """What it cannot truly have charged, in words; empty for a receipt that may be one."""
+        """A sentence that says why no such charge can have been made; empty for a possible receipt."""
         terms = self.terms
         if terms.price != terms.cost.picorho or not self.questions:
             return f"charges {self.total_in(RHO, self.releases)} picorho, which its cost does not"
@@ -227,16 +227,16 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return digest("dpserve receipt", *said)
 
     @property
-    def linked(self) -> tuple[bytes, int, str, int, int]:
-        """What the link after its call covers of it."""
+    def link_values(self) -> tuple[bytes, int, str, int, int]:
+        """The values of this receipt that the link after its call covers."""
         return self.hash, self.sequence, self.group, self.group_questions, self.lineage_questions
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """What the owner did, as written in the store.
+    """One act of the owner, as written in the store.
 
     `kind` is open, add-client, add-group, budget, rename, group, revoke, add-key, rotate-key, remove-key, export or
-    reconcile; `subject` whom it is about, as `subject_of` names it; `detail` a JSON object of what was said
+    reconcile; `subject` whom it is about, as `account_subject` names it; `detail` a JSON object of what was said
     of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds since the epoch, as text.
     `hash` covers all of it and the hash of the act before.
     """
@@ -261,7 +261,7 @@ class Act(Struct, frozen=True, kw_only=True):
         return self.hash == act_hash(previous, self.sequence, *words)
 
 
-def subject_of(scope: str, name: str = "") -> str:
+def account_subject(scope: str, name: str = "") -> str:
     """Return how an act names whom it is about: `client:NAME`, `group:NAME` or `lineage`."""
     return f"{scope}:{name}" if name else scope
 
@@ -276,7 +276,7 @@ def first_link(lineage: str, service: str) -> bytes:
 
 def next_link(link: bytes, call: Sequence[Receipt]) -> bytes:
     """Return the link after the receipts of a call: 32 bytes; the same link if there are none."""
-    return digest("dpserve link", link, [receipt.linked for receipt in call]) if call else link
+    return digest("dpserve link", link, [receipt.link_values for receipt in call]) if call else link
 
 
 def link_after(link: bytes, receipts: Sequence[Receipt]) -> bytes:
@@ -336,7 +336,7 @@ The lineage's hashes of terms, clients, groups and services have the numbers."""
 _FIELDS = {kind: {field.name: field.type for field in msgspec.structs.fields(kind)} for kind in (Receipt, Act)}
 
 
-def _read(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
+def _read_loss(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
     fields = {}
     for packed, value in pairs(words):
         name = packed.decode()
@@ -357,7 +357,7 @@ def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Entr
 def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receipt:
     """Read one entry of the stream of receipts. Raises ValueError, KeyError or TypeError."""
     sequence, number = map(int, entry[0].split(b"-"))
-    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read(Receipt, entry[1], numbers))
+    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read_loss(Receipt, entry[1], numbers))
 
 
 def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFields]:
@@ -368,7 +368,7 @@ def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFiel
 
 def read_act(entry: Sequence[Any]) -> Act:
     """Read one entry of a stream of acts. Raises ValueError, KeyError or TypeError."""
-    return Act(sequence=int(entry[0].split(b"-")[0]), **_read(Act, entry[1], {}))
+    return Act(sequence=int(entry[0].split(b"-")[0]), **_read_loss(Act, entry[1], {}))
 
 
 def entry_of_act(act: Act) -> tuple[str, EntryFields]:

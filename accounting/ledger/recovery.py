@@ -28,10 +28,10 @@ from accounting.ledger.receipts import (
     EntryFields,
     Numbers,
     Receipt,
+    charge_terms,
     digest,
     entry_of_act,
     entry_of_receipt,
-    terms_of,
 )
 from accounting.ledger.store import binary
 from accounting.ledger.values import ClientAccount, GroupAccount, LedgerRequest, Line
@@ -73,7 +73,7 @@ class LossUndeclared(LedgerError):
 
 @dataclass(frozen=True)
 class DeclaredLoss:
-    """What the owner says was lost at most: releases, the cost of each, and of which client, or of an unknown one.
+    """The largest loss that the owner declares: releases, the cost of each, and the client, if known.
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
     """
@@ -92,7 +92,7 @@ class DeclaredLoss:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """What reconciling a lineage did."""
+    """The result of reconciling a lineage."""
 
     lineage: str
     put_back: int
@@ -102,7 +102,7 @@ class Reconciliation:
 
 
 class _Section(Struct, frozen=True):
-    """What a backup says of one lineage before its receipts.
+    """The part of a backup that precedes the receipts of one lineage.
 
     `account`, `clients`, `groups` and `services` are the fields of the accounts, and of the services that ever wrote to
     the lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in the receipts.
@@ -132,14 +132,14 @@ async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[
     them could spend less than was spent.
     """
     summed = hashlib.sha256()
-    async for line in _backed_up(ledger, lineages or await ledger.lineage_names()):
+    async for line in _backup_sections(ledger, lineages or await ledger.lineage_names()):
         packed = msgspec.json.encode(line) + b"\n"
         summed.update(packed)
         yield packed.decode()
     yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
 
 
-async def _backed_up(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_Line]:
+async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_Line]:
     yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
@@ -238,7 +238,7 @@ async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence
     await writing.hash(keys.services, section.services)
     for key, names in ((keys.clients, numbers["client"]), (keys.groups, numbers["group"])):
         await writing.hash(key, {name.encode(): number for name, number in names.items() if name})
-    await writing.hash(keys.terms, {one.packed: number for one, number in numbers["terms"].items()})
+    await writing.hash(keys.terms, {one.encoding: number for one, number in numbers["terms"].items()})
     await writing.stream(keys.acts, map(entry_of_act, section.acts))
     owners: dict[bytes, bytes] = {}
     for name, fields in section.clients.items():
@@ -326,7 +326,7 @@ async def reconcile(
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
-    lost = await _lost(ledger, lineage, account.newest_receipt, own)
+    lost = await _lost_receipts(ledger, lineage, account.newest_receipt, own)
     missing = _missing(own, lost, account.newest_receipt)
     wrote = (await ledger.numbers(lineage))["service"].values()
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -381,7 +381,9 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     return done
 
 
-async def _lost(ledger: Ledger, lineage: str, newest: int, journals: Sequence[JournalContents]) -> list[Receipt]:
+async def _lost_receipts(
+    ledger: Ledger, lineage: str, newest: int, journals: Sequence[JournalContents]
+) -> list[Receipt]:
     """Return the receipts of the journals that name a question which the store does not know as paid for, by number."""
     paid: dict[str, set[bytes]] = {}
     async for receipt in all_receipts(ledger, lineage, newest):
@@ -419,7 +421,7 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
-    terms = terms_of("declared loss", "declared loss", declared.cost, declared.releases)
+    terms = charge_terms("declared loss", "declared loss", declared.cost, declared.releases)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return LedgerRequest(lineage, declared.client, declared.time, (line,))
 

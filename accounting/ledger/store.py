@@ -39,7 +39,7 @@ DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
 
 LEAST_VERSION = (7, 2)
-"""What a server must be: the first that waits for a disk (`WAITAOF`). Valkey says which Redis it is like."""
+"""Oldest version of a server: the first that waits for a disk (`WAITAOF`). Valkey says which Redis it is like."""
 
 LOOK_AGAIN = 0.5
 """Seconds after which a server's settings are looked at again before the next call."""
@@ -48,20 +48,20 @@ RIGHTS = (
     "~dpserve:* +@read +@write +@scripting +@connection +time +waitaof -@dangerous +config|get +info +role "
     "+cluster|slots"
 )
-"""What an ACL must grant to the ledger's user."""
+"""The rights that an ACL must grant to the ledger's user."""
 
 _SENT = ("SADD", "SMEMBERS")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
 _PARTS = ("library", "owner", "charge", "recovery")
 _OURS = "DPSERVE"
-"""What the library's own errors begin with."""
+"""Prefix of the library's own errors."""
 
 _NONCE_BYTES = 8
 _TRIES = 4
 _PAUSE = 0.1
 _PASSING = (refused.ConnectionError, refused.BusyLoadingError, OSError)
-"""What may be over in a moment: a server that starts, or starts again."""
+"""Errors that may pass in a moment: a server starts, or starts again."""
 
 _REWRITING = (
     "the ledger's store is rewriting its append-only file, which may hold nothing yet; wait until `INFO persistence` "

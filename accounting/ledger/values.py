@@ -1,4 +1,4 @@
-"""What goes into the ledger and comes out of it, as frozen values.
+"""The ledger's arguments and results, as frozen values.
 
 Nobody passes an amount by hand: a request carries the `Cost` of one answer, and the price, what an account accepts and
 the tally all derive from it. A question is a digest that the caller computes of everything that decides its answer (the
@@ -24,7 +24,15 @@ from accounting.budgets import Budget, Scope
 from accounting.currency import RHO, Currency
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
-from accounting.ledger.receipts import QUESTION, Receipt, Terms, checked_text, checked_time, subject_of, terms_of
+from accounting.ledger.receipts import (
+    QUESTION,
+    Receipt,
+    Terms,
+    account_subject,
+    charge_terms,
+    checked_text,
+    checked_time,
+)
 from accounting.losses import Cost
 from accounting.report import AccountState
 
@@ -122,7 +130,7 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRequest:
-    """What the ledger charges: a `ChargeRequest`, a `HoldRequest`, or what is put back. All of its lines or none.
+    """A request to charge all of its lines or none: a `ChargeRequest`, a `HoldRequest`, or receipts put back.
 
     `client` is empty where the lineage alone pays. `key` is a digest of the idempotency key, of 16 bytes however long
     that is, and `fingerprint` what is kept with it.
@@ -173,12 +181,12 @@ class ChargeRequest(Struct, frozen=True, dict=True):
 
     @cached_property
     def terms(self) -> Terms:
-        """What each question is charged at."""
-        return terms_of(self.model, self.mechanism, self.cost)
+        """The terms at which each question is charged."""
+        return charge_terms(self.model, self.mechanism, self.cost)
 
     @property
     def price(self) -> int:
-        """What one answer costs, in picorho."""
+        """The price of one answer, in picorho."""
         return self.terms.price
 
     @property
@@ -194,7 +202,7 @@ class ChargeRequest(Struct, frozen=True, dict=True):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What a request would cost the client now, and whether it would be admitted. Asking spends nothing.
+    """The price of a request for the client now, and whether it would be admitted. Asking spends nothing.
 
     total: in 1e-12 of `currency`, what the client's account counts.
 
@@ -210,7 +218,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How a client's account stood at one instant, in 1e-12 of what it counts; `highest_limit` is as in `Account`.
+    """A client's account at one instant, in 1e-12 of what it counts; `highest_limit` is as in `Account`.
 
     `remaining` is what the account may spend now. `shared_left`, what the accounts that it shares with others (its
     group's, the lineage's) have left at least, in each currency that one of them counts, is for the owner: a client is
@@ -254,12 +262,12 @@ class Charge:
 
     @property
     def new_to_client(self) -> int:
-        """How many questions the client's account was charged for."""
+        """Number of questions that the client's account was charged for."""
         return sum(map(len, map(_questions_of, self.receipts)))
 
     @property
     def charged(self) -> int:
-        """What the client's account was charged, in what it counts; the lineage's, where it alone pays."""
+        """The charge to the client's account, in what it counts; to the lineage's, where it alone pays."""
         currency, total = self.balance.budget.currency, 0
         for receipt in self.receipts:
             total += receipt.total_in(currency, receipt.releases)
@@ -280,8 +288,8 @@ class Account:
     Of an account with a refill the present period began on the day `began`, in days since the epoch and by the store's
     clock, after `before` was spent.
 
-    `created` is in seconds since the epoch. `coined` is how many coins it paid for (`Cost.coins`), of the `coins` that
-    its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
+    `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
+    that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
     """
 
     lineage: str
@@ -289,7 +297,7 @@ class Account:
     spent: int
     highest_limit: int
     coins: int
-    coined: int
+    coins_spent: int
     tally: Mapping[Cost, int] = field(hash=False)
     created: float
     newest_receipt: int
@@ -304,28 +312,28 @@ class Account:
 
     @property
     def name(self) -> str:
-        """Whose it is within the lineage: a client, or a group; empty for the lineage's own."""
+        """The client or group that has the account; empty for the lineage's own."""
         return str(getattr(self, self.scope)) if self.scope != "lineage" else ""
 
     @property
     def subject(self) -> str:
-        """What acts call it."""
-        return subject_of(self.scope, self.name)
+        """The account's name in acts."""
+        return account_subject(self.scope, self.name)
 
     @property
     def title(self) -> str:
-        """Whose it is, in words."""
+        """The account's owner, in words."""
         return "the lineage" if self.scope == "lineage" else f"{self.scope} {self.name}"
 
     @property
     def ceiling(self) -> int:
-        """What may be spent in all before the next refill: the limit, where there is none."""
+        """The most that may be spent in all before the next refill: the limit, where there is none."""
         refill = self.budget.refill
         return self.budget.limit if refill is None else min(self.budget.limit, self.before + refill.amount)
 
     @property
     def remaining(self) -> int:
-        """What is left now; 0 if the budget was lowered below what is spent."""
+        """The amount that is left now; 0 if the budget was lowered below what is spent."""
         return max(0, self.ceiling - self.spent)
 
     def answers_left(self, price: Cost) -> int:
@@ -342,8 +350,8 @@ class Account:
 
     @property
     def state(self) -> AccountState:
-        """What reports and explanations are made of."""
-        return AccountState.of(
+        """The state that reports and explanations are made of."""
+        return AccountState.after_releases(
             self.tally,
             self.budget,
             highest_limit=self.highest_limit,
@@ -362,7 +370,7 @@ class Account:
         """
         return budget.currency is RHO and self.newest_receipt > 0 and budget.limit > self.highest_limit
 
-    def changed(self, budget: Budget) -> Self:
+    def with_budget(self, budget: Budget) -> Self:
         """Return it with another budget. A refill that it had not begins with the next charge."""
         begun = budget.refill is not None and self.budget.refill == budget.refill
         raises = self.raises + self.raised_after_answers(budget)
@@ -372,13 +380,13 @@ class Account:
 
     @property
     def releases(self) -> int:
-        """How many releases the account paid for."""
+        """Number of releases that the account paid for."""
         return sum(self.tally.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineageAccount(Account):
-    """What all clients together may learn.
+    """The account that bounds what all clients together may learn.
 
     `newest_receipt` is the lineage's last sequence number, or 0; `newest_act` the same of its acts and `acts_head` the
     hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
@@ -394,7 +402,7 @@ class LineageAccount(Account):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAccount(Account):
-    """What all clients of one group may learn together, within a lineage.
+    """The account that bounds what all clients of one group may learn together, within a lineage.
 
     `newest_receipt` counts its members' receipts; `number` is what they call it; `display` how the owner calls it, or
     empty.
@@ -429,7 +437,7 @@ RAISED_AFTER_ANSWERS = (
     "answer: where somebody who saw answers has a say in a raise, less is promised, and the account says so from now "
     "on. For more over time, settle a limit at the start and spread it with a refill."
 )
-"""What an owner is told who raises the limit of an account that was charged."""
+"""The warning to an owner who raises the limit of an account that was charged."""
 
 
 def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
@@ -442,6 +450,7 @@ def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
         currency = account.budget.currency
         if currency is budget.currency and budget.limit > account.budget.limit:
             raise ActRefused(
+                "more-than-above",
                 f"{name} would get {currency.words(budget.limit)}, and {of}, which pays for every answer too, has "
-                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first"
+                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
             )

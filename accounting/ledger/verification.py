@@ -14,7 +14,7 @@ from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
-from accounting.ledger.receipts import Act, Receipt, subject_of
+from accounting.ledger.receipts import Act, Receipt, account_subject
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
@@ -23,7 +23,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found in a lineage: `findings` has one line for everything that is wrong."""
+    """The result of verifying a lineage: `findings` has one line for everything that is wrong."""
 
     lineage: str
     receipts: int
@@ -83,11 +83,11 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     # What was charged since the accounts were read may have been seen among the questions.
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
-    findings = [*books.findings, *_of_questions(books, clients, groups, paid_first, later, since)]
-    findings += _of_api_keys(found.others[0], [holder for holder in holders if holder is not None])
-    findings += await _of_indices(ledger, account, books)
+    findings = [*books.findings, *_check_questions(books, clients, groups, paid_first, later, since)]
+    findings += _check_api_keys(found.others[0], [holder for holder in holders if holder is not None])
+    findings += await _check_indices(ledger, account, books)
     for journal in witnesses:
-        findings += _of_witness(books, journal)
+        findings += _check_witness(books, journal)
         if journal.charged_unit not in (None, account.unit):
             findings.append(f"the service {journal.service} charged under another privacy unit than the lineage's")
     return Verification(lineage, account.newest_receipt, account.newest_act, account.acts_head, tuple(findings))
@@ -115,7 +115,7 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     return damage
 
 
-def _of_questions(
+def _check_questions(
     books: Books,
     clients: Sequence[ClientAccount],
     groups: Sequence[GroupAccount],
@@ -136,10 +136,10 @@ def _of_questions(
     meanwhile = {
         (subject, question)
         for receipt in since
-        for subject in (subject_of("client", receipt.client), subject_of("group", receipt.group))
+        for subject in (account_subject("client", receipt.client), account_subject("group", receipt.group))
         for question in receipt.questions
     }
-    known = {one: who for one, who in found.items() if (subject_of("client", who[0]), one) not in meanwhile}
+    known = {one: who for one, who in found.items() if (account_subject("client", who[0]), one) not in meanwhile}
     if known != books.first_payers:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
     for account in (*clients, *groups):
@@ -149,7 +149,7 @@ def _of_questions(
     return findings
 
 
-def _of_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
+def _check_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
     stated = {
         key.digest: f"{' '.join(key.terms)} {client.client}".encode() for client in clients for key in client.api_keys
     }
@@ -163,7 +163,7 @@ def _of_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -
     return [f"an API key of client {name} is not this client's, or at other terms" for name in sorted({*wrong})]
 
 
-async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:
+async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:
     """Return a line for each client who is shown other receipts than those that name it."""
     findings = []
     for subject, paid in sorted(books.payers.items()):
@@ -180,14 +180,14 @@ async def _of_indices(ledger: Accounts, account: LineageAccount, books: Books) -
     return findings
 
 
-def _of_witness(books: Books, journal: JournalContents) -> list[str]:
+def _check_witness(books: Books, journal: JournalContents) -> list[str]:
     findings = []
     for receipt in journal.receipts:
         # What was put back has another number, and may have been paid for anew by another receipt.
         ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
         # A client that only a journal names has paid for nothing.
-        payer = books.payers.get(subject_of("client", receipt.client) if receipt.client else "lineage")
+        payer = books.payers.get(account_subject("client", receipt.client) if receipt.client else "lineage")
         paid = set[bytes]() if payer is None else payer.questions
-        if ours != receipt.hash and not (books.reconciled and paid.issuperset(receipt.questions)):
+        if ours != receipt.hash and not (books.is_reconciled and paid.issuperset(receipt.questions)):
             findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
     return findings

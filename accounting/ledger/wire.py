@@ -1,4 +1,4 @@
-"""How the ledger's values are written in the store: the names of its keys, arguments, and how replies read.
+"""The ledger's values as the store has them: names of keys, arguments of functions, and their replies.
 
 All keys of a lineage carry the hash tag `{lineage}`, so that a cluster keeps them together; every key that a function
 touches is handed to it. A client's name is percent-encoded in the names of its keys, so that no name can reach into
@@ -35,7 +35,16 @@ from accounting.ledger.errors import (
     UnknownLineage,
     WrongFormat,
 )
-from accounting.ledger.receipts import GENESIS, Numbers, Receipt, Terms, microseconds, pairs, read_terms, subject_of
+from accounting.ledger.receipts import (
+    GENESIS,
+    Numbers,
+    Receipt,
+    Terms,
+    account_subject,
+    microseconds,
+    pairs,
+    read_terms,
+)
 from accounting.ledger.store import FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Account,
@@ -55,10 +64,10 @@ LINEAGES = "dpserve:lineages"
 """The key that lists every lineage of the store. The only one outside of a lineage."""
 
 IDEMPOTENCY_KEYS = 20_000
-"""How many idempotency keys of a client are remembered at most; the oldest are forgotten first."""
+"""Largest number of idempotency keys remembered for a client; the oldest are forgotten first."""
 
 TALLY = b"n:"
-"""What the fields of an account that count its releases begin with; the cost follows."""
+"""Prefix of the fields of an account that count its releases; the cost follows."""
 
 Fields = dict[bytes, bytes]
 
@@ -87,13 +96,13 @@ class AccountKeys(Generic[Kind]):
 
     @property
     def id(self) -> str:
-        """What the functions call the account: the key's name within the lineage."""
+        """The account's name in the store's functions: the key's name within the lineage."""
         return self.account.partition("}:")[2]
 
     @property
     def subject(self) -> str:
-        """What acts call the account."""
-        return subject_of(self.kind.scope, self.name)
+        """The account's name in acts."""
+        return account_subject(self.kind.scope, self.name)
 
     @property
     def title(self) -> str:
@@ -102,7 +111,7 @@ class AccountKeys(Generic[Kind]):
 
     @property
     def unknown(self) -> LedgerRefusal:
-        """What to raise where there is no such account."""
+        """The error to raise where there is no such account."""
         kinds = {"client": UnknownClient, "group": UnknownGroup, "lineage": UnknownLineage}
         return kinds[self.kind.scope](self.name or self.lineage)
 
@@ -161,7 +170,7 @@ def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
 
 
 Groups = Mapping[tuple[str, str], str]
-"""By lineage and client, which group the client belongs to, as far as is known; in no group, if nothing is."""
+"""The known group of each client, by lineage and client; a client that is not here belongs to none."""
 
 
 def charge_call(
@@ -223,7 +232,7 @@ def read_charge(
     `link`: of the call, if no receipt before has it.
     """
     if reply[0] != b"charged":
-        return _undecided(request, reply)
+        return _undecided_reply(request, reply)
     _, earlier, balance, first, own, *digits = reply
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
@@ -256,7 +265,7 @@ def read_charge(
 def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerError:
     """Read what the function `quote` replied."""
     if reply[0] != b"quoted":
-        return _undecided(request, reply)
+        return _undecided_reply(request, reply)
     _, refused, accepts, *digits = reply
     currency, total = currency_of(accepts.decode()), 0
     if any(currency.price(line.terms.cost) is None for line in request.lines):
@@ -274,7 +283,7 @@ def _free(digits: Sequence[bytes]) -> tuple[bool, ...]:
     return tuple(map(_FREE.__eq__, b"".join(digits)))
 
 
-def _undecided(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:
+def _undecided_reply(request: LedgerRequest, reply: Sequence[Any]) -> LedgerError:
     if reply[0].isupper():
         return said_by_library(request.lineage, reply[0].decode(), reply[1].decode(errors="replace"))
     return _refusal(request, reply)
@@ -289,7 +298,7 @@ def _refusal(request: LedgerRequest, reply: Sequence[Any]) -> LedgerRefusal:
 
 
 _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
-    "exhausted": lambda _, scope, *words: _exhausted(scope, *words),
+    "exhausted": lambda _, scope, *words: _exhaustion(scope, *words),
     "not-accepted": lambda _, scope, cost: MechanismNotAccepted(scope, cost),
     "coins": lambda request, scope: CoinsExhausted(scope, request.lines[-1].terms.cost_text),
     "conflict": lambda _: IdempotencyConflict(),
@@ -302,7 +311,7 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 }
 
 
-def _exhausted(
+def _exhaustion(
     scope: str, accepts: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str
 ) -> LedgerRefusal:
     refilled = None
@@ -396,7 +405,7 @@ def _account(fields: Fields) -> dict[str, Any]:
         "raises": raises,
         "settled_limit": settled,
         "coins": int(fields[b"coins"]),
-        "coined": int(fields[b"coined"]),
+        "coins_spent": int(fields[b"coined"]),
         "tally": {
             Cost.parse(name.removeprefix(TALLY).decode()): int(releases)
             for name, releases in fields.items()

@@ -1,4 +1,4 @@
-"""How much likelier an answer is under one of two worlds: the best score, from the mechanism's own noise law.
+"""The log-likelihood ratio of an answer under two worlds: the best score, from the mechanism's own noise law.
 
 The attacker sees probabilities, hence the noisy logits up to a constant. Noise is a rounded continuous law; scores
 use the continuous law's density at the grid's points, which differs from the rounded law's mass per step by a relative
@@ -78,7 +78,7 @@ def worst_case(mechanism: Mechanism, classes: int) -> Worlds:
 
 _LEAST_LOGARITHM = -746.0
 _MATCH = 1e-3
-"""Of the worlds' difference of a log-ratio: how closely an answer's must agree with a world's to count as its own."""
+"""Largest distance at which an answer's log-ratio agrees with a world's, as a share of the worlds' difference."""
 
 
 def scores(mechanism: Mechanism, answers: Floats, worlds: Worlds) -> Floats:
@@ -116,14 +116,14 @@ def _logarithms(answers: Floats) -> Floats:
 
 def _gaussian(answers: Floats, worlds: Worlds, deviations: Floats) -> Floats:
     """Return the log-ratio of N(z_in, s^2) and N(z_out, s^2) on what softmax leaves: vectors up to their mean."""
-    noisy = _centred(_logarithms(answers))
-    inside, outside = _centred(worlds.logits_in), _centred(worlds.logits_out)
+    noisy = _centre(_logarithms(answers))
+    inside, outside = _centre(worlds.logits_in), _centre(worlds.logits_out)
     middle = (inside + outside) / 2
     ratios: Floats = ((noisy - middle) * (inside - outside)).sum(axis=1) / deviations**2
     return ratios
 
 
-def _centred(rows: Floats) -> Floats:
+def _centre(rows: Floats) -> Floats:
     centred: Floats = rows - rows.mean(axis=1, keepdims=True)
     return centred
 

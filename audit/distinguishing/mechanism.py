@@ -24,7 +24,7 @@ from accounting.losses import (
 from audit import estimators
 from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import LowerBound
-from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, of_composition
+from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
 from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
@@ -38,7 +38,7 @@ _LARGEST_FACTOR = 16.0
 
 @dataclass(frozen=True)
 class ClaimedTradeoff:
-    """What one release is said to cost.
+    """The claimed cost of one release.
 
     cost: the claim. delta: where epsilon is stated, 0 where the cost has a pure epsilon and delta was left at 0.
     epsilon: at delta. family, parameter: the trade-off function that the cost states, as a member of a family.
@@ -79,7 +79,7 @@ def claimed_tradeoff(cost: Cost, delta: float) -> ClaimedTradeoff:
     def scaled(factor: float) -> Composition:
         return Composition({_times(loss, factor): count for loss, count in composition.items()})
 
-    family = of_composition("factor", scaled, delta or 1e-9, largest=_LARGEST_FACTOR)
+    family = composition_family("factor", scaled, delta or 1e-9, largest=_LARGEST_FACTOR)
     return ClaimedTradeoff(cost, delta, epsilon, family, 1.0)
 
 
@@ -100,7 +100,7 @@ def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
 
 @dataclass(frozen=True)
 class MechanismFinding:
-    """What an audit found. bounds: lower bounds by the estimator's name, to be compared with the claim.
+    """The result of an audit. bounds: lower bounds by the estimator's name, to be compared with the claim.
 
     convicted: whether the claim is refuted with `conviction_confidence`, by exact bounds alone.
     """
@@ -188,7 +188,7 @@ def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, c
         return True
     if estimators.epsilon_delta(scores_in, scores_out, each, delta=claim.delta).value > claim.epsilon:
         return True
-    _, errors = estimators.thresholded(
+    _, errors = estimators.choose_threshold(
         scores_in, scores_out, None, lambda errors: estimators.gdp_of_errors(errors, each)
     )
     return claim.parameter <= claim.family.largest and estimators.refuted_by_limits(
@@ -207,6 +207,6 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
     found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     fewest = min(map(len, (scores_in, scores_out)))
     if fewest >= FEWEST_SCORES:
-        design = Design.of_log_ratios(claim.parameter, fewest)
+        design = Design.for_log_ratios(claim.parameter, fewest)
         found["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
     return found

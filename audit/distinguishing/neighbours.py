@@ -71,7 +71,7 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
     record's unit are left out, and what is added is a unit of its own. Raises what training raises.
     """
     if kind == "mislabelled":
-        return _mislabelled(records, train, rng)
+        return _mislabel(records, train, rng)
     whole = train(records)
     if kind == "natural":
         index = int(rng.integers(len(records)))
@@ -82,7 +82,7 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
     return Neighbours(kind, whole, rest, records.X[index], int(records.y[index]))
 
 
-def _mislabelled(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
+def _mislabel(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
     base = train(records)
     rows = np.concatenate([records.X, random_rows(records.declaration, len(records), rng)])
     probabilities = softmax(base.logits(base.features(rows)))

@@ -31,7 +31,7 @@ from mechanisms.mechanism import Mechanism
 _DRAWS = 4
 
 JITTER = 2.0**-10
-"""How far, of a feature's range, a trial's row may lie from the strongest one: 2^14 steps of its features or so."""
+"""Largest distance of a trial's row from the strongest one, in ranges of a feature: about 2^14 steps."""
 
 
 class PredictionClient(Protocol):
@@ -96,7 +96,7 @@ def observe_services(
     whatever the client raises. Every row is charged at either service, unless the store has its scores: of both models,
     the price, the rows and the seed that `rng` came from.
     """
-    mechanism = _agreed(service_in, service_out, pair)
+    mechanism = _check_agreement(service_in, service_out, pair)
     feature_map = pair.head_in.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
     found: tuple[list[Floats], list[Floats]] = ([], [])
@@ -126,7 +126,7 @@ def observe_services(
     return mechanism, np.concatenate(found[0]), np.concatenate(found[1])
 
 
-def _agreed(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
+def _check_agreement(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
     models = service_in.model(), service_out.model()
     for model, head, which in zip(models, (pair.head_in, pair.head_out), ("first", "second"), strict=True):
         if model["model_id"] != head.certificate.model_id:
@@ -156,7 +156,7 @@ class TooMuchNoise(ValueError):
 
 @dataclass(frozen=True)
 class Counts:
-    """What a service's own audit counted. errors: of all looks. refuted: whether one of them refuted the claim.
+    """The counts of a service's own audit. errors: of all looks. refuted: whether one of them refuted the claim.
 
     stopped_by_noise: whether a look raised TooMuchNoise. No other is taken after it, by this process or another.
     """
@@ -173,7 +173,7 @@ _COUNTS = TypeAdapter(Counts)
 
 @dataclass(eq=False)
 class LiveAudit:
-    """What a service's own audit found so far. delta: where the published epsilon is stated; 0 for a pure one.
+    """The results of a service's own audit so far. delta: where the published epsilon is stated; 0 for a pure one.
 
     There is one model, so there is one world. The other is made from it: for mechanisms that add their noise to logits,
     adding d to the noisy logits of an answer gives an answer of a model whose logits lie d further, and d is as long as
@@ -229,7 +229,7 @@ class LiveAudit:
 
     @property
     def latest(self) -> dict[str, Any]:
-        """What is published: the newest lower bound and the claim, and what the audit can find. For JSON."""
+        """The published state: the newest lower bound and the claim, and what the audit can find. For JSON."""
         return dict(self._latest)
 
     def look(self, answers: Floats, sensitivity: Floats, rng: np.random.Generator) -> dict[str, Any]:

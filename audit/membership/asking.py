@@ -33,14 +33,14 @@ from training.private_files import owners_alone
 
 FORMAT = "dpserve attack journal 3"
 
-_CALLED = {
+_SPOKEN_NAMES = {
     "model_id": "model",
     "price_per_row": "price",
     "keys": "address, bundle or key",
     "copies": "number of copies",
     "candidates": "number of candidates",
 }
-"""What the first line's entries are called where they differ, if not by their own names."""
+"""Names for the first line's entries in messages about differences; the others go by their own names."""
 
 
 class _Planned(BaseModel):
@@ -82,7 +82,7 @@ class AnswerJournal:
         self._keys, self._purpose = list(keys), dict(purpose or {})
         self._take(secrets.token_hex(32))
         if path is not None and path.exists() and path.stat().st_size > 0:
-            self._read(path)
+            self._read_file(path)
         else:
             self._append([self._header()])
 
@@ -113,17 +113,17 @@ class AnswerJournal:
         """Name everything under this salt from now on."""
         self._salt = salt
         self._secret_of_keys = digest_of(salt.encode(), *(key.encode() for key in self._keys))
-        self._secret_of_rows = _under(self._secret_of_keys, json.dumps(self._purpose))
+        self._secret_of_rows = _keyed_digest(self._secret_of_keys, json.dumps(self._purpose))
 
     def _name(self, row: Floats) -> str:
-        return _under(self._secret_of_rows, row_name(row))
+        return _keyed_digest(self._secret_of_rows, row_name(row))
 
     def _header(self) -> dict[str, Any]:
         purpose = {
-            name: _under(self._secret_of_keys, value) if isinstance(value, str) else value
+            name: _keyed_digest(self._secret_of_keys, value) if isinstance(value, str) else value
             for name, value in self._purpose.items()
         }
-        keys = [_under(self._salt, key) for key in self._keys]
+        keys = [_keyed_digest(self._salt, key) for key in self._keys]
         header = {"format": FORMAT, "salt": self._salt} | self._model | {"keys": keys} | purpose
         plain: dict[str, Any] = json.loads(json.dumps(header))
         return plain
@@ -136,7 +136,7 @@ class AnswerJournal:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(self, path: Path) -> None:
+    def _read_file(self, path: Path) -> None:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
@@ -169,11 +169,11 @@ class AnswerJournal:
         if "keys" in differing:  # and so do all digests that depend on the keys, whatever they are of
             differing = [name for name in differing if not isinstance(self._purpose.get(name), str)]
         if differing or first.keys() != expected.keys():
-            what = " and ".join(_CALLED.get(name, name) for name in differing) or "attack"
+            what = " and ".join(_SPOKEN_NAMES.get(name, name) for name in differing) or "attack"
             raise ValueError(f"{path} was recorded for another {what}; name another file with " + OptionName("journal"))
 
 
-def _under(secret: str, text: str) -> str:
+def _keyed_digest(secret: str, text: str) -> str:
     return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest()
 
 
@@ -183,7 +183,7 @@ _TURNS = 32
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What came back. answers: (keys, n, C), NaN where there is none. exhausted: whose budgets ran out, in order."""
+    """Replies to a plan. answers: (keys, n, C), NaN where there is none. exhausted: keys without budget, in order."""
 
     answers: Floats
     exhausted: tuple[str, ...]

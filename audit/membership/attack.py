@@ -33,8 +33,8 @@ from audit.membership.claims import (
     failure_of,
     what_is_protected,
 )
-from audit.membership.plan import QueryPlan, largest_epsilon, planned, rows_of_keys
-from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, averaged, scores_of
+from audit.membership.plan import QueryPlan, largest_epsilon, make_plan, rows_of_keys
+from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, average_answers, scores_of
 from audit.membership.shadow_models import (
     Draws,
     Pool,
@@ -136,7 +136,7 @@ class Attack:
         journal = AnswerJournal(self.journal, model, names, self._purpose())
         known = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
         before = [endpoint.budget() for endpoint in endpoints]
-        plan = planned(
+        plan = make_plan(
             candidates.members,
             candidates.others,
             before,
@@ -182,7 +182,7 @@ class Attack:
         shadow_answers = setup.answers(trained.logits, inputs, draws.seed, int(seen.max()))
         shadow, place = np.nonzero(trained.members | trained.held_out)
         scores = scores_of(
-            averaged(by_row[:, usable]),
+            average_answers(by_row[:, usable]),
             records.y,
             member,
             KnownAnswers(shadow_answers[shadow, place], pool.y[place], trained.members[shadow, place]),
@@ -213,7 +213,7 @@ class Attack:
         )
 
     def _purpose(self) -> Mapping[str, Any]:
-        """What this attack's rows and answers follow from, besides the model and the keys."""
+        """The inputs, besides the model and the keys, that determine this attack's rows and answers."""
         return {
             "records": self.candidates.digest(),
             "seed": self.choices.seed,
@@ -280,7 +280,7 @@ def _left_out(candidates: Candidates, plan: QueryPlan) -> list[Labelled]:
 
 
 def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int64]) -> tuple[str, ...]:
-    """What there is to say where the answers stopped before the plan did."""
+    """Return the warnings for answers that stopped before the plan did."""
     found = []
     if decided != (plan.of_each, plan.of_each):
         found.append(
@@ -309,7 +309,7 @@ def _check_enough(decided: tuple[int, int], confidence: float, exhausted: tuple[
 def _claims(
     model: Mapping[str, Any], accounts: Sequence[Mapping[str, Any]], releases: int
 ) -> tuple[ClaimedReleases, ClaimedReleases]:
-    """What one decision saw, and what all of them saw together.
+    """Return the claims about the answers of one decision, and about those of all decisions together.
 
     Of a release that was paid for once both are all of it: the keys hold the same release, at tiers of which the finest
     says what the others say.

@@ -92,7 +92,7 @@ class Labelled:
             raise ValueError(f"{len(self.X)} records do not fit {len(self.units)} names of units")
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return len(self.y)
 
     def __getitem__(self, rows: Any) -> "Labelled":
@@ -106,14 +106,14 @@ class Labelled:
 
     @cached_property
     def of(self) -> Labels:
-        """Of each record the number of its unit, from 0: (n,)."""
+        """The number of each record's unit, from 0: (n,)."""
         if self.units is None:
             return np.arange(len(self))
         return np.unique(self.units, return_inverse=True)[1]
 
     @property
     def count(self) -> int:
-        """How many units there are: how many can be decided about."""
+        """Number of units, and so of decisions."""
         return int(self.of.max(initial=-1)) + 1
 
 
@@ -232,10 +232,10 @@ def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequenc
             f"{path.name} has no column {label!r} of class names: say which it is with " + OptionName("label")
         )
     if missing:
-        raise ValueError(f"{path.name} lacks the column {_shown(missing)}; the model takes {_shown(names)}")
+        raise ValueError(f"{path.name} lacks the column {_sentence(missing)}; the model takes {_sentence(names)}")
     if unknown:
         raise ValueError(
-            f"the model does not take the column {_shown(unknown)} of {path.name}: "
+            f"the model does not take the column {_sentence(unknown)} of {path.name}: "
             + OptionName("ignore")
             + " leaves it out"
         )
@@ -249,7 +249,7 @@ def digits() -> Candidates:
 
 @dataclass(frozen=True)
 class Difference:
-    """How well members and others can be distinguished by the records alone, without the model.
+    """The difference between members and others in the records alone, without the model.
 
     p_value: of "not at all", corrected for the tests made. accuracy: of a classifier on records it was not fitted to;
     1/2 is guessing. duplicates: others that equal a member; overlap: which share of the others they are. repeated:
@@ -277,7 +277,7 @@ class Difference:
         return self.distinguishable or self.overlap > LARGEST_OVERLAP
 
     def warnings(self) -> tuple[str, ...]:
-        """What the reader of a result must know."""
+        """Warnings for the reader of a result."""
         found = []
         if self.distinguishable:
             found.append(
@@ -332,7 +332,7 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     )
     generator = np.random.default_rng(seed)
     classes, half = int(max(members.y.max(), others.y.max())) + 1, size // 2
-    labels, means = zip(*(_of_units(part, classes) for part in (members, others)), strict=True)
+    labels, means = zip(*(_unit_features(part, classes) for part in (members, others)), strict=True)
     features = [part[generator.permutation(len(part))[:size]] for part in means]
     fit, count = (np.concatenate([part[rows] for part in features]) for rows in (slice(half), slice(half, None)))
     truth = np.repeat([True, False], half)
@@ -342,7 +342,7 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     return Difference(min(1.0, smallest * (len(p_values) + 1)), max(rights) / size, duplicates, overlap, counts)
 
 
-def _of_units(records: Labelled, classes: int) -> tuple[Labels, Floats]:
+def _unit_features(records: Labelled, classes: int) -> tuple[Labels, Floats]:
     """Return of each unit its commonest label (u,), and features: the mean of its rows and labels, and how many."""
     features = np.column_stack([records.X, np.eye(classes)[records.y]])
     if records.units is None:
@@ -379,5 +379,5 @@ def _check_fit(what: str, records: Labelled, model: Mapping[str, Any]) -> None:
         )
 
 
-def _shown(names: Sequence[str]) -> str:
+def _sentence(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")

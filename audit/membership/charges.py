@@ -32,12 +32,12 @@ from audit.membership.plan import rows_of_its_own
 Account = Mapping[str, Any]
 
 TIMES = 1000
-"""How often one row is asked about again."""
+"""Number of times that one row is asked about again."""
 
 
 @dataclass(frozen=True)
 class Charges:
-    """What the keys were charged. price: of a row's answer, 0 for a model that is paid for once.
+    """The charges to the keys. price: of a row's answer, 0 for a model that is paid for once.
 
     Amounts are in 1e-12 of `currency`, what the keys' accounts count. rows: different rows that each key has answers
     to. spent: of each key's account, ever. replayed: rows
@@ -57,7 +57,7 @@ class Charges:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What no sound service does, in words."""
+        """Sentences on what no sound service does."""
         found = [
             f"key {key} has answers to {rows} rows, which cost {self.currency} = {_units(rows * self.price)}, and its "
             f"account has spent {self.currency} = {_units(spent)} in all"
@@ -75,7 +75,7 @@ class Charges:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What could not be tested."""
+        """Sentences on what could not be tested."""
         found = tuple(
             f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
             "(a new key would show it)"
@@ -116,7 +116,7 @@ def charges_of(
         tuple(counts),
         tuple(spent_of(account) for account in after),
         tuple(max(0, due - paid // price) if price else 0 for due, paid in zip(new, charged, strict=True)),
-        _shared(before, after, charged, new, price) if price else None,
+        _lineage_is_shared(before, after, charged, new, price) if price else None,
         tuple(key for key, one in enumerate(overdraws, start=1) if one),
         tuple(key for key, one in enumerate(overdraws, start=1) if one is False),
         currency,
@@ -201,7 +201,7 @@ def spent_of(account: Account) -> int:
     return round(float(account["spent"][account["currency"]]) * PICORHO_PER_RHO)
 
 
-def _shared(
+def _lineage_is_shared(
     before: Sequence[Account], after: Sequence[Account], charged: Sequence[int], new: Sequence[int], price: int
 ) -> bool | None:
     """Return whether questions that no client asked before lowered what the lineage has left; None if it is not seen.

@@ -1,4 +1,4 @@
-"""What is claimed of the answers that an attack used, in the terms of the experiment that the attack makes.
+"""The claim about the answers that an attack used, in the terms of the experiment that the attack makes.
 
 A budget is about adding or removing one record. The experiment is not: members and others are compared on one model.
 Where a member was asked about, the model has that record, and where another was, the model has some other record in its
@@ -72,10 +72,10 @@ class ClaimedReleases:
         """The least epsilon at delta that is claimed for so many records added or removed."""
         if self.rho == 0:
             return 0.0
-        return min(self.pure * steps, self._converted(steps))
+        return min(self.pure * steps, self._conversion(steps))
 
     def advantage(self, steps: int = 1) -> float:
-        """What TPR - FPR does not exceed, for so many records added or removed."""
+        """Return a bound of TPR - FPR, for so many records added or removed."""
         if self.rho == 0:
             return min(1.0, self._slack(steps))
         if self.gaussian:
@@ -87,7 +87,7 @@ class ClaimedReleases:
         return min(1.0, found + self._slack(steps))
 
     def power(self, false_positive_rates: Floats, steps: int = 1) -> Floats:
-        """What the true positive rate does not exceed at each false positive rate."""
+        """Return a bound of the true positive rate at each false positive rate."""
         if self.rho == 0:
             return np.minimum(1.0, false_positive_rates + self._slack(steps))
         if self.gaussian:
@@ -100,7 +100,7 @@ class ClaimedReleases:
         return np.minimum(1.0, 1 - least + self._slack(steps))
 
     def _slack(self, steps: int) -> float:
-        """What the failures add to any power: one step has h(a) <= failure + g(a), g being the curve without it.
+        """Return what the failures add to any power: one step has h(a) <= failure + g(a), g being the curve without it.
 
         g is concave with g(0) = 0, so that g(a + b) <= g(a) + g(b), and two steps have h(h(a)) <= failure +
         g(failure) + g(g(a)), in which g(g(a)) is the curve of two steps.
@@ -114,7 +114,7 @@ class ClaimedReleases:
     def _mu(self, steps: int) -> float:
         return min(steps * conversions.mu_of_rho(self.rho), conversions.LARGEST_MU)
 
-    def _converted(self, steps: int) -> float:
+    def _conversion(self, steps: int) -> float:
         left = self.delta - self._slack(steps)
         if left <= 0:
             return math.inf
@@ -125,7 +125,7 @@ class ClaimedReleases:
 
 def claim_of_releases(cost: Cost, releases: int, delta: float) -> ClaimedReleases:
     """The claim for so many releases at one cost: what one decision of an attack has seen."""
-    losses = [_claimed(loss) for loss in cost.losses]
+    losses = [_claimed_loss(loss) for loss in cost.losses]
     rho = float(sum((loss.rho for loss in losses), start=0 * cost.rho) * releases)
     return ClaimedReleases(
         rho=math.nextafter(rho, math.inf) if rho else 0.0,
@@ -161,5 +161,5 @@ def failure_of(cost: Cost) -> float:
     return math.fsum(loss.delta for loss in cost.losses if isinstance(loss, ApproximateGaussianLoss))
 
 
-def _claimed(loss: PrivacyLoss) -> PrivacyLoss:
+def _claimed_loss(loss: PrivacyLoss) -> PrivacyLoss:
     return loss.claim if isinstance(loss, ClaimedLoss) else loss

@@ -1,4 +1,4 @@
-"""What a budget affords, before a single row is asked: how many candidates, and how much can be shown with them."""
+"""The plan of an attack, before a single row is asked: the candidates that a budget affords, and what they can show."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from audit.estimators import SELECTION_SHARE, Errors, confidence_of_each, epsilo
 from audit.membership.candidates import Labelled, repeated
 
 NEARNESS = 1e-4
-"""How far a near-copy moves each value at most, as a share of the feature's range.
+"""The most that a near-copy moves each value, as a share of the feature's range.
 
 Far enough to be another question, which pays like any other: features have steps of 2^-24, and cosines of 2^-16 turns.
 Near enough to be asked about the same: noise is many times what so little moves the logits by.
 """
 
 BOUNDS = 3
-"""How many lower bounds may convict (`audit.membership.verdict`)."""
+"""Number of lower bounds that may convict (`audit.membership.verdict`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class QueryPlan:
         )
 
 
-def planned(
+def make_plan(
     members: Labelled,
     others: Labelled,
     budgets: Sequence[Mapping[str, Any]],

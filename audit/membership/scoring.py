@@ -107,7 +107,7 @@ def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
     return found
 
 
-def averaged(answers: Floats) -> Floats:
+def average_answers(answers: Floats) -> Floats:
     """Return the normalised geometric mean of several answers: (copies, n, C), NaN where one is missing, to (n, C).
 
     Noise that was added to logits is averaged as it was added, so that this is the best that averaging can do.
@@ -253,7 +253,7 @@ def online_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
     """
     densities = []
     for used in (seen, ~seen):
-        mean, deviation = _fitted(shadow, used)
+        mean, deviation = _fit_normals(shadow, used)
         densities.append(-np.square((confidences - mean) / deviation) / 2 - np.log(deviation))
     ratio: Floats = densities[0] - densities[1]
     return ratio
@@ -261,12 +261,12 @@ def online_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
 
 def offline_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
     """Return ln P(N(out) <= x) of each row: (n,). Only models that did not see the row are used."""
-    mean, deviation = _fitted(shadow, ~seen)
+    mean, deviation = _fit_normals(shadow, ~seen)
     score: Floats = log_ndtr((confidences - mean) / deviation)
     return score
 
 
-def _fitted(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:
+def _fit_normals(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:
     """Return each row's mean and deviation over the models that are used; of all rows where there are too few."""
     count = used.sum(axis=0)
     if not used.any():

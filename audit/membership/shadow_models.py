@@ -37,7 +37,7 @@ from pydantic import TypeAdapter
 from accounting.arrays import Floats, Integers, Labels, Mask
 from accounting.messages import OptionName
 from audit.endpoint import served_mechanism
-from audit.membership.scoring import averaged
+from audit.membership.scoring import average_answers
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
@@ -123,7 +123,7 @@ def _module_of(X: Array) -> Any:
 
 
 def _shares(xp: Any, alpha: float, answers: Array, labels: Array) -> Array:
-    """Of each record in the convexified gradient, (k, n, 1): softmax(alpha l), l = -ln of the true class's answer."""
+    """Return records' shares in the convexified gradient, (k, n, 1): softmax(alpha l), l = -ln(the answer)."""
     right = (answers * labels).sum(2)
     exponents = -alpha * xp.log(xp.clip(right, _TINY, None))
     grown = xp.exp(exponents - xp.amax(exponents, axis=1, keepdims=True))
@@ -136,7 +136,7 @@ def _softmax(xp: Any, z: Array) -> Array:
 
 
 def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
-    """Of phi^T phi, by power iteration, for each model: (k, 1, 1). The Hessian is at most half of it, plus Lambda."""
+    """Return those of phi^T phi, iterated: (k, 1, 1). A model's Hessian is at most half of it, plus Lambda."""
     start = np.random.default_rng(0).random((1, phi.shape[2], 1))
     vector = xp.asarray(start, dtype=phi.dtype, device=phi.device)
     for _ in range(iterations):
@@ -315,7 +315,7 @@ _WITHOUT_NOISE = "shadow models answer without the target's noise, which an atta
 
 @dataclass(frozen=True, eq=False)
 class ShadowSetup:
-    """What shadow models of one target are: their recipe, their inputs, and the noise of their answers.
+    """The recipe of the shadow models of one target, their inputs, and the noise of their answers.
 
     sensitivity: of the logits, of heads for inputs of norm 1; None without a mechanism. departures: in what shadow
     models knowingly differ from the target.
@@ -339,7 +339,7 @@ class ShadowSetup:
     def answers(self, logits: Floats, inputs: NDArray[np.float32], seed: int, copies: int = 1) -> Floats:
         """Return what shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
 
-        copies: the answer is an average over so many, as `averaged` makes it. For Gaussian noise that is one answer
+        copies: the answer is the average of so many (`average_answers`). For Gaussian noise that is one answer
         with less noise; for every other law so many are drawn.
         """
         flat = np.ascontiguousarray(logits.reshape(-1, logits.shape[2]))
@@ -356,7 +356,7 @@ class ShadowSetup:
         for start in range(0, len(flat), _LARGEST_BLOCK):
             block = slice(start, start + _LARGEST_BLOCK)
             each = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
-            found[block] = averaged(np.stack(each))
+            found[block] = average_answers(np.stack(each))
         return found.reshape(logits.shape)
 
 

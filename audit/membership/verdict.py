@@ -1,4 +1,4 @@
-"""What an attack achieved, with confidence, compared with what is claimed.
+"""The success of an attack, with confidence, compared with what is claimed.
 
 Thresholds are chosen on a first share of the scores, which nothing is counted on afterwards
 (`audit.estimators.thresholded`).
@@ -31,12 +31,12 @@ from accounting.arrays import Floats
 from audit.estimators import (
     SELECTION_SHARE,
     Errors,
+    choose_threshold,
     confidence_of_each,
     epsilon_delta,
     errors_at,
     gdp_of_errors,
     largest_met,
-    thresholded,
     upper_limit,
 )
 from audit.membership.claims import STEPS, ClaimedReleases
@@ -168,7 +168,7 @@ class Corner:
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """What one attack achieved.
+    """The success of one attack.
 
     threshold: of the decisions counted in `errors`. low, high: of the interval of the advantage. true_positive_rates:
     at the rates of LOW_RATES, None where there are too few others to see such a rate. epsilon: the lower bound at the
@@ -191,12 +191,12 @@ class AttackResult:
 
     @property
     def true_positive_rate(self) -> float:
-        """Of the decisions."""
+        """Share of the decisions about members that are right."""
         return 1 - self.errors.false_negatives / self.errors.positives
 
     @property
     def false_positive_rate(self) -> float:
-        """Of the decisions."""
+        """Share of the decisions about others that are wrong."""
         return self.errors.false_positives / self.errors.negatives
 
     @property
@@ -229,7 +229,7 @@ class Verdict:
 
     @property
     def claimed_epsilon(self) -> float:
-        """What the lower bound is compared with: the claim for replacing one record."""
+        """The claim for replacing one record, with which the lower bound is compared."""
         return self.decision.epsilon(STEPS)
 
     @property
@@ -247,14 +247,14 @@ def verdict(
     scores: list[Scores], decision: ClaimedReleases, total: ClaimedReleases, confidence: float, seed: int = 0
 ) -> Verdict:
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
-    found = tuple(_found(one, decision, confidence) for one in scores)
+    found = tuple(_result(one, decision, confidence) for one in scores)
     best = max(found, key=lambda one: one.selection_advantage)
     each = confidence_of_each(confidence, BOUNDS)
     pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
     return Verdict(found, best, decision, total, pairs, confidence)
 
 
-def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> AttackResult:
+def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> AttackResult:
     some_in, rest_in = np.split(scores.members, [round(SELECTION_SHARE * len(scores.members))])
     some_out, rest_out = np.split(scores.others, [round(SELECTION_SHARE * len(scores.others))])
     chosen = scores.threshold
@@ -277,7 +277,9 @@ def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> Atta
         low=low,
         high=high,
         auc=float(roc_auc_score(known, everyone)),
-        true_positive_rates=tuple(_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES),
+        true_positive_rates=tuple(
+            _rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
+        ),
         epsilon=bound.value,
         corner=_corner(scores, decision, each),
         selection_advantage=1
@@ -291,7 +293,7 @@ def _found(scores: Scores, decision: ClaimedReleases, confidence: float) -> Atta
 
 def _corner(scores: Scores, decision: ClaimedReleases, confidence: float) -> Corner:
     """At the threshold that the first share finds worth most, as mu; limits of both rates from the others."""
-    _, errors = thresholded(scores.members, scores.others, None, lambda errors: gdp_of_errors(errors, confidence))
+    _, errors = choose_threshold(scores.members, scores.others, None, lambda errors: gdp_of_errors(errors, confidence))
     alpha, beta = errors.upper_limits(confidence)
     return Corner(alpha, 1 - beta, float(decision.power(np.array([alpha]), STEPS)[0]))
 
@@ -306,7 +308,7 @@ def advantage_interval(errors: Errors, confidence: float) -> tuple[float, float]
     return low, high
 
 
-def _at(rate: float, false_positives: Floats, true_positives: Floats, others: int) -> float | None:
+def _rate_at(rate: float, false_positives: Floats, true_positives: Floats, others: int) -> float | None:
     """The largest TPR at a false positive rate of at most `rate`; None where one false alarm exceeds it."""
     if others * rate < 1:
         return None

@@ -1,1 +1,1 @@
-"""What private, charged, durable answers cost beside public ones: `make bench`."""
+"""The speed of private, charged, durable answers beside that of public ones: `make bench`."""

@@ -53,7 +53,7 @@ def of(name: str | None) -> Callable[[bytes], np.ndarray]:
     return read
 
 
-def of_v2(content: bytes) -> np.ndarray:
+def read_v2(content: bytes) -> np.ndarray:
     """Read an answer of the V2 inference protocol."""
     output = json.loads(content)["outputs"][0]
     return np.array(output["data"], dtype=np.float64).reshape(output["shape"])

@@ -43,7 +43,7 @@ def compare(
                     if setting.npy and not contender.npy:
                         continue
                     measured.setdefault((contender.name, str(setting)), []).append(
-                        undisturbed(endpoint, setting, seconds, times)
+                        measure_undisturbed(endpoint, setting, seconds, times)
                     )
     results: dict[str, dict[str, Figures]] = {}
     for (name, setting_name), seen in measured.items():
@@ -53,10 +53,10 @@ def compare(
 
 def warm(endpoint: Endpoint) -> None:
     """Load a contender that was just started for a moment that is not counted."""
-    _loaded(endpoint, MANY, _SECONDS_TO_WARM)
+    _load(endpoint, MANY, _SECONDS_TO_WARM)
 
 
-def undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int = 2) -> Measured:
+def measure_undisturbed(endpoint: Endpoint, setting: Setting, seconds: float, times: int = 2) -> Measured:
     """Measure until nothing else takes the machine; after so many times return what was least disturbed."""
     found: list[Measured] = []
     while len(found) < times and not (found and found[-1].others <= _QUIET_CORES):
@@ -68,13 +68,13 @@ def measure(endpoint: Endpoint, setting: Setting, seconds: float) -> Measured:
     """Load a running contender for `seconds`."""
     before = endpoint.server.use()
     busy, own = busy_seconds(), children_seconds()
-    seen = _loaded(endpoint, setting, seconds)
+    seen = _load(endpoint, setting, seconds)
     busy, own = busy_seconds() - busy, children_seconds() - own
     measured = Measured(seen, before, endpoint.server.use(), 0.0)
     return replace(measured, others=max(0.0, busy - own - measured.cpu_seconds) / seen.seconds)
 
 
-def _loaded(endpoint: Endpoint, setting: Setting, seconds: float) -> Round:
+def _load(endpoint: Endpoint, setting: Setting, seconds: float) -> Round:
     return load(
         endpoint.url, endpoint.body(setting), connections=setting.connections, seconds=seconds, rows=setting.rows,
         features=endpoint.features, key=endpoint.key,

@@ -14,7 +14,7 @@ from benchmarks.serving import answers, figures
 from benchmarks.serving.figures import Setting
 from benchmarks.serving.load import Body
 from benchmarks.serving.network import CLASSES, FEATURES, HIDDEN, Network
-from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.processes import Server, free_port, start_server
 from mechanisms.elementary import softmax
 from training.kinds.head.bundle import load_bundle
 from training.kinds.loading import load_model
@@ -108,7 +108,7 @@ def ours(
         port = free_port()
         command = [sys.executable, *program, "serve", str(bundle), "--port", str(port), *budget, *options]
         ready = f"http://127.0.0.1:{port}/readyz"
-        with started(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
+        with start_server(command, ready, folder / "ours.log", cwd=_ROOT, env=_home(folder)) as server:
             added = run_dpserve(folder, "clients", "add", "load", *budget)
             key = max(added.split(), key=len)
             url = f"http://127.0.0.1:{port}/predict"
@@ -137,7 +137,7 @@ def unprotected(bundle: Path, *, features: int = FEATURES) -> Contender:
         command = [sys.executable, "-m", "benchmarks.serving.unprotected", str(bundle), str(port)]
         head = load_bundle(bundle)
         ready = f"http://127.0.0.1:{port}/readyz"
-        with started(command, ready, folder / "unprotected.log", cwd=_ROOT, env=_home(folder)) as server:
+        with start_server(command, ready, folder / "unprotected.log", cwd=_ROOT, env=_home(folder)) as server:
             url = f"http://127.0.0.1:{port}/predict"
             yield Endpoint(
                 server, url, lambda _: _OURS, answers.of("predictions"),
@@ -155,7 +155,7 @@ def plain() -> Contender:
         port = free_port()
         command = [sys.executable, "-m", "benchmarks.serving.plain", str(port)]
         ready = f"http://127.0.0.1:{port}/livez"
-        with started(command, ready, folder / "plain.log", cwd=_ROOT, env=_home(folder)) as server:
+        with start_server(command, ready, folder / "plain.log", cwd=_ROOT, env=_home(folder)) as server:
             url = f"http://127.0.0.1:{port}/predict"
             yield Endpoint(server, url, lambda _: _OURS, answers.of("predictions"), _network)
 
@@ -177,7 +177,7 @@ def mlserver(environment: Path, *, in_process: bool) -> Contender:
         base = f"http://127.0.0.1:{ports['HTTP']}/v2/models/public"
         command = [str(environment / "mlserver/bin/mlserver"), "start", "."]
         with _peer(command, f"{base}/ready", folder, "mlserver", settings) as server:
-            yield Endpoint(server, f"{base}/infer", _v2, answers.of_v2, _network)
+            yield Endpoint(server, f"{base}/infer", _v2, answers.read_v2, _network)
 
     return Contender(figures.MLSERVER if in_process else figures.MLSERVER_WORKERS, start)
 
@@ -246,7 +246,7 @@ def _peer(
 ) -> AbstractContextManager[Server]:
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment = {"PYTHONPATH": str(_ROOT)} | threads | settings
-    return started(command, ready, folder / f"{name}.log", cwd=PEERS / name, env=environment)
+    return start_server(command, ready, folder / f"{name}.log", cwd=PEERS / name, env=environment)
 
 
 def _v2(setting: Setting) -> Body:

@@ -11,10 +11,10 @@ from benchmarks.serving.contenders import PEERS
 def install(environments: Path) -> None:
     """Make an environment for each peer that has none yet, or another one than its requirements say."""
     for requirements in sorted(PEERS.glob("*/requirements.txt")):
-        made(environments / requirements.parent.name, requirements.read_text())
+        make_environment(environments / requirements.parent.name, requirements.read_text())
 
 
-def made(home: Path, requirements: str) -> Path:
+def make_environment(home: Path, requirements: str) -> Path:
     """Return the Python of an environment in `home` with these requirements, one a line; make it where it lacks."""
     done = home / ".installed"
     if not (done.exists() and done.read_text() == requirements):

@@ -1,4 +1,4 @@
-"""From rounds to figures: medians, ratios, and the goals that they are held against. Nothing here measures."""
+"""Figures from rounds: medians, ratios, and the goals that they are held against. Nothing here measures."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class Figures:
     peak_memory: float
     wrong: int
     others: float = 0.0
-    """How many cores something else took: where that is not nearly 0, only CPU and memory mean anything."""
+    """Cores that something else took: where that is not nearly 0, only CPU and memory mean anything."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Idle:
 
 
 Results = Mapping[str, Mapping[str, Figures]]
-"""By setting, by contender."""
+"""Figures by setting, by contender."""
 
 
 def medians(rounds: Sequence[Measured]) -> Figures:

@@ -27,7 +27,7 @@ Generator = Literal["wrk", "own"]
 
 @dataclass(frozen=True)
 class Body:
-    """How a contender wants its rows: what surrounds them, and whether each has brackets of its own.
+    """The body that a contender takes: what surrounds the rows, and whether each has brackets of its own.
 
     npy: as a NumPy file of float64 instead, with nothing around it, and the answer likewise. distinct: how many
     different rows there are, which are asked again and again; 0 for rows that were never asked before.
@@ -54,7 +54,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of load saw. Latencies in milliseconds; `wrong`: answers that were no answers."""
+    """The measurements of one round of load. Latencies in milliseconds; `wrong`: answers that were no answers."""
 
     requests: int
     seconds: float

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Use:
-    """What one process has used: CPU seconds so far, in the kernel and in all, and memory in MiB.
+    """The use of one process: CPU seconds so far, in the kernel and in all, and memory in MiB.
 
     peak: of resident memory; resident: now, pages shared with others included; share: now, each shared page divided by
     how many processes map it.
@@ -72,7 +72,7 @@ class Server:
 
 
 @contextmanager
-def started(
+def start_server(
     command: Sequence[str], ready: str, log: Path, *, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> Iterator[Server]:
     """Start a server, wait until `ready` answers 2xx, and stop it and its children at the end.

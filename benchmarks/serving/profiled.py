@@ -17,7 +17,7 @@ from dpserve.cli import main
 _SECONDS_BETWEEN = 0.004
 
 
-def _of_pool(frame: FrameType | None) -> bool:
+def _belongs_to_pool(frame: FrameType | None) -> bool:
     """Return whether a thread works for the event loop, and not for itself, as the journal's does."""
     while frame is not None:
         if "/concurrent/futures/" in frame.f_code.co_filename:
@@ -26,7 +26,7 @@ def _of_pool(frame: FrameType | None) -> bool:
     return False
 
 
-def sampled(written: Path) -> None:
+def run_sampled(written: Path) -> None:
     """Run the command line, counting stages every 4 ms of CPU time from SIGUSR1 on; write the counts at the end."""
     stage_of_file: dict[str, str | None] = {}
     counts: Counter[str] = Counter()
@@ -47,7 +47,7 @@ def sampled(written: Path) -> None:
         own = threading.get_ident()
         # A pool's thread that waits for work is in no stage.
         others = (each for identity, each in sys._current_frames().items() if identity != own)
-        computing = map(stage_at, filter(_of_pool, others))
+        computing = map(stage_at, filter(_belongs_to_pool, others))
         counts[next(filter(None, computing), None) or stage_at(frame) or OTHER] += 1
 
     def begin(*_: object) -> None:
@@ -64,4 +64,4 @@ def sampled(written: Path) -> None:
 
 if __name__ == "__main__":
     samples = Path(sys.argv.pop(1))
-    sampled(samples)
+    run_sampled(samples)

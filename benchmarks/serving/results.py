@@ -1,4 +1,4 @@
-"""What was measured, as one document: `results.json`, and the copy of it that docs/performance.md is made from."""
+"""The measurements as one document: `results.json`, and the copy of it that docs/performance.md is made from."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def disk_sync_milliseconds() -> float:
 
 def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], rounds: int, seconds: float) -> Document:
     """Return the part of the document that says who is how fast."""
-    return stamped(
+    return stamp(
         {
             "rounds": rounds,
             "seconds": seconds,
@@ -77,12 +77,12 @@ def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], ro
 
 def stages(by_setting: dict[str, list[Stage]]) -> Document:
     """Return the part of the document that says where the time goes."""
-    return stamped({setting: [asdict(one) for one in found] for setting, found in by_setting.items()})
+    return stamp({setting: [asdict(one) for one in found] for setting, found in by_setting.items()})
 
 
 def scaling(points: list[Point]) -> Document:
     """Return the part of the document that says how the speed depends on sizes."""
-    return stamped({"points": [asdict(point) for point in points]})
+    return stamp({"points": [asdict(point) for point in points]})
 
 
 def merge(file: Path, parts: Document) -> None:
@@ -101,7 +101,7 @@ def read_comparison(part: Document) -> tuple[dict[str, dict[str, Figures]], dict
     return results, idle
 
 
-def stamped(part: Document) -> Document:
+def stamp(part: Document) -> Document:
     """Return the part with when, where and with what it was measured."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True)
     return {

@@ -1,4 +1,4 @@
-"""How our service's speed depends on the classes, the features, the rows of a request, and the ledger's size."""
+"""Our service's speed by the number of classes, of features, of rows of a request, and by the ledger's size."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders
-from benchmarks.serving.comparison import undisturbed, warm
+from benchmarks.serving.comparison import measure_undisturbed, warm
 from benchmarks.serving.figures import MANY, Setting
 from benchmarks.serving.load import load
 from benchmarks.serving.network import CLASSES, FEATURES
@@ -29,7 +29,7 @@ class Point:
     cpu: float
     peak_memory: float
     others: float = 0.0
-    """How many cores something else took."""
+    """Cores that something else took."""
 
 
 def curves(bundle: Path, folder: Path, seconds: float) -> list[Point]:
@@ -46,12 +46,12 @@ def _points(bundle: Path, folder: Path, seconds: float) -> Iterator[Point]:
         yield from _shape("classes", classes, folder, seconds, classes=classes)
     for features in FEATURE_COUNTS:
         yield from _shape("features", features, folder, seconds, features=features)
-    home = _made(folder / "batches")
+    home = _make_folder(folder / "batches")
     with contenders.ours(bundle).start(home) as endpoint:
         warm(endpoint)
         for rows in BATCHES:
             yield _point("rows of a request, 4 connections", rows, endpoint, Setting(4, rows), seconds)
-    home = _made(folder / "ledger")
+    home = _make_folder(folder / "ledger")
     with contenders.ours(bundle).start(home) as endpoint:
         warm(endpoint)
         held = 0
@@ -67,7 +67,7 @@ def _points(bundle: Path, folder: Path, seconds: float) -> Iterator[Point]:
 def _shape(
     curve: str, at: int, folder: Path, seconds: float, *, features: int = FEATURES, classes: int = CLASSES
 ) -> Iterator[Point]:
-    home = _made(folder / f"{curve}-{at}")
+    home = _make_folder(folder / f"{curve}-{at}")
     bundle = contenders.train_bundle(home, features=features, classes=classes)
     with contenders.ours(bundle, features=features).start(home) as endpoint:
         endpoint.check()
@@ -76,7 +76,7 @@ def _shape(
 
 
 def _point(curve: str, at: int, endpoint: contenders.Endpoint, setting: Setting, seconds: float) -> Point:
-    seen = undisturbed(endpoint, setting, seconds)
+    seen = measure_undisturbed(endpoint, setting, seconds)
     if seen.round.wrong:
         raise RuntimeError(f"{curve} {at}: {seen.round.wrong} of {seen.round.requests} requests were not answered")
     return Point(
@@ -91,6 +91,6 @@ def _point(curve: str, at: int, endpoint: contenders.Endpoint, setting: Setting,
     )
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving import contenders, figures
-from benchmarks.serving.comparison import undisturbed, warm
+from benchmarks.serving.comparison import measure_undisturbed, warm
 
 STAGES = (
     ("parse and check the rows", ("service/http/requests.py", "service/http/schemas.py", "service/http/npy.py")),
@@ -35,7 +35,7 @@ STORE = "the store (Valkey)"
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage takes of a request. microseconds: of CPU; share: of all CPU."""
+    """The time that one stage of a request takes. microseconds: of CPU; share: of all CPU."""
 
     name: str
     microseconds: float
@@ -68,13 +68,13 @@ def profile(bundle: Path, folder: Path, setting: figures.Setting, seconds: float
         endpoint.check()
         warm(endpoint)
         endpoint.server.process.send_signal(signal.SIGUSR1)  # what start-up took is not a request's
-        seen = undisturbed(endpoint, setting, seconds)
+        seen = measure_undisturbed(endpoint, setting, seconds)
     samples = Counter(json.loads(written.read_text()))
-    store = _used(seen, store=True)
-    return divide(samples, _used(seen, store=False), store, seen.round.requests)
+    store = _cpu_seconds(seen, store=True)
+    return divide(samples, _cpu_seconds(seen, store=False), store, seen.round.requests)
 
 
-def _used(seen: figures.Measured, *, store: bool) -> float:
+def _cpu_seconds(seen: figures.Measured, *, store: bool) -> float:
     """Return the CPU seconds of the store's processes, or of all others."""
     before, after = (
         sum(use.cpu_seconds for use in uses if use.name.startswith("valkey") == store)

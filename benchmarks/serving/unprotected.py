@@ -51,7 +51,7 @@ class NoLedger:
 
     rehearsal = False
 
-    def remembered(self, lineage: str, digest: bytes) -> str:
+    def recall_client(self, lineage: str, digest: bytes) -> str:
         """Know everyone."""
         del lineage, digest
         return "anybody"
@@ -66,11 +66,11 @@ class NoLedger:
 
 
 def _application(bundle: Path, settings: ServiceSettings) -> Application:
-    return Application(_opened(bundle, settings))
+    return Application(_open_service(bundle, settings))
 
 
 @asynccontextmanager
-async def _opened(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGIApp]:
+async def _open_service(bundle: Path, settings: ServiceSettings) -> AsyncIterator[ASGIApp]:
     head, ledger = load_bundle(bundle), NoLedger()
     unrestricted: Any = ledger
     predictor = MeteredPredictor(head, NoNoise(), unrestricted, largest_batch=settings.largest_batch)

@@ -1,4 +1,4 @@
-"""What `dpserve clients`, `groups` and `lineage` show; what they change is in `dpserve.commands.acts`."""
+"""Lists of `dpserve clients`, `groups` and `lineage`; the commands that change them are in `dpserve.commands.acts`."""
 
 import json
 import time
@@ -61,7 +61,7 @@ def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
         return
     table = whole("group", *_FIGURES, "refill", "members")
     for account in accounts:
-        row = (_called(account.group, account.display), *_figures(account), _refill(account))
+        row = (_shown_name(account.group, account.display), *_figures(account), _refill(account))
         table.add_row(*row, str(len(of[account.group])))
     stdout_console().print(table, highlight=False)
 
@@ -85,7 +85,7 @@ def list_(lineage: LineageOption, as_json: bool = JSON) -> None:
     for account in accounts:
         cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
         status = "revoked" if account.revoked else "active"
-        table.add_row(_called(account.client, account.display), *_figures(account), *cells, status)
+        table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, status)
     stdout_console().print(table, highlight=False)
 
 
@@ -107,7 +107,7 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
     else:
         spent = f"pure epsilon spent: {epsilons}"
     out.print(
-        f"{_called(account.client, account.display)} of lineage {account.lineage} is "
+        f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is "
         f"{'revoked' if account.revoked else 'active'}\n{spent}; accepts: {budget.accepts}",
         highlight=False,
     )
@@ -160,7 +160,7 @@ def _exact(account: Account) -> dict[str, object]:
     }
 
 
-def _called(name: str, display: str) -> str:
+def _shown_name(name: str, display: str) -> str:
     return f"{name} ({display})" if display else name
 
 
@@ -180,7 +180,7 @@ def _table_of_keys(keys: Sequence[ApiKey]) -> Table:
     table = Table("key", "scopes", "expires")
     now = time.time()
     for key in keys:
-        ends = "never" if key.expires is None else _when(key.expires) + (" (over)" if key.ended(now) else "")
+        ends = "never" if key.expires is None else _when(key.expires) + (" (over)" if key.has_ended(now) else "")
         table.add_row(key.id, ", ".join(key.scopes), ends)
     return table
 

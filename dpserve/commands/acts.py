@@ -184,7 +184,8 @@ def _made(act: type[OwnerAct], given: Mapping[str, Any]) -> OwnerAct:
         first = error.errors(include_input=False, include_url=False)[0]
         wrong = str(first["loc"][0]) if first["loc"] else ""
         refused = act.model_fields.get(wrong)
-        hint = None if refused is None else wrong if refused.is_required() else _flag(wrong, refused)
+        is_argument = refused is not None and (refused.is_required() or wrong in act.about)
+        hint = None if refused is None else wrong if is_argument else _flag(wrong, refused)
         raise typer.BadParameter(first["msg"].lower(), param_hint=hint) from None
 
 

@@ -59,7 +59,7 @@ class CandidateOptions(RowOptions):
 
 
 class ShadowOptions(Options):
-    """How shadow models are trained."""
+    """Options for training shadow models."""
 
     shadow_models: int = option(20, "How many shadow models are trained.", panel=SHADOWS, ge=2)
     shadow_records: int | None = option(
@@ -71,7 +71,7 @@ class ShadowOptions(Options):
 
 
 class BundleOptions(Options):
-    """How a bundle is attacked in this process."""
+    """Options for attacking a bundle in this process."""
 
     mechanism: str = option("gaussian", "How answers are made private.", panel=BUNDLE, complete=options.mechanism_names)
     price: str | None = option(
@@ -171,7 +171,7 @@ def attack(
                 progress=progress,
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
-    report.show(presentation.of_attack(outcome), "attack")
+    report.show(presentation.attack_report(outcome), "attack")
 
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:

@@ -88,7 +88,7 @@ def mechanism(
             found.append(kept_scores(store, piece, partial(observe, chosen, worlds, count, randomness)))
             progress(count)
     scores_in, scores_out = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
-    shown = presentation.of_mechanism(
+    shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
         scores_in,
         scores_out,
@@ -176,7 +176,7 @@ def service(
             first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
-    shown = presentation.of_mechanism(
+    shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
         scores_in,
         scores_out,
@@ -206,4 +206,4 @@ def sampler(
 
     with shares("auditing the sampler") as progress:
         found = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
-    report.show(presentation.of_sampler(found), "audit-sampler")
+    report.show(presentation.sampler_report(found), "audit-sampler")

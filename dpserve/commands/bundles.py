@@ -203,7 +203,7 @@ class HeldOut(FileOptions):
 
 
 class Reported(Options):
-    """What an evaluation says, and what it costs."""
+    """Options for the content of an evaluation and its price."""
 
     price: str = option(..., "What it costs: rho:R, noise-multiplier:M or epsilon:E@DELTA.")
     report: str = option(",".join(SHARES), "Which figures, accuracy among them: fewer are more precise.")

@@ -1,4 +1,4 @@
-"""How a command is declared: its options, each once, and the help that follows from them.
+"""Declarations of commands: the options, each once, and the help that follows from them.
 
 Every option and argument is declared with `option`: as the default of a parameter of the command's function, or, where
 it belongs to others, as a field of a class of options, a pydantic model. A command that has a parameter of such a class

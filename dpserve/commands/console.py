@@ -1,4 +1,4 @@
-"""How commands print for people, with nothing cut off; and how they show progress, on stderr."""
+"""Printing for people, with nothing cut off, and progress on stderr."""
 
 import os
 import sys

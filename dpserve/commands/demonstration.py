@@ -27,7 +27,7 @@ from training.kinds.registry import train
 EPSILON = 3.0
 DELTA = 1e-6
 TOO_LITTLE = 1.0
-"""What the second client may spend: less than the model costs."""
+"""The second client's budget: less than the model costs."""
 CLIENT, SECOND_CLIENT = "visitor", "second visitor"
 DIGITS_TO_TRY = 12
 
@@ -58,7 +58,7 @@ def demo(
                     service.process.wait()
             else:
                 _ask(console, service, key, digits)
-                _be_refused(console, service, second_key, digits)
+                _show_refusal(console, service, second_key, digits)
 
 
 def _train(console: Console, digits: Digits, folder: Path) -> Path:
@@ -91,7 +91,7 @@ def _ask(console: Console, service: StartedService, key: str, digits: Digits) ->
     _print_analyses(console, asyncio.run(_account(service)))
 
 
-def _be_refused(console: Console, service: StartedService, key: str, digits: Digits) -> None:
+def _show_refusal(console: Console, service: StartedService, key: str, digits: Digits) -> None:
     """Ask for a client whose budget does not pay for the model."""
     from dpserve.client import BudgetExhausted, Client
 

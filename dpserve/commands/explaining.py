@@ -126,7 +126,7 @@ def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = 
             raise typer.BadParameter("explain releases, or an account of the ledger, not both")
         if by_hand.delta is None:
             raise typer.BadParameter("is needed with --release", param_hint="--delta")
-        releases = _counted(by_hand.release, by_hand.times or [])
+        releases = _release_counts(by_hand.release, by_hand.times or [])
         attack = _rates(by_hand.attack) if by_hand.attack else None
         explained = explain_releases(releases, by_hand.delta, epsilon=by_hand.epsilon, attack=attack)
         if by_hand.plot is not None:
@@ -152,7 +152,7 @@ def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = 
         _print_explanation(console, explained.explanation, f"what its limit means for one {one}")
 
 
-def _counted(releases: list[str], times: list[int]) -> dict[Cost, int]:
+def _release_counts(releases: list[str], times: list[int]) -> dict[Cost, int]:
     if times and len(times) != len(releases):
         raise typer.BadParameter(f"give one for each of the {len(releases)} --release", param_hint="--times")
     counts: dict[Cost, int] = {}

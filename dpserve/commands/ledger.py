@@ -51,7 +51,7 @@ class ReconciledLineage(EveryLineage, ActsOnLedger):
 
 
 class LostLineage(Options):
-    """What opens a lineage again that a store has lost altogether, and what is declared lost of one."""
+    """Options that open a lineage again that a store has lost, and that declare a loss."""
 
     declare_lost: int | None = option(
         None, "The most rows that were answered and whose receipts are lost for good; 0 says that none were.", ge=0

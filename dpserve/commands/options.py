@@ -134,7 +134,7 @@ class BudgetOptions(Options):
         ((name, value),) = given.items()
         if name == "mu" and kind != "gaussian":
             raise WrongOption("mu", "is for accounts that accept Gaussian noise only")
-        return Budget.stated(name, value, delta, kind)
+        return Budget.from_measure(name, value, delta, kind)
 
     def accepting(self, given: str | None, default: str) -> str:
         """Return what an account of this budget accepts: as given, else as delta says, else the default.

@@ -57,7 +57,7 @@ _OVERHEAD = 1.02
 
 
 class PlanOptions(FileOptions):
-    """What is planned, and what an accuracy comes from."""
+    """Options for the plan, and for the source of its accuracies."""
 
     queries: int | None = option(None, "How many rows the budget has to pay for.", default_text="1000")
     accuracy: float | None = option(None, "Or the accuracy that answers must have: how many rows then?")
@@ -161,7 +161,7 @@ def plan(
     before = (given.outside, given.bounds, given.clip, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
         raise typer.BadParameter("chooses a mechanism before training: leave the bundle and --lam out")
-    head = _of_bundle(bundle, given) if bundle is not None else _of_numbers(given)
+    head = _plan_bundle(bundle, given) if bundle is not None else _plan_numbers(given)
     if given.margins is not None:
         if given.public is not None:
             raise WrongOption("margins", "take the place of --public: give one of them")
@@ -189,7 +189,7 @@ def plan(
         _print_plan(stdout_console(), found)
 
 
-def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
+def _plan_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
     if given.n is not None or given.lam is not None or given.classes is not None:
         raise typer.BadParameter("a bundle has its own: leave --n, --lam and --classes out")
     for name in ("alpha", "least_records"):
@@ -212,7 +212,7 @@ def _of_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
     return replace(planned, sample=sample_of(head, X, y, given.public))
 
 
-def _of_numbers(given: PlanOptions) -> PlannedHead:
+def _plan_numbers(given: PlanOptions) -> PlannedHead:
     if given.lam is None or given.classes is None:
         raise typer.BadParameter("name a bundle, or give --lam and --classes to plan before training")
     if given.public is not None:

@@ -1,4 +1,4 @@
-"""What attacks and audits share: options, how a report is shown and kept, finished pieces, and what is checked."""
+"""Code that attacks and audits share: options, showing and keeping reports, finished pieces, and checks."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Resumable(Options):
 
 
 class ConvictionOption(Options):
-    """How sure a conviction is."""
+    """The confidence of a conviction."""
 
     conviction_confidence: float = option(
         1 - 1e-9, "A sound mechanism is convicted with at most 1 less this.", default_text="1 - 1e-9"
@@ -37,13 +37,13 @@ class ConvictionOption(Options):
 
 
 class Confidences(ConvictionOption):
-    """How sure the bounds of a report are, and a conviction."""
+    """The confidences of a report's bounds and of a conviction."""
 
     confidence: float = option(0.95, "Of the lower bounds that are shown.")
 
 
 class ReportOptions(Options):
-    """How a report is shown. That its files can be written is checked before the command works."""
+    """Options for showing a report. Its files are checked to be writable before the command works."""
 
     as_json: bool = option(False, "Print everything as JSON.", "--json")
     html: Path | None = option(None, "Write the whole report into FILE.html.")

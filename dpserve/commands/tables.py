@@ -68,14 +68,14 @@ def image_shape(text: str, columns: int | None) -> Shape:
 
 
 class RowOptions(Options):
-    """How a table of labelled rows is read."""
+    """Options for reading a table of labelled rows."""
 
     label: str = option("label", "Of a table: the column of class names.", panel=READING)
     ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
 
 
 class FileOptions(RowOptions):
-    """How labelled rows are read: a table, or NPZ."""
+    """Options for reading labelled rows: a table, or NPZ."""
 
     encoding: str | None = option(
         None,

@@ -51,7 +51,7 @@ def _opening(price: str, total: int) -> str:
 
 
 class PublishedOptions(Options):
-    """How a network is trained as Lu et al. 2022 do."""
+    """Options for training a network as Lu et al. 2022 do."""
 
     hidden: list[int] | None = option(None, "A hidden layer's width; repeatable.", default_text="128")
     alpha: float = option(1.0, "The strength of the convexified loss.")
@@ -90,7 +90,7 @@ def next_step(
     try:
         has_budget, others = asyncio.run(_budgets(certificate))
     except CannotServe as refusal:
-        return f"Its records' lineage has a budget already, which does not pay for this one. {_capital(str(refusal))}"
+        return f"The lineage's budget does not pay for this model. {_capital(str(refusal))}"
     except (LedgerError, OSError, ValueError, WrongOption) as error:
         return (
             f"Next: {serve} {opening}\nThe ledger could not be asked whether the lineage has a budget already; if it "

@@ -8,7 +8,7 @@ from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from research.bernau2021 import experiments, presentation
 from research.bernau2021.printed import BELIEF
-from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
+from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 
 app = program()
 
@@ -32,7 +32,7 @@ def play(
     setting = experiments.SETTINGS[dataset]
     bounds = belief or [BELIEF]
     found: dict[float, dict[presentation.Kind, experiments.Found]] = {}
-    with stored(again.resume) as store:
+    with finished_pieces(again.resume) as store:
         for bound in bounds:
             found[bound], epsilon = {}, presentation.belief_epsilon(bound)
             for kind in experiments.KINDS:

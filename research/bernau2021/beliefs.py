@@ -1,4 +1,4 @@
-"""What the adversary believes after a run, and what many runs say (Bernau et al. 2021, Algorithm 1 and Section 5.3).
+"""The adversary's belief after a run, and the results of many (Bernau et al. 2021, Algorithm 1 and Section 5.3).
 
 The adversary knows two neighbouring data sets, holds both for equally likely and sees every release. Belief is held
 as log-odds of the first against the second; releases add up their log-likelihood ratios.
@@ -91,7 +91,7 @@ class Games:
 
 @dataclass(frozen=True)
 class Identifiability:
-    """What the games say. Each epsilon of Section 5.3 is an estimate, not a bound; `epsilon_bound` is a lower bound.
+    """Results of games. Each epsilon of Section 5.3 is an estimate, not a bound; `epsilon_bound` is a lower bound.
 
     advantage: 2 wins/games - 1; advantage_interval: Clopper and Pearson's, at 95 %. excess: delta', how often the
     belief in the truth exceeded the bound asked for. largest_belief: in the truth. epsilon_of_sensitivity: from the

@@ -27,7 +27,7 @@ class ConvolutionalNetwork:
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
         return sum(shape.numel() for shape in self._shapes.values())
 
     def initial(self, seed: int) -> Floats:
@@ -56,18 +56,18 @@ class ConvolutionalNetwork:
     def logits(self, parameters: Floats, inputs: Floats) -> Floats:
         """Return the logits (n, classes), computed in single precision."""
         with torch.inference_mode():
-            named = self._named(torch.from_numpy(parameters).float())
+            named = self._parameters(torch.from_numpy(parameters).float())
             found: Floats = functional_call(self._module, named, (torch.from_numpy(inputs).float(),)).double().numpy()
         return found
 
-    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+    def _parameters(self, flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     @cached_property
     def _gradients(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         def loss(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(functional_call(self._module, self._named(flat), (x[None],)), y[None])
+            return cross_entropy(functional_call(self._module, self._parameters(flat), (x[None],)), y[None])
 
         return vmap(grad(loss), in_dims=(None, 0, 0))
 

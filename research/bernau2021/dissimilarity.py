@@ -1,4 +1,4 @@
-"""How unlike two records are, and the neighbouring data set that is most unlike (Bernau et al. 2021, Definition 6).
+"""The dissimilarity of two records, and the most dissimilar neighbouring data set (Bernau et al. 2021, Definition 6).
 
 A heuristic for the sensitivity of a training set: that records unlike the others have gradients unlike the others'.
 """
@@ -66,12 +66,12 @@ class _Windowed:
     @classmethod
     def of(cls, images: Floats) -> "_Windowed":
         means = _window_means(images)
-        return cls(images, means, _unbiased(_window_means(images * images) - means * means))
+        return cls(images, means, _without_bias(_window_means(images * images) - means * means))
 
     def against(self, row: int, others: "_Windowed") -> Floats:
         """Return 1 - SSIM of one image with each of the others, (m,)."""
         means, variances = self.means[row], self.variances[row]
-        both = _unbiased(_window_means(self.images[row] * others.images) - means * others.means)
+        both = _without_bias(_window_means(self.images[row] * others.images) - means * others.means)
         first, second = _STABILISERS
         alike = (2 * means * others.means + first) * (2 * both + second)
         spread = (means**2 + others.means**2 + first) * (variances + others.variances + second)
@@ -86,6 +86,6 @@ def _window_means(images: Floats) -> Floats:
     return inner
 
 
-def _unbiased(values: Floats) -> Floats:
+def _without_bias(values: Floats) -> Floats:
     count = _WINDOW * _WINDOW
     return values * (count / (count - 1))

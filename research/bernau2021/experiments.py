@@ -157,7 +157,7 @@ def run(
             done = []
             for number in numbers:
                 outcome = play(network, pair, choices, derived_seed(seed, what, f"game {number}"))
-                done.append(_plain(outcome) | _of_final_model(network, outcome, pair, holdout))
+                done.append(_plain(outcome) | _final_model_wins(network, outcome, pair, holdout))
                 progress(what, (number + 1) / games)
             return {"outcomes": done}
 
@@ -171,7 +171,7 @@ def run(
     )
 
 
-def _of_final_model(
+def _final_model_wins(
     network: Gradients, outcome: Outcome, pair: Pair, holdout: tuple[Floats, Labels]
 ) -> dict[str, float]:
     own = pair.own if outcome.first else pair.other

@@ -31,7 +31,7 @@ class Gradients(Protocol):
 
     @property
     def size(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
         ...
 
     def initial(self, seed: int) -> Floats:
@@ -136,7 +136,7 @@ def play(network: Gradients, pair: Pair, choices: Play, seed: int) -> Outcome:
     return Outcome(log_odds, first, math.sqrt(square), local, parameters)
 
 
-def played(
+def play_games(
     network: Gradients,
     pair: Pair,
     choices: Play,

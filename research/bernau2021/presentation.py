@@ -1,4 +1,4 @@
-"""What the adversary found, as a report beside Table 2 of Bernau et al. 2021."""
+"""The adversary's results, as a report beside Table 2 of Bernau et al. 2021."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What Bernau et al. 2021 print in Table 2, at a posterior belief of 0.9 (epsilon 2.2), 1,000 repetitions."""
+"""Table 2 of Bernau et al. 2021, at a posterior belief of 0.9 (epsilon 2.2), 1,000 repetitions."""
 
 from dataclasses import dataclass
 

@@ -57,14 +57,14 @@ def compare(
     comparison = experiment.Comparison(tuple(dataset or _USUAL), tuple(option or OPTIONS), asked, seeds)
     store = ResultStore(pieces)
     if stored:
-        cells = experiment.stored(comparison, data_dir, store)
+        cells = experiment.stored_cells(comparison, data_dir, store)
     else:
         with shares("comparison") as progress:
             cells = experiment.run(comparison, data_dir, store, progress)
     (out / "images").mkdir(parents=True, exist_ok=True)
     written = out / FIGURES if table is None else table
     older = tables.read_csv(written) if written.exists() else ()
-    tables.write_csv(tables.renewed(older, cells), written)
+    tables.write_csv(tables.renew_cells(older, cells), written)
     cells = tables.read_csv(written)
     if summary is not None:
         tables.write_summary(cells, summary)

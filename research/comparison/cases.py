@@ -23,7 +23,7 @@ _MNIST_TRAINING = 60_000
 _ADULT_TRAINING = 32_561
 
 _HELD_OUT_SEED = 0
-"""Of the split of a set without a test part of its own: the one within whose records the rules were found."""
+"""Seed of the split of a set without a test part of its own: the one within whose records the rules were found."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Drawn:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the records themselves."""
+        """A digest of the records themselves."""
         digest = hashlib.sha256(self.data.X.tobytes())
         digest.update(self.data.y.tobytes())
         return digest.hexdigest()[:16]

@@ -23,7 +23,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared. options, datasets: names."""
+    """The extent of a comparison. options, datasets: names."""
 
     datasets: tuple[str, ...]
     options: tuple[str, ...] = tuple(OPTIONS)
@@ -41,7 +41,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one option reached on one set at one epsilon and number of queries: one figure for each seed.
+    """The quality of one option on one set at one epsilon and number of queries: one figure for each seed.
 
     queries: a number, or `UNLIMITED`. A figure is None where the mechanism refuses.
     """
@@ -86,7 +86,7 @@ def run(
     return _cells(_pieces(comparison, directory, store, progress, measure=True))
 
 
-def stored(comparison: Comparison, directory: Path, store: ResultStore) -> tuple[Cell, ...]:
+def stored_cells(comparison: Comparison, directory: Path, store: ResultStore) -> tuple[Cell, ...]:
     """Return the cells that were measured already, whatever their number of seeds."""
     return _cells(_pieces(comparison, directory, store, lambda _, __: None, measure=False))
 

@@ -43,7 +43,7 @@ ESTIMATORS: dict[str, Callable[[Floats, float], Floats]] = {
 
 @dataclass(frozen=True, order=True)
 class Form:
-    """How class sums are made. share: of the budget, for the mean of the rows; None for rows that are not centred.
+    """A way to make class sums. share: of the budget, for the mean of the rows; None for rows that are not centred.
 
     lengthened: a centred row counts as (u - m)/||u - m||, and as (u - m)/2 otherwise: at most 1 either way.
     estimator: what takes noise from the sums. by_direction: classes are compared by direction, not by the sum itself.
@@ -74,7 +74,7 @@ FORMS: tuple[Form, ...] = tuple(
 )
 
 SHIPPED = Form(class_sums.CENTRE_SHARE, True, "both and entry", True)
-"""What `training.kinds.class_sums.model` releases."""
+"""The form that `training.kinds.class_sums.model` releases."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is compared: the options of `training.planning.options`, a head without privacy and the published mechanism."""
+"""The compared options: those of `training.planning.options`, a head without privacy and the published mechanism."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

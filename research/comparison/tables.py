@@ -61,7 +61,7 @@ def read_csv(path: Path) -> tuple[Cell, ...]:
         )
 
 
-def renewed(older: Iterable[Cell], cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def renew_cells(older: Iterable[Cell], cells: Iterable[Cell]) -> tuple[Cell, ...]:
     """Return all cells, and of two for one place the one of `cells`: what was not measured again stays."""
     places = {(cell.dataset, cell.option, cell.epsilon, cell.queries): cell for cell in (*older, *cells)}
     return tuple(places.values())

@@ -26,12 +26,12 @@ def read_labelled(path: Path, features: int, classes: int) -> tuple[Features, La
             raise DataError(f"{path}, line {number}: a label and {features} features are expected, not {_shown(line)}")
         labels.append(_label(path, number, label.strip(b'" '), classes))
         rows.append(_digits(path, number, digits, features, first_column=2))
-    return _stacked(path, rows), np.array(labels, dtype=np.int64)
+    return _stack(path, rows), np.array(labels, dtype=np.int64)
 
 
 def read_features(path: Path, features: int) -> Features:
     """Lines `0,1,...` of features alone."""
-    return _stacked(path, [_digits(path, number, line, features, first_column=1) for number, line in _lines(path)])
+    return _stack(path, [_digits(path, number, line, features, first_column=1) for number, line in _lines(path)])
 
 
 def read_labels(path: Path, classes: int) -> Labels:
@@ -73,7 +73,7 @@ def _digits(path: Path, number: int, line: bytes, features: int, first_column: i
     return digits
 
 
-def _stacked(path: Path, rows: list[NDArray[np.uint8]]) -> Features:
+def _stack(path: Path, rows: list[NDArray[np.uint8]]) -> Features:
     if not rows:
         raise DataError(f"{path}: the file is empty")
     return np.stack(rows).astype(np.float32)

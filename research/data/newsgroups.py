@@ -17,7 +17,7 @@ from training.inputs.columns import Columns, TextColumn, encode_rows
 CLASSES = 20
 BUCKETS = 1024
 TRAINING = 11_293
-"""How many messages the training part has."""
+"""Number of messages in the training part."""
 _FILES = ("20newsgroups-train.tab", "20newsgroups-test.tab")
 _HEADER = 3
 

@@ -34,10 +34,10 @@ def read(directory: Path, classes: int) -> LabelledSet:
     X, y = read_labelled(hundred, FEATURES, 100)
     if classes == 100:
         return LabelledSet(name, X, y, classes, str(hundred))
-    return LabelledSet(name, X, _clustered(X, classes), classes, f"{hundred}, clustered anew into {classes} by k-means")
+    return LabelledSet(name, X, _cluster(X, classes), classes, f"{hundred}, clustered anew into {classes} by k-means")
 
 
-def _clustered(X: Features, classes: int) -> Labels:
+def _cluster(X: Features, classes: int) -> Labels:
     from sklearn.cluster import MiniBatchKMeans
 
     clustering = MiniBatchKMeans(classes, random_state=_CLUSTERING_SEED, n_init=3, batch_size=4096)

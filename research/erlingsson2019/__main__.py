@@ -10,9 +10,9 @@ from dpserve.commands import reporting
 from dpserve.commands.console import counting, shares
 from mechanisms.mechanism import names
 from mechanisms.seeded import SeededRandomness
-from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
+from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 from research.erlingsson2019 import answers, by_epsilon, region
-from research.erlingsson2019.presentation import of_region
+from research.erlingsson2019.presentation import region_report
 from research.printing import print_tables
 from research.white_box import experiments
 
@@ -38,14 +38,14 @@ def training(
     if dataset not in region.SETTINGS:
         raise ValueError(f"a region of training can be drawn on {', '.join(region.SETTINGS)}, not on {dataset!r}")
     setting, multipliers = region.SETTINGS[dataset], noise_multiplier or tuple(region.PRINTED)
-    material = experiments.prepared(setting, data_dir, again.seed)
-    with stored(again.resume) as store, shares(f"training on {dataset}") as progress:
+    material = experiments.prepare_records(setting, data_dir, again.seed)
+    with finished_pieces(again.resume) as store, shares(f"training on {dataset}") as progress:
         points = region.points(
             setting, multipliers, material, store, again.seed, sure.confidence, sure.conviction_confidence, progress
         )
     title = f"The region of privacy of DP-SGD with logistic regression on {dataset}"
     chosen = {"dataset": dataset, "records": setting.records, "steps": setting.steps, "seed": again.seed}
-    shown.show(of_region(title, points, setting.delta, chosen, material.source))
+    shown.show(region_report(title, points, setting.delta, chosen, material.source))
 
 
 @app.command("by-epsilon")
@@ -71,7 +71,7 @@ def mechanism(
     if name not in names():
         raise ValueError(f"a region can be drawn of {', '.join(names())}, not of {name!r}")
     points, multipliers = [], noise_multiplier or _MULTIPLIERS
-    with stored(again.resume) as store, counting(f"asking {name}", len(multipliers)) as progress:
+    with finished_pieces(again.resume) as store, counting(f"asking {name}", len(multipliers)) as progress:
         for noise in multipliers:
             chosen = answers.mechanism_at(name, classes, noise)
             piece: dict[str, Any] = {"name": f"region-{name}", "classes": classes, "noise_multiplier": noise}
@@ -88,7 +88,7 @@ def mechanism(
     setting = {"mechanism": name, "classes": classes, "releases": releases, "trials": trials, "seed": again.seed}
     title = f"The region of privacy of {name!r}: {releases} releases of {classes} classes"
     note = "A noise multiplier stands for the price rho = 1/(2 multiplier^2) of a row, whatever the mechanism."
-    shown.show(of_region(title, points, delta, setting, note))
+    shown.show(region_report(title, points, delta, setting, note))
 
 
 if __name__ == "__main__":

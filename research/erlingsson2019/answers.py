@@ -101,7 +101,7 @@ def _asymptotic(claim: ClaimedTradeoff, scores: Scores, confidence: float) -> di
     fewest = min(map(len, scores))
     if claim.family is not GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
         return {}
-    design = Design.of_log_ratios(claim.parameter, fewest)
+    design = Design.for_log_ratios(claim.parameter, fewest)
     closest = gdp_of_many_thresholds(*scores, confidence, design=design)
     return {"epsilon of mu-GDP, many thresholds (asymptotic)": closest.epsilon(claim.delta)}
 

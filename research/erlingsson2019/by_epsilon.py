@@ -76,7 +76,7 @@ def noise_for(analysis: str, epsilon: float, sampling_rate: float, steps: int, d
 
 def printed_tables() -> tuple[ReportTable, ...]:
     """Return Section 3's table, rotated, and Section 4's, with what follows from them computed."""
-    return (_by_epsilon(), _rotated(), _section_4(), _noise_fixed())
+    return (_by_epsilon(), _rotated_table(), _section_4(), _noise_fixed())
 
 
 def _by_epsilon() -> ReportTable:
@@ -88,7 +88,7 @@ def _by_epsilon() -> ReportTable:
     return ReportTable("Section 3: by epsilon (Jayaraman and Evans 2019, Table 5)", columns, tuple(rows))
 
 
-def _rotated() -> ReportTable:
+def _rotated_table() -> ReportTable:
     """Each printed cell beside the nearest of the table that it rotates; the row of loss 0.65 has none there."""
     rows = []
     for loss, cells in ROTATED.items():

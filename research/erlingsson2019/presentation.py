@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """What is known at one noise multiplier. lower, upper: epsilons at delta, by the name of attack or analysis.
+    """The results at one noise multiplier. lower, upper: epsilons at delta, by the name of attack or analysis.
 
     The lower ones hold together, so that the largest of them is a bound, too; each point's are its own. notes: further
     figures by name, as an accuracy. convicted: whether a claim was refuted with the confidence asked for; lower bounds
@@ -38,7 +38,7 @@ class Point:
         return min(self.upper.values())
 
 
-def of_region(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
+def region_report(title: str, points: Sequence[Point], delta: float, setting: Mapping[str, Any], *notes: str) -> Report:
     """Return the report of a region: bounds by noise multiplier, and a drawing. Raises ValueError for no points."""
     if not points:
         raise ValueError("a region needs at least one noise multiplier")
@@ -78,6 +78,6 @@ def of_region(title: str, points: Sequence[Point], delta: float, setting: Mappin
         convicted=bool(convicted),
         content={"setting": dict(setting), "delta": delta, "points": [asdict(point) for point in points]},
         tables=tuple(tables),
-        pictures=(Picture.of_axes("Region of privacy", caption, labels, draw, (6.4, 4.4)),),
+        pictures=(Picture.with_axes("Region of privacy", caption, labels, draw, (6.4, 4.4)),),
         notes=(*notes, "The true epsilon lies between the best lower and the best upper bound."),
     )

@@ -46,7 +46,7 @@ PRINTED: dict[float, Printed] = {
     1.06: Printed(0.71, 0.078, 0.04, 10.0, 37722.0, 8421.0),
     0.44: Printed(0.92, 0.089, 0.05, 100.0, 3.5e8, 44770.0),
 }
-"""By noise multiplier, on Purchase-100 with logistic regression; accuracy relative to training without noise."""
+"""Figures on Purchase-100 with logistic regression, by noise multiplier; accuracy relative to that without noise."""
 
 SETTINGS: dict[str, Setting] = {
     "digits": Setting("digits", (), records=1000, sampling_rate=0.05, steps=400, learning_rate=2.0),
@@ -152,13 +152,13 @@ def _point(
         {
             "training accuracy": result["accuracy"],
             "attack TPR at 5 % FPR": result["true_positives"],
-            "epsilon of it (Prop. 3)": _of_attack(result["true_positives"] - FALSE_POSITIVES, setting.delta),
-            "epsilon of best threshold (Prop. 3)": _of_attack(result["advantage"], setting.delta),
+            "epsilon of it (Prop. 3)": _attack_epsilon(result["true_positives"] - FALSE_POSITIVES, setting.delta),
+            "epsilon of best threshold (Prop. 3)": _attack_epsilon(result["advantage"], setting.delta),
         },
         sure.value > 1 / noise,
     )
 
 
-def _of_attack(advantage: float, delta: float) -> float:
+def _attack_epsilon(advantage: float, delta: float) -> float:
     """Return Proposition 3's epsilon of a measured advantage, which has no confidence: an estimate."""
     return identifiability.epsilon_of_attack(min(advantage, 1 - 1e-12), delta)

@@ -50,10 +50,10 @@ class Correlation:
 
 def correlations() -> tuple[Correlation, ...]:
     """Return all coefficients of the three panels: over the paper's nine sets, then over all eleven."""
-    return (*_over(LEAST_TEST_ACCURACY), *_over(0.0))
+    return (*_panel_correlations(LEAST_TEST_ACCURACY), *_panel_correlations(0.0))
 
 
-def _over(least_test_accuracy: float) -> Iterator[Correlation]:
+def _panel_correlations(least_test_accuracy: float) -> Iterator[Correlation]:
     rows = [row for row in printed.ROWS.values() if row.convexified[1] > least_test_accuracy]
     for panel, (_, _, first, second) in PANELS.items():
         columns = [first(row) for row in rows], [second(row) for row in rows]

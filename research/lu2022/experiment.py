@@ -44,7 +44,7 @@ def run(
     leakage: tuple[float, ...] = ()
     for objective in OBJECTIVES:
         alpha = None if objective == "cross-entropy" else plan.risk_factor
-        result = trained(plan, samples, store, objective, (alpha or 1.0,), progress, attacks)
+        result = train_repeats(plan, samples, store, objective, (alpha or 1.0,), progress, attacks)
         accuracies.append(Accuracies(objective, alpha, tuple(result["train"][0]), tuple(result["test"][0])))
         if objective == plan.reading:
             curves = [
@@ -68,9 +68,9 @@ def search_alpha(
     Returns the alpha whose mean (train, test) accuracies are closest in sum of squares to cross-entropy's, and the
     accuracies of each. The paper says "(almost) the same training and test accuracy" without a distance.
     """
-    original = trained(plan, samples, store, "cross-entropy", (1.0,), progress)
+    original = train_repeats(plan, samples, store, "cross-entropy", (1.0,), progress)
     target = np.array([np.mean(original["train"][0]), np.mean(original["test"][0])])
-    result = trained(plan, samples, store, plan.reading, printed.ALPHAS, progress)
+    result = train_repeats(plan, samples, store, plan.reading, printed.ALPHAS, progress)
     found = tuple(
         Accuracies(plan.reading, alpha, tuple(train), tuple(test))
         for alpha, train, test in zip(printed.ALPHAS, result["train"], result["test"], strict=True)
@@ -79,7 +79,7 @@ def search_alpha(
     return printed.ALPHAS[int(np.argmin(distances))], found
 
 
-def trained(
+def train_repeats(
     plan: Plan,
     samples: Samples,
     store: ResultStore,

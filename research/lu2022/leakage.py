@@ -59,7 +59,7 @@ class Attacks:
 
     @property
     def name(self) -> str:
-        """What a stored leakage depends on."""
+        """A description of what a stored leakage depends on."""
         return f"one network that sees answers alone, {self._shadow_models} shadow models"
 
     def leakage(self, repeat: int, members: Floats, non_members: Floats) -> float:

@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def spreads_off(self) -> float | None:
-        """How many spreads ours is away from the printed figure; None where nothing is printed or spread."""
+        """Distance of ours from the printed figure, in spreads; None where nothing is printed or spread."""
         if self.printed is None or not self.spread:
             return None
         return (self.ours - self.printed) / self.spread

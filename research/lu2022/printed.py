@@ -1,4 +1,4 @@
-"""What Lu et al. 2022 print: Tables III to VI, one row for each of the eleven data sets.
+"""Tables III to VI of Lu et al. 2022, one row for each of the eleven data sets.
 
 Table III prints 600 features for the Purchase sets. rho, Delta omega and Delta z of their rows come out to the printed
 digits with 594, so 594 stands here as the number the figures were computed with.

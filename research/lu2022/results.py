@@ -1,4 +1,4 @@
-"""What a reproduction is asked for and what comes out of it, as values."""
+"""The plan of a reproduction and its results, as values."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ MATCHING_READING: Objective = "per-record-and-class"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to rerun. n, alpha: the printed ones if None. device: "cpu", "cuda" or "auto"."""
+    """The part to rerun. n, alpha: the printed ones if None. device: "cpu", "cuda" or "auto"."""
 
     dataset: str
     repeats: int = printed.REPEATS
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Of one training loss, one figure for each repeat."""
+    """Accuracies with one training loss, one figure for each repeat."""
 
     objective: Objective
     alpha: float | None

@@ -83,7 +83,7 @@ def curves(
         }
         if attacks is not None:
             piece["attack"] = attacks.name
-        compute = partial(_answered, plan, samples, head, progress, attacks)
+        compute = partial(_test_answers, plan, samples, head, progress, attacks)
         result = store.result(piece, compute)
         for name in MECHANISMS:
             accuracies = {
@@ -103,7 +103,7 @@ def curves(
     return tuple(found)
 
 
-def _answered(
+def _test_answers(
     plan: Plan,
     samples: Samples,
     head: Head,
@@ -122,7 +122,7 @@ def _answered(
             done = (repeat * len(STRONG_CONVEXITIES) + column) / (plan.repeats * len(STRONG_CONVEXITIES))
             progress(f"certified head, {head}", done)
             train_labels = samples.data.y[samples.train[repeat]]
-            W, delta_w = _trained(plan, head, phi, train_labels, samples.data.classes, strength)
+            W, delta_w = _train(plan, head, phi, train_labels, samples.data.classes, strength)
             per_norm = logit_sensitivity_per_norm(delta_w)
             for (name, epsilon), table in tables.items():
                 mechanism = mechanisms[name, epsilon]
@@ -166,7 +166,7 @@ def _features(samples: Samples, repeat: int) -> tuple[Floats, Floats]:
     return train, test
 
 
-def _trained(
+def _train(
     plan: Plan,
     head: Head,
     phi: Floats,

@@ -10,18 +10,18 @@ from audit.reports import Report
 from dpserve.commands import reporting
 from dpserve.commands.console import shares
 from mechanisms.seeded import derived_seed
-from research.commands import DataDir, Repeatable, ReportOptions, program, run, stored
+from research.commands import DataDir, Repeatable, ReportOptions, finished_pieces, program, run
 from research.nasr2023 import clipping
 from research.nasr2023.faults import audit_of_fault
 from research.nasr2023.methods import judge
 from research.nasr2023.printed import EPSILONS
-from research.nasr2023.runs import measure_runs, of_runs
+from research.nasr2023.runs import measure_runs, runs_report
 from research.nasr2023.table import as_published, judge_together, over_repeats, table_1
 from research.white_box import experiments
 from research.white_box.bounds import Measured
 from research.white_box.experiments import Material, Setting
 from research.white_box.observations import Canary
-from research.white_box.presentation import of_steps
+from research.white_box.presentation import steps_report
 from training.errors import extra
 
 SETTINGS: dict[str, Setting] = {
@@ -31,10 +31,10 @@ SETTINGS: dict[str, Setting] = {
     "cifar-10": Setting("cifar-10", (32,), runs=3),
     "random": Setting("random", (32,), runs=3),
 }
-"""By data set."""
+"""Settings by data set."""
 
 OBSERVATIONS = 20_000
-"""Of each cell of Table 1, each way: fixed before any was seen."""
+"""Number for each cell of Table 1, each way: fixed before any was seen."""
 
 app = program()
 
@@ -78,8 +78,8 @@ def watch(
         whole_runs, canary = whole_runs or 40, "mislabelled" if canary == "dirac" else canary
     setting = experiments.scaled(SETTINGS[dataset], canary=canary, runs=whole_runs or runs, steps=steps)
     confidences = (sure.confidence, sure.conviction_confidence)
-    material = experiments.prepared(setting, data_dir, again.seed)
-    present = _crafted(material) if canary == "crafted" else experiments.canary_of(canary, material, again.seed)
+    material = experiments.prepare_records(setting, data_dir, again.seed)
+    present = _craft_canary(material) if canary == "crafted" else experiments.canary_of(canary, material, again.seed)
     if clipping_alone:
         report = _clipping(setting, material, again, sure.confidence)
     elif table:
@@ -92,7 +92,7 @@ def watch(
             setting, material, fault, noise_ratio, confidences, again.seed, again.resume, present, enough=runs is None
         )
     else:
-        report = _watched(setting, material, epsilon, confidences, again, present, whole_runs=whole_runs is not None)
+        report = _watch_runs(setting, material, epsilon, confidences, again, present, whole_runs=whole_runs is not None)
     shown.show(report)
 
 
@@ -107,13 +107,13 @@ def _refuse_ignored(context: typer.Context, fault: str | None, whole_runs: int |
         reporting.refuse(context, "without --table", "repeats")
 
 
-def _crafted(material: Material) -> Canary:
+def _craft_canary(material: Material) -> Canary:
     with extra("torch", "crafting canaries"):
         from research.nasr2023.crafting import CraftedCanary
     return CraftedCanary(material.network, material.probe.inputs, material.probe.labels)
 
 
-def _watched(
+def _watch_runs(
     setting: Setting,
     material: Material,
     epsilon: float,
@@ -125,26 +125,26 @@ def _watched(
 ) -> Report:
     described = {**asdict(setting), "seed": again.seed, "epsilon": epsilon}
     title = f"DP-SGD on {setting.dataset}, with a {setting.canary}"
-    with stored(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
+    with finished_pieces(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
         if whole_runs:
             seen = measure_runs(setting, epsilon, material, store, again.seed, progress)
-            return of_runs(seen, *sure, f"Audit of whole runs of {title} record", described)
+            return runs_report(seen, *sure, f"Audit of whole runs of {title} record", described)
         measured = experiments.measure(setting, epsilon, material, store, again.seed, progress, canary)
     finding = judge(measured, *sure)
-    return of_steps(finding, measured, f"White-box audit of {title} canary", described, material.source)
+    return steps_report(finding, measured, f"White-box audit of {title} canary", described, material.source)
 
 
 def _clipping(setting: Setting, material: Material, again: Repeatable, confidence: float) -> Report:
     measured = {}
-    with stored(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
+    with finished_pieces(again.resume) as store, shares(f"training on {setting.dataset}") as progress:
         for norm in clipping.CLIP_NORMS:
             measured[norm] = clipping.log_odds(setting, norm, material, store, again.seed, progress)
-    return clipping.of_clipping(measured, confidence, setting, material.source)
+    return clipping.clipping_report(measured, confidence, setting, material.source)
 
 
 def _table(setting: Setting, material: Material, again: Repeatable, sure: tuple[float, float], repeats: int) -> Report:
     executions: list[dict[int, Measured]] = [{} for _ in range(repeats)]
-    with stored(again.resume) as store:
+    with finished_pieces(again.resume) as store:
         for number, measured in enumerate(executions):
             seed = derived_seed(again.seed, f"repeat {number}") if number else again.seed
             for epsilon in EPSILONS:

@@ -58,7 +58,7 @@ def log_odds(
     return np.array(found[True]), np.array(found[False])
 
 
-def of_clipping(
+def clipping_report(
     measured: Mapping[float, tuple[Floats, Floats]], confidence: float, setting: Setting, *notes: str
 ) -> Report:
     """Return the report beside Figure 11. It convicts nobody: nothing is claimed of clipping."""

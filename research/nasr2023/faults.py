@@ -14,13 +14,13 @@ from audit.pieces import ResultStore
 from audit.reports import Report
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
-from research.commands import stored
+from research.commands import finished_pieces
 from research.nasr2023.methods import judge
 from research.white_box import bounds
 from research.white_box.bounds import POWER, ClaimedRun, Measured, power
 from research.white_box.experiments import Material, Progress, Setting, measure_implementation
-from research.white_box.observations import AuditedStep, Canary, clipped, sound
-from research.white_box.presentation import of_steps
+from research.white_box.observations import AuditedStep, Canary, clip, sound
+from research.white_box.presentation import steps_report
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import StepRelease, private_step
 
@@ -28,7 +28,7 @@ Fault = Literal["clip-after-averaging", "noise-from-100-seeds", "noise-too-small
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 FAULT_EPSILON = 1.27
-"""What the faulty implementations claim for a step, at delta = 1e-5."""
+"""The faulty implementations' claim for a step, at delta = 1e-5."""
 
 SEEDS = 100
 _UNCLIPPED = 2.0**60
@@ -62,7 +62,7 @@ def faulty(
 def _clipping_after_averaging(audited: AuditedStep, lot: float) -> AuditedStep:
     def sum_with(parameters: Floats, inputs: Floats, labels: Labels, gradient: Floats) -> Floats:
         total = audited.network.clipped_sum(parameters, inputs, labels, _UNCLIPPED) + gradient
-        return clipped(total / lot, audited.claim.clip_norm) * lot
+        return clip(total / lot, audited.claim.clip_norm) * lot
 
     def clipped_sum(parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
         return sum_with(parameters, inputs, labels, np.zeros(audited.network.size))
@@ -173,10 +173,10 @@ def audit_of_fault(
     ratio = noise_ratio if planted == "noise-too-small" else None
     if ratio is not None and enough:
         setting = replace(setting, runs=_enough_runs(setting, ratio, sure[1]))
-    with stored(resume) as store, shares(f"training on {setting.dataset}") as progress:
+    with finished_pieces(resume) as store, shares(f"training on {setting.dataset}") as progress:
         measured = measure_fault(setting, planted, noise_ratio, material, store, seed, progress, canary)
     said = "no planted fault" if planted is None else f"the planted fault {planted!r}"
-    return of_steps(
+    return steps_report(
         judge(measured, *sure),
         measured,
         f"White-box audit of DP-SGD on {setting.dataset} with {said}, which claims {FAULT_EPSILON:g} a step",

@@ -1,4 +1,4 @@
-"""What Nasr et al. 2023 print, to stand beside what is measured here: Table 1 and Section 6.3. Theirs at 95 %."""
+"""Table 1 and Section 6.3 of Nasr et al. 2023, to stand beside what is measured here. Theirs at 95 %."""
 
 from research.nasr2023.methods import Method
 
@@ -40,7 +40,7 @@ TABLE_1: dict[Method, dict[int, tuple[float, float, float, float]]] = {
 """Table 1: the theoretical epsilon, and the lower bound in each column, delta = 1e-5."""
 
 FAULT_TRUE_EPSILONS = (1.57, 2.17)
-"""Of noise too small: what f-DP is said to detect, and what the other methods still miss."""
+"""True epsilons with noise too small: one that f-DP is said to detect, and one that the other methods still miss."""
 
 CLIPPING_FAULT_EPSILON = 35.0
-"""What f-DP shows of clipping after averaging, at least; the other methods find less than 10."""
+"""Least epsilon that f-DP shows of clipping after averaging; the other methods find less than 10."""

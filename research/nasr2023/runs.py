@@ -16,7 +16,7 @@ from accounting.arrays import Floats
 from accounting.losses import PrivacyLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
-from audit.families import Family, of_composition
+from audit.families import Family, composition_family
 from audit.pieces import ResultStore
 from audit.reports import Report, ReportTable, number
 from mechanisms.seeded import derived_seed
@@ -127,7 +127,7 @@ def sampled_run(claim: ClaimedRun) -> Family:
     def losses(mu: float) -> Counter[PrivacyLoss]:
         return Counter({SubsampledGaussianLoss(1 / mu, claim.sampling_rate): claim.steps})
 
-    return of_composition("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
+    return composition_family("mu", losses, claim.delta, largest=2 / claim.noise_multiplier)
 
 
 def run_bound(
@@ -177,7 +177,7 @@ def measure_runs(
     )
 
 
-def of_runs(
+def runs_report(
     measured: MeasuredRuns, confidence: float, conviction_confidence: float, title: str, setting: Mapping[str, Any]
 ) -> Report:
     """Return the report of whole runs: by who sees every step, and by who sees only the model."""

@@ -1,4 +1,4 @@
-"""From observations of steps to lower bounds of epsilon, of one step and of a whole run, and whether a claim stands.
+"""Lower bounds of epsilon from observations of steps, for one step and for a whole run, and whether a claim stands.
 
 A step's bound is a parameter of the Gaussian family, mu = 1/noise multiplier; the run's is what as many sampled steps
 of that noise tell (Nasr et al. 2023, Section 5.5). That presumes that the implementation has steps of this family, all
@@ -24,9 +24,9 @@ from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0
-"""Of a step: less is taken for nothing, more for 4, which is enough to say that a run is not private."""
+"""Range of a step's mu: less is taken for nothing, more for 4, enough to say that a run is not private."""
 _OPTIMISM = 0.025
-"""What share of a run's epsilon rounding every step's loss down may cost, at most."""
+"""Largest share of a run's epsilon that rounding every step's loss down may cost."""
 _NEAREST = 1e-6
 POWER = 0.99
 """With what probability an audit that was sized for a fault convicts it."""
@@ -35,7 +35,7 @@ _LEAST_RATIO = 1e-3
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """What is claimed of a run: `steps` sampled Gaussian steps, and the epsilon that they give at delta."""
+    """The claim about a run: `steps` sampled Gaussian steps, and the epsilon that they give at delta."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -81,7 +81,7 @@ def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBou
 def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: ClaimedRun) -> LowerBound:
     """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
     mu = 1 / claim.noise_multiplier
-    design = Design.of_log_ratios(mu, min(len(inside), len(outside)))
+    design = Design.for_log_ratios(mu, min(len(inside), len(outside)))
     inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
     return gdp_of_many_thresholds(inside, outside, confidence, design=design)
 
@@ -188,7 +188,7 @@ def largest_ratio(mu: float, observations: int, confidence: float, wanted: float
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was seen of one implementation: observations of all runs together, and the mean accuracy of training."""
+    """The measurements of one implementation: observations of all runs together, and the mean accuracy of training."""
 
     claim: ClaimedRun
     without: Floats
@@ -220,7 +220,7 @@ class Row:
 
 @dataclass(frozen=True)
 class StepFinding:
-    """What an audit of steps found. rows: with `confidence`; sure_mu: a bound of mu with `conviction_confidence`."""
+    """The result of an audit of steps. rows: with `confidence`; sure_mu: a bound of mu with `conviction_confidence`."""
 
     claim: ClaimedRun
     observations: int

@@ -21,7 +21,7 @@ from research.white_box.observations import (
     Example,
     Records,
     dirac,
-    mislabelled,
+    mislabel,
     observe_steps,
     quiet_coordinate,
     sound,
@@ -32,7 +32,7 @@ from training.kinds.dpsgd.step import StepRelease
 Progress = Callable[[str, float], None]
 
 CANARY_LENGTH = 1000.0
-"""Of the gradient canary, in clipping norms."""
+"""Length of the gradient canary, in clipping norms."""
 
 CANARIES = ("dirac", "blank", "mislabelled")
 
@@ -42,7 +42,7 @@ _MOST_TEST = 2000
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained. hidden: widths of the hidden layers; records: how many train."""
+    """The model to train. hidden: widths of the hidden layers; records: how many train."""
 
     dataset: str
     hidden: tuple[int, ...]
@@ -69,7 +69,7 @@ class Material:
     source: str
 
 
-def prepared(setting: Setting, data_dir: Path | None, seed: int) -> Material:
+def prepare_records(setting: Setting, data_dir: Path | None, seed: int) -> Material:
     """Return the records of a setting, drawn by `seed`. Raises ValueError for too few, and DataError for files."""
     data = benchmarks.read(setting.dataset, data_dir)
     left = len(data.y) - setting.records - _PROBE
@@ -103,7 +103,7 @@ def record_canary(kind: str, material: Material, seed: int) -> Example:
     if kind == "blank":
         return Example(np.zeros(widths[0]), int(np.bincount(probe.labels, minlength=widths[-1]).argmin()))
     if kind == "mislabelled":
-        return mislabelled(probe.inputs, probe.labels, widths[-1], seed)
+        return mislabel(probe.inputs, probe.labels, widths[-1], seed)
     raise ValueError(f"the canaries are {', '.join(CANARIES)}, not {kind!r}")
 
 

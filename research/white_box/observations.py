@@ -45,7 +45,7 @@ def dirac(size: int, coordinate: int, length: float) -> Floats:
     return gradient
 
 
-def mislabelled(inputs: Floats, labels: Labels, classes: int, seed: int) -> Example:
+def mislabel(inputs: Floats, labels: Labels, classes: int, seed: int) -> Example:
     """Return one of the records (n, width), drawn evenly, with a wrong label, drawn evenly."""
     draw = np.random.default_rng(seed)
     row = int(draw.integers(len(labels)))
@@ -79,12 +79,12 @@ def sound(network: Network, claim: StepRelease, seed: int) -> AuditedStep:
     step = private_step(network, claim, SeededRandomness(seed, ("audited step",)))
 
     def sum_with(parameters: Floats, inputs: Floats, labels: Labels, gradient: Floats) -> Floats:
-        return step.clipped_sum(parameters, inputs, labels) + clipped(gradient, claim.clip_norm)
+        return step.clipped_sum(parameters, inputs, labels) + clip(gradient, claim.clip_norm)
 
     return AuditedStep(network, claim, step, sum_with)
 
 
-def clipped(gradient: Floats, clip_norm: float) -> Floats:
+def clip(gradient: Floats, clip_norm: float) -> Floats:
     """Return the gradient, scaled down to norm `clip_norm` if it is longer."""
     norm = float(np.linalg.norm(gradient))
     return gradient if norm <= clip_norm else gradient * (clip_norm / norm)
@@ -100,7 +100,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Descent:
-    """How a run goes: plain gradient descent on the released sums from the network's first parameters of `seed`."""
+    """A run's course: plain gradient descent on the released sums from the network's first parameters of `seed`."""
 
     steps: int
     learning_rate: float

@@ -1,4 +1,4 @@
-"""What an audit of steps says, as a report."""
+"""The report of an audit of steps."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ NOTE_ON_STEPS = (
 )
 
 
-def of_steps(
+def steps_report(
     finding: StepFinding,
     measured: Measured,
     title: str,
@@ -61,7 +61,7 @@ def of_steps(
             ),
         ),
         pictures=(
-            Picture.of_axes(
+            Picture.with_axes(
                 "Observations",
                 "What one step shows, with the canary and without it.",
                 ("observation, in clipping norms", "steps"),

@@ -91,11 +91,11 @@ _TRAIL = TypeAdapter(TrailRequest)
 
 
 class ActOut(BaseModel):
-    """What an act did, or of a dry run what it would do."""
+    """The effect of an act; for a dry run, the effect that it would have."""
 
     done: bool
     words: str
-    """What it means, in one or two sentences."""
+    """Its meaning, in one or two sentences."""
     raises: bool
     """Whether more may be learnt about the records than before, or sooner."""
     newest_act: int

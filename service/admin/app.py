@@ -52,7 +52,7 @@ _ADMIN_KEY = HTTPBearer(auto_error=False, scheme_name="Admin key")
 
 
 class AccountOut(BaseModel):
-    """What is said of every account. created: seconds since the epoch."""
+    """The part that every account has. created: seconds since the epoch."""
 
     created: float
     releases: int
@@ -105,7 +105,7 @@ class GroupOut(AccountOut):
 
 
 class SpendingOut(BaseModel):
-    """What was spent over time, and by the clients who spent the most. Each point: seconds since the epoch, and amount.
+    """Spending over time, also of the clients who spent the most. Each point: seconds since the epoch, and amount.
 
     Amounts are in what the account counts: the lineage's `currency`, and a client's of `currencies`. complete: whether
     all receipts were read; if not, ask again.
@@ -238,7 +238,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         return any([await predictor.holds(client.client) for predictor in models.of_lineage(client.lineage)])
 
     def out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
-        """What is said of every account."""
+        """Return the part that every account has."""
         report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
         return {"created": account.created, "releases": account.releases, "account": report}
 

@@ -13,7 +13,7 @@ _MOST_POINTS = 400
 
 @dataclass
 class Course:
-    """What one account has spent so far, as time goes: (seconds since the epoch, amount), oldest first.
+    """The spending of one account over time: (seconds since the epoch, amount so far), oldest first.
 
     Amounts are in 1e-12 of `currency`, what the account counts.
 
@@ -39,7 +39,7 @@ class Course:
 
 @dataclass
 class Spending:
-    """What a lineage and each of its clients have spent over time, of the receipts that were read."""
+    """The spending of a lineage and of each client over time, by the receipts that were read."""
 
     newest: Receipt | None = None
     lineage: Course = field(default_factory=Course)

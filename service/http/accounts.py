@@ -1,4 +1,4 @@
-"""What a client may ask about its account without spending anything: its budget and its receipts."""
+"""The routes that tell a client about its account at no cost: its budget and its receipts."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -15,7 +15,7 @@ from service.models import Models
 from service.pay_once import HolderExplanation
 
 Count = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
-"""Of what is listed page by page."""
+"""The largest length of a page of a list."""
 AfterReceipt = Annotated[int, Query(ge=0, le=2**52, description="Only receipts with a number above this.")]
 
 _Listed = TypeVar("_Listed")

@@ -65,7 +65,7 @@ _RESPONSE_HEADERS = (
     "Retry-After",
     "X-Request-ID",
 )
-"""What pages of other origins may send and read, where they may ask."""
+"""Headers that pages of allowed origins may send and read."""
 
 _ASKED: Mapping[Codec[Any], tuple[str, ...]] = {
     RowsCodec(): ("/predict", "/models/{name}/predict"),
@@ -82,16 +82,16 @@ class HttpOptions:
     tokens: "Tokens | None" = None
     """Verifies the tokens that are taken beside API keys."""
     rate_limit: "RateLimit | None" = None
-    """Of each client."""
+    """The limit of each client's requests."""
     failed_tries: "FailedTries | None" = None
-    """Of each address, at credentials."""
+    """The limit of each address's invalid credentials."""
     origins: tuple[str, ...] = ()
     """Web origins whose pages may ask."""
     log: RequestLog | None = None
     """Writes a line for each request."""
     tracing: "TracerProvider | None" = None
     seconds_for_body: float = 30.0
-    """How long a request's body may take to arrive."""
+    """Seconds in which a request's body must arrive."""
 
     async def aclose(self) -> None:
         """Send what is left of the traces, and close connections."""

@@ -41,7 +41,7 @@ _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-f
 _NPY, _CSV = npy.MEDIA_TYPE.encode(), CSV.encode()
 
 _GZIP = b"\x1f\x8b"
-"""How what gzip made begins."""
+"""The first bytes of a gzip file."""
 
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
@@ -125,7 +125,7 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
         no_interval=noise.no_interval or None,
     )
     if intervals:
-        ends = uncertainty.of_all("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
+        ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
         out.lower, out.upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return out
 

@@ -1,4 +1,4 @@
-"""What every request passes, whatever it asks for: an id, a count, a log line, a last answer."""
+"""The middleware that every request passes: an id, a count, a log line, a last answer."""
 
 import logging
 import time

@@ -204,7 +204,7 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
 
 
 def _invocations(predictor: Predictor) -> dict[str, Any]:
-    """What MLflow's scoring protocol asks with: exactly one of its forms."""
+    """Return the schema of a request by MLflow's scoring protocol: exactly one of its forms."""
     named, row, example = _named(predictor), _row(predictor), _example(predictor)
     sizes = {"type": "array", "minItems": 1, "maxItems": predictor.largest_batch}
     rows = {"anyOf": [sizes | {"items": named}, sizes | {"items": row}]}

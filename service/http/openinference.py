@@ -46,7 +46,7 @@ MODEL_VERSION = MODEL + "/versions/{version}"
 INPUT, OUTPUT = "instances", OUTPUTS[0]
 JSON_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
-"""What a row's numbers may be sent as. They become float64, and rows that are then equal share one answer."""
+"""Types in which a row's numbers may be sent. They become float64, and rows that are then equal share one answer."""
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _MOST_ELEMENTS = 2**31
@@ -169,7 +169,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         "content": {"application/json": {"schema": {"$ref": COMPONENTS.format(name="ErrorOut")}}},
     }
 }
-"""What the OpenAPI document says of every status of the protocol's routes that they do not name."""
+"""The OpenAPI document's entry for every status that the protocol's routes do not name."""
 
 
 def add_open_inference(app: FastAPI, models: Models) -> None:

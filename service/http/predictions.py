@@ -28,11 +28,11 @@ Reply = tuple[bytes, Mapping[str, str]]
 
 
 class Codec(Protocol[Some]):
-    """How a protocol asks a model, and answers. What it raises are refusals that `as_problem` knows."""
+    """A protocol's requests to a model, and its answers. It raises only refusals that `as_problem` knows."""
 
     @property
     def parameters(self) -> Set[str]:
-        """What the query may say."""
+        """Parameters that the query may have."""
         ...
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> Some:

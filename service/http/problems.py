@@ -15,7 +15,7 @@ class ProblemType(StrEnum):
     word: str
     """The last word of the type."""
     status: HTTPStatus
-    """What it is answered with, unless the problem says otherwise."""
+    """Status of the answer, unless the problem says otherwise."""
 
     def __new__(cls, word: str, status: HTTPStatus) -> Self:
         """Make `urn:dpserve:problem:WORD`."""

@@ -26,11 +26,11 @@ MOST_UNANSWERED = 16
 
 
 class _TooManyRequests(Exception):
-    """What ends the parsing of a connection that was closed for its requests."""
+    """Ends the parsing of a connection that was closed for its requests."""
 
 
 class _HeadTooLong(Exception):
-    """What httptools passes on as an error of its own, which uvicorn answers."""
+    """Raised in a callback of httptools, which passes it on as an error of its own that uvicorn answers."""
 
 
 class BoundedHttp(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""How often a client may ask, whatever it asks for, and how often one address may show a credential that is not taken.
+"""Limits on the requests of a client, whatever it asks for, and on the invalid credentials of an address.
 
 Every request of a client that was identified counts, replays and refusals included, so that the limit says nothing
 about what was asked or answered. It is known before anything is read, and apart from the privacy budget.
@@ -18,7 +18,7 @@ from service.http.problems import Problem, ProblemType
 from service.urls import error_without_secrets, without_secrets
 
 PREFIX = "dpserve:rate"
-"""Of every name in a shared store: the ledger's user there may touch `dpserve:*` alone."""
+"""Prefix of every name in a shared store: the ledger's user there may touch `dpserve:*` alone."""
 
 _BITS_OF_A_SITE = 64
 

@@ -1,4 +1,4 @@
-"""What the service refuses, as problems: one table for every route."""
+"""The service's refusals as problems: one table for every route."""
 
 import logging
 from collections.abc import Mapping

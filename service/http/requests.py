@@ -1,4 +1,4 @@
-"""What a request for predictions says beside its body, and its body: each header once, each query parameter known."""
+"""The headers, query and body of a request for predictions: each header once, each query parameter known."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ PREFER_PARAMETER: dict[str, Any] = {
     "schema": {"type": "string"},
     "description": "wait=SECONDS: what is not charged by then is not charged at all, and refused with 503.",
 }
-"""What the OpenAPI document says of these headers."""
+"""The OpenAPI document's entries for these headers."""
 
 
 Result = TypeVar("Result")

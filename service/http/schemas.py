@@ -36,7 +36,7 @@ class SplitFrame(Struct, forbid_unknown_fields=True):
 
 
 class InvocationsRequest(Struct, forbid_unknown_fields=True):
-    """What MLflow's scoring protocol asks with: one of the first four."""
+    """A request by MLflow's scoring protocol: exactly one of the first four."""
 
     dataframe_split: SplitFrame | UnsetType = UNSET
     dataframe_records: list[dict[str, Cell]] | UnsetType = UNSET
@@ -46,7 +46,7 @@ class InvocationsRequest(Struct, forbid_unknown_fields=True):
 
 
 class ReceiptOut(Struct):
-    """What this request was charged."""
+    """The charge for this request."""
 
     id: int | None
     """The receipt's number; null if nothing was charged."""
@@ -60,7 +60,7 @@ class ReceiptOut(Struct):
     replayed_rows: int
     """Rows that you had paid for before: the same answers, at no cost."""
     currency: Literal["rho", "epsilon"]
-    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
     charged: float
     tier: str | UnsetType = UNSET
@@ -71,7 +71,7 @@ class BudgetOut(Struct):
     """Your account as this answer left it. `GET /budget` says what that means."""
 
     currency: Literal["rho", "epsilon"]
-    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     limit: float
     spent: float
     remaining: float
@@ -89,8 +89,8 @@ class NoiseLawOut(Struct):
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
     on: Literal["logits", "log-odds", "selection", "training"] | None
-    """What has noise: each logit; the log-odds of the one class that was drawn; which class is drawn; or what training
-    minimised."""
+    """The quantity that has noise: each logit; the log-odds of the one class that was drawn; the choice of the class;
+    or the objective of the training."""
     scale: list[float] | None
     """For each row the standard deviation of Gaussian noise, the largest where the classes' differ, and for noise in
     training how far it moves the logits for each unit; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by which
@@ -100,7 +100,7 @@ class NoiseLawOut(Struct):
 
 
 class AnswerNoiseOut(NoiseLawOut):
-    """How far noise may have moved the answers."""
+    """Bounds on how far noise may have moved the answers."""
 
     coverage: float
     """The least probability, over draws of the noise, that an interval is right, and that an answer is undecided or
@@ -111,8 +111,8 @@ class AnswerNoiseOut(NoiseLawOut):
     """For each row whether the noise could have made the likeliest class so; true where that is not known. See
     `coverage` for what is true of the others."""
     holds: Literal["without noise", "median"] | None
-    """What an interval holds: the probability that the model gives without noise, or the median of those that it gives
-    with noise drawn anew."""
+    """The value that an interval holds: the probability that the model gives without noise, or the median of those
+    that it gives with noise drawn anew."""
     lower: list[list[float]] | UnsetType | None = UNSET
     """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why.
     Absent unless `intervals` are asked for."""
@@ -133,28 +133,28 @@ class PredictResponse(Struct):
 
 
 class QuoteOut(Struct):
-    """What a request would cost now. Nothing is spent by asking, and nothing is promised: others may ask first."""
+    """The cost of a request now. Asking spends nothing, and promises nothing: others may ask first."""
 
     rows: int
     new_rows: int
     free: tuple[bool, ...]
     """For each row whether it would cost nothing: you paid for it already, or it occurs earlier in the request."""
     currency: Literal["rho", "epsilon"]
-    """What your account counts, zCDP rho or pure epsilon; amounts here are in it."""
+    """The currency of your account, zCDP rho or pure epsilon; amounts here are in it."""
     price_per_row: float
     cost: float
     admitted: bool
     refusal: str | None
     """The type of problem that the request would be refused with."""
     scope: str | None
-    """Whose account would refuse it: client, group or lineage."""
+    """The account that would refuse it: client, group or lineage."""
     noise: NoiseLawOut
     tier: str | UnsetType = UNSET
     """The precision that would answer, of a pay-once model; cost is the difference to what is held."""
 
 
 class QuoteResponse(Struct):
-    """What `dry_run` answers."""
+    """The answer to a dry run."""
 
     quote: QuoteOut
     rehearsal: bool | UnsetType = UNSET
@@ -221,11 +221,11 @@ class ClientReceiptOut(Struct):
 
     id: int
     model_id: str
-    """Of the model that answered; `GET /models/{name}` says whose it is."""
+    """The id of the model that answered; `GET /models/{name}` shows each model's."""
     mechanism: str
     charged_rows: int
     currency: Literal["rho", "epsilon"]
-    """What the account counts; amounts here are in it."""
+    """The account's currency; amounts here are in it."""
     price_per_row: float
     charged: float
     time: float
@@ -254,7 +254,7 @@ class ModelsOut(Struct, omit_defaults=True):
 
 
 class ServerMetadata(Struct):
-    """What the server is."""
+    """The server's name, version and extensions."""
 
     name: str
     version: str
@@ -277,7 +277,7 @@ class ModelReady(Struct):
 
 
 class ModelMetadata(Struct):
-    """What a model takes and gives, and at which price."""
+    """A model's inputs, outputs and price."""
 
     name: str
     versions: list[str]
@@ -305,7 +305,7 @@ class TensorConfig(Struct):
 
 
 class ModelConfig(Struct):
-    """How a model is served."""
+    """A model's configuration."""
 
     name: str
     platform: str
@@ -337,11 +337,11 @@ _, _problem = msgspec.json.schema_components([ProblemOut])
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     "default": {"description": "A problem (RFC 9457)", "content": {MEDIA_TYPE: {"schema": _problem["ProblemOut"]}}}
 }
-"""What the OpenAPI document says of every status that a route does not name."""
+"""The OpenAPI document's entry for every status that a route does not name."""
 
 
 class Json(Response):
-    """What a route answers: a Struct, or some in a list."""
+    """A route's answer: a Struct, or some in a list."""
 
     media_type = "application/json"
 

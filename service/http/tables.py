@@ -32,7 +32,7 @@ Asked = tuple[Rows, str | None, bool]
 
 
 class Table(Protocol):
-    """What is asked of a model's tables before their rows are looked at."""
+    """Checks of a model's tables before their rows are read."""
 
     @property
     def largest_batch(self) -> int:

@@ -25,18 +25,18 @@ from service.http.problems import Problem, ProblemType
 from service.urls import error_without_secrets, without_secrets
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""What may be allowed. A shared secret is not among them: whoever can verify a token could make one."""
+"""Algorithms that may be allowed. A shared secret is not among them: whoever can verify a token could make one."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECONDS_BETWEEN_LOOKS = 60.0
 _SECONDS_TO_KEEP = 3600.0
 _SECONDS_TO_TRUST = 2 * 3600.0
-"""How long keys are taken that could not be read again: one that the provider withdrew may be in a thief's hands."""
+"""Seconds for which old keys are taken if new ones cannot be read: a withdrawn one may be in a thief's hands."""
 
 _SECONDS_TO_READ = 5
 _UNREADABLE = (OSError, ValueError, jwt.PyJWTError)
 _UNUSABLE = (jwt.PyJWTError, OverflowError, RecursionError, ValueError)
-"""What text raises that is no token, has a time that no clock reaches, or is nested too deep."""
+"""Errors for text that is no token, has a time that no clock reaches, or is nested too deep."""
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _KINDS = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
@@ -47,7 +47,7 @@ Jwk = dict[str, Any]
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """Whose tokens are taken. keys: a URL or a file with the provider's JSON Web Key Set."""
+    """The issuer whose tokens are taken. keys: a URL or a file with the provider's JSON Web Key Set."""
 
     issuer: str
     audience: str
@@ -83,7 +83,7 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a token says. expires: seconds since the epoch, by the provider's clock."""
+    """The content of a verified token. expires: seconds since the epoch, by the provider's clock."""
 
     client: str
     expires: float

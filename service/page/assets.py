@@ -55,7 +55,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "Cache-Control": "no-cache",
     }
 )
-"""What every file of a page is sent with."""
+"""Headers of every file of a page."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def assets() -> Mapping[str, Asset]:
 
 
 _NO_PARTS = {"note": "", "about": "", "after": ""}
-"""What not every page has of `shell.html`."""
+"""Parts of `shell.html` that not every page has."""
 
 
 def _asset(name: str, content: bytes) -> Asset:

@@ -32,7 +32,7 @@ from service.predictor import Prediction, Predictor
 
 SERVICE = "inference.GRPCInferenceService"
 ASKED_MODEL = "AskedModel"
-"""What a ModelInferRequest is parsed as to find its model alone."""
+"""The message type as which a ModelInferRequest is parsed to find its model alone."""
 
 
 _CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}

@@ -46,7 +46,7 @@ _MOST_CALLS = 1024
 _MOST_STREAMS = 256
 """Calls of one connection at the same time; its client waits with more."""
 _LEAST_QUESTIONS, _MOST_QUESTIONS, _SECONDS_FOR_QUESTION = 16, 256, 2.0
-"""How many messages of strangers are read at the same time, at least and at most, and how long each may take."""
+"""Fewest and most messages of strangers that are read at the same time, and the seconds that each may take."""
 _SECONDS_FOR_HANDSHAKE, _SECONDS_OF_IDLENESS = 10, 300
 
 _TOLD = ("ModelReady", "ModelMetadata")
@@ -56,7 +56,7 @@ _LONGEST_WAIT = 1e6
 _LONGEST_QUESTION = 4096
 """Bytes of a message that nobody is charged for."""
 _LONGEST_DETAIL, _LONGEST_PROBLEM = 1024, 4096
-"""Of what stands behind an answer, of which clients take 8 KiB: a detail may repeat a name of any length."""
+"""Largest bytes of trailing metadata, of which clients take 8 KiB: a detail may repeat a name of any length."""
 _PEER = re.compile(r"ipv[46]:\[?([^\]]*?)\]?:\d+")
 
 _CODEC = MessageCodec()
@@ -101,7 +101,7 @@ class Call:
 
 @dataclass(frozen=True)
 class GrpcPort:
-    """What the port answers with. largest_body: bytes of a message, by the features of the model's rows."""
+    """The parts that answer at the port. largest_body: bytes of a message, by the features of the model's rows."""
 
     models: Models
     authentication: Authentication

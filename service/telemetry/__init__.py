@@ -1,1 +1,1 @@
-"""What the owner may watch while the service runs: counts and durations. Nothing here sees a row or an answer."""
+"""Counts and durations that the owner may watch while the service runs. Nothing here sees a row or an answer."""

@@ -1,4 +1,4 @@
-"""What `GET /metrics` of the owner's port says: the counts of all processes, and how the lineage's account stands."""
+"""The text of `GET /metrics` at the owner's port: the counts of all processes, and the lineages' accounts."""
 
 import asyncio
 import time
@@ -35,7 +35,8 @@ async def exposition(
         accounts = [await ledger.lineage(lineage) for lineage in sorted({each.lineage for each in models})]
     except LedgerError:
         accounts = None
-    now = _Now([_of_service(models), *_of_accounts(accounts), _of_verdicts(convicted), *_of_looks(looks)])
+    audits = (_verdict_metrics(convicted), *_look_metrics(looks))
+    now = _Now([_service_metrics(models), *_account_metrics(accounts), *audits])
     return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
 
@@ -57,7 +58,7 @@ def _read(counts: Callable[[], Sequence[CollectorRegistry]]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class _Now(Collector):
-    """What was just found."""
+    """A collector of metrics that were just read."""
 
     found: Sequence[Metric]
 
@@ -72,7 +73,7 @@ def _gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[S
     return family
 
 
-def _of_service(models: Models) -> Metric:
+def _service_metrics(models: Models) -> Metric:
     labels = ("version", "model", "mechanism", "status")
     served = [
         ((version("dpserve"), each.certificate.name, each.mechanism_name, each.mechanism_status), 1) for each in models
@@ -80,7 +81,7 @@ def _of_service(models: Models) -> Metric:
     return _gauge("dpserve_info", "What is served, and how; always 1.", labels, served)
 
 
-def _of_accounts(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
+def _account_metrics(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
     text = "1 if the ledger answers and holds the account of every lineage that is served."
     up = _gauge("dpserve_ledger_up", text, (), [((), accounts is not None)])
     if accounts is None:
@@ -96,11 +97,11 @@ def _of_accounts(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
     ]
 
 
-def _of_verdicts(convicted: Sequence[tuple[str, bool]]) -> Metric:
+def _verdict_metrics(convicted: Sequence[tuple[str, bool]]) -> Metric:
     text = "1 if the newest verdict of an attack or audit convicts."
     return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), found) for name, found in convicted])
 
 
-def _of_looks(looks: int | None) -> list[Metric]:
+def _look_metrics(looks: int | None) -> list[Metric]:
     text = "Looks that the service's own audit has taken: one that asks in vain takes none."
     return [] if looks is None else [_gauge("dpserve_self_audit_looks", text, (), [((), looks)])]

@@ -20,7 +20,7 @@ PROBLEM_HEADER = b"dpserve-problem"
 """In every response that refuses: the last word of the problem's type."""
 
 DISCONNECTED = 499
-"""What is counted where the client closed the connection before its answer."""
+"""Status that is counted where the client closed the connection before its answer."""
 
 PREFLIGHT = "preflight"
 """The route of every OPTIONS request: a page of another origin asks whether it may ask, and for no rows."""

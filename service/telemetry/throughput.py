@@ -1,4 +1,4 @@
-"""What the service did in each of the last seconds, read from its counters."""
+"""The service's throughput in each of the last seconds, read from its counters."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from service.telemetry.logs import kinds, log
 
 SECONDS = 120
-"""How far back it remembers."""
+"""Seconds that it remembers."""
 
 COUNTED = ("answered", "refused", "rows_charged", "rows_free")
 """The first two are requests for rows; the others are rows."""

@@ -69,7 +69,7 @@ def hockey_stick(laws, epsilon):
 
 
 def told(budget, spent):
-    explanation = explain_account(AccountState.of(spent, budget), price=None).explanation
+    explanation = explain_account(AccountState.after_releases(spent, budget), price=None).explanation
     return {one.false_positive_rate: one.true_positive_rate_bound for one in explanation.attack_power}
 
 
@@ -119,7 +119,7 @@ def test_no_strategy_of_two_releases_beats_the_limit(rho, gaussian_only, data):
     budget = Budget.from_rho(rho, 1e-4, "gaussian" if gaussian_only else "any")
     kinds = [gaussian_of] if gaussian_only else [laplace_of, gaussian_of, selection_of]
     laws = data.draw(strategies(kinds, rho))
-    limit = explain_account(AccountState.of({}, budget), price=None)
+    limit = explain_account(AccountState.after_releases({}, budget), price=None)
     bounds = told(budget, {})
 
     for one in (laws, laws[::-1]):
@@ -140,9 +140,9 @@ def test_no_strategy_of_two_releases_beats_the_limit(rho, gaussian_only, data):
     ],
 )
 def test_an_account_names_as_tightest_only_what_depends_on_the_total_alone(accepts, loss: PrivacyLoss, survives):
-    """What another answer would have made the client buy is not seen in what it bought."""
+    """The client's purchases do not show what another answer would have made it buy."""
     budget = Budget.from_rho(5, 1e-6, accepts)
-    found = explain_account(AccountState.of({Cost((loss,)): 1}, budget), price=None).explanation
+    found = explain_account(AccountState.after_releases({Cost((loss,)): 1}, budget), price=None).explanation
 
     assert {one.name for one in found.analyses if one.holds_for_adaptive_prices} == survives
     assert found.tightest in survives
@@ -152,7 +152,9 @@ def test_an_account_names_as_tightest_only_what_depends_on_the_total_alone(accep
 def test_a_limit_lowered_below_what_was_spent_takes_nothing_back():
     cost = Cost((GaussianLoss(0.5),))
     lowered, kept = (
-        explain_account(AccountState.of({cost: 10}, Budget(answers * cost.picorho, "gaussian", 1e-6)), price=cost)
+        explain_account(
+            AccountState.after_releases({cost: 10}, Budget(answers * cost.picorho, "gaussian", 1e-6)), price=cost
+        )
         for answers in (4, 10)
     )
 
@@ -168,7 +170,8 @@ def test_the_words_for_an_account_speak_of_its_limit():
     cost = Cost((GaussianLoss(0.2),))
     budget = Budget(64 * cost.picorho, "gaussian", 0.05)
     early, late, fresh = (
-        explain_account(AccountState.of({cost: times} if times else {}, budget), price=cost) for times in (4, 64, 0)
+        explain_account(AccountState.after_releases({cost: times} if times else {}, budget), price=cost)
+        for times in (4, 64, 0)
     )
 
     limit, now = early.posterior_belief_bound.when_spent, early.posterior_belief_bound.now
@@ -195,7 +198,7 @@ def test_a_client_that_has_its_limit_raised_passes_the_bound_of_the_limit_and_no
     def bounds(answers):
         limit = Budget(answers * cost.picorho, "gaussian", delta)
         settled = {"raises": answers - first, "settled_limit": first * cost.picorho} if answers > first else {}
-        found = explain_account(AccountState.of({cost: answers}, limit, **settled), price=cost)
+        found = explain_account(AccountState.after_releases({cost: answers}, limit, **settled), price=cost)
         assert (found.raised is None) == (answers == first)
         of_limit = found.posterior_belief_bound.when_spent
         stated = of_limit if found.raised is None else found.raised.posterior_belief_bound

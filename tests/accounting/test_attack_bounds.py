@@ -83,13 +83,13 @@ def test_log_odds_of_the_gaussian_curve_are_the_exact_ones(mu, delta):
     curve = np.vectorize(lambda epsilon: gaussian_delta(mu, float(epsilon)))
     exact = identifiability.gaussian_log_odds(mu, delta)
 
-    found = attack_bounds.log_odds_of_curve(curve, np.linspace(0, 2 * exact, 2001), delta)
+    found = attack_bounds.curve_log_odds(curve, np.linspace(0, 2 * exact, 2001), delta)
 
     assert exact * (1 - 1e-9) <= found <= exact * 1.001
 
 
 def test_log_odds_where_the_curve_says_nothing_are_infinite():
-    assert attack_bounds.log_odds_of_curve(np.ones_like, np.linspace(0, 1, 5), 1e-6) == math.inf
+    assert attack_bounds.curve_log_odds(np.ones_like, np.linspace(0, 1, 5), 1e-6) == math.inf
 
 
 @pytest.mark.parametrize(("text", "times"), [("laplace:5", 3), ("sgm:1.1:0.02", 50), ("exponential:0.2,laplace:9", 9)])

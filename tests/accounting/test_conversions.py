@@ -18,6 +18,7 @@ from accounting.conversions import (
     zcdp_epsilon,
     zcdp_rho,
 )
+from accounting.domains import OutOfRange
 
 from .curves import exact_gaussian_delta
 
@@ -185,14 +186,14 @@ def test_mu_of_rho_is_never_below(rho: float) -> None:
 @pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, -1e-9, math.nan, math.inf])
 def test_an_impossible_delta_is_refused_with_the_valid_range(delta: float) -> None:
     for convert in (gaussian_epsilon, gaussian_mu, zcdp_epsilon, zcdp_rho):
-        with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
+        with pytest.raises(OutOfRange, check=lambda error: error.name == "delta"):
             convert(1.0, delta)
 
 
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, 1e13])
 def test_impossible_amounts_are_refused_with_the_valid_range(value: float) -> None:
     for convert in (gaussian_epsilon, gaussian_mu, zcdp_epsilon, zcdp_rho):
-        with pytest.raises(ValueError, match="must lie between 0 and"):
+        with pytest.raises(OutOfRange):
             convert(value, 0.5)
     with pytest.raises(ValueError, match="epsilon must lie between 0 and"):
         zcdp_delta(1.0, value)

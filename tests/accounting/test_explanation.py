@@ -56,9 +56,9 @@ def test_an_account_is_explained_by_the_report_that_it_serves() -> None:
     budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian")
     cost = parse_release("gaussian:20")
 
-    found = explain_account(AccountState.of({cost: 20}, budget), price=cost)
+    found = explain_account(AccountState.after_releases({cost: 20}, budget), price=cost)
 
-    report = account_report(AccountState.of({cost: 20}, budget), price=cost)
+    report = account_report(AccountState.after_releases({cost: 20}, budget), price=cost)
     assert found.model_dump(exclude={"explanation"}) == report.model_dump()
     assert found.explanation.epsilon == pytest.approx(found.spent.epsilon, rel=1e-6)
     assert f"{found.queries_left:,} more answers" in found.explanation.in_plain_words
@@ -69,7 +69,7 @@ def test_an_account_keeps_the_samplers_share_of_delta() -> None:
     cost = parse_release("laplace:20")
 
     ideal = explain({cost: 5}, sampling_error.ideal_delta(1e-6))
-    drawn = explain_account(AccountState.of({cost: 5}, budget), price=cost).explanation
+    drawn = explain_account(AccountState.after_releases({cost: 5}, budget), price=cost).explanation
 
     assert [(one.name, one.epsilon) for one in drawn.analyses] == [(one.name, one.epsilon) for one in ideal.analyses]
     assert drawn.identifiability.membership_advantage_bound >= ideal.identifiability.membership_advantage_bound
@@ -117,7 +117,7 @@ def test_what_else_is_asked_of_releases_is_answered() -> None:
 def test_a_clients_queries_are_limited_by_its_lineage() -> None:
     cost = parse_release("gaussian:20")
 
-    found = explain_account(AccountState.of({}, Budget.from_mu(1, 1e-6)), price=cost, shared_answers=3)
+    found = explain_account(AccountState.after_releases({}, Budget.from_mu(1, 1e-6)), price=cost, shared_answers=3)
 
     assert found.queries_left == 3
     assert "3 more answers" in found.explanation.in_plain_words
@@ -145,7 +145,7 @@ def test_delta_is_zero_only_where_pure_epsilons_add_up_to_it():
 
 def test_an_account_is_told_only_what_holds_for_prices_chosen_on_the_way():
     spent = {Cost((LaplaceLoss(0.3),)): 300}
-    explanation = explain_account(AccountState.of(spent, Budget.from_rho(20, 1e-6, "any")), price=None)
+    explanation = explain_account(AccountState.after_releases(spent, Budget.from_rho(20, 1e-6, "any")), price=None)
     inner = explanation.explanation
     by_name = {analysis.name: analysis for analysis in inner.analyses}
     assert by_name[inner.tightest].holds_for_adaptive_prices
@@ -156,8 +156,8 @@ def test_an_account_is_told_only_what_holds_for_prices_chosen_on_the_way():
 def test_an_accounts_coins_are_in_its_reserve_and_are_not_counted_twice():
     cost = Cost((ApproximateGaussianLoss(0.2, 2.0**-40),))
     budget = Budget.from_epsilon_delta(4.0, 1e-5, "gaussian")
-    found = explain_account(AccountState.of({cost: 3}, budget), price=cost)
-    without = explain_account(AccountState.of({Cost((GaussianLoss(0.2),)): 3}, budget), price=None)
+    found = explain_account(AccountState.after_releases({cost: 3}, budget), price=cost)
+    without = explain_account(AccountState.after_releases({Cost((GaussianLoss(0.2),)): 3}, budget), price=None)
 
     assert found.spent == without.spent
     assert found.explanation.epsilon == pytest.approx(without.explanation.epsilon, rel=1e-12)
@@ -174,7 +174,7 @@ def test_one_result_is_one_result():
 def test_an_account_that_holds_a_model_is_told_of_unlimited_answers_and_of_no_refusal():
     cost = Cost((GaussianLoss(1.0),))
     budget = Budget.from_rho(0.5, 1e-6, "gaussian")
-    found = explain_account(AccountState.of({cost: 1}, budget), price=Cost(), unlimited=True)
+    found = explain_account(AccountState.after_releases({cost: 1}, budget), price=Cost(), unlimited=True)
     assert found.unlimited
     assert found.queries_left is None
     words = found.explanation.in_plain_words
@@ -186,7 +186,8 @@ def test_an_account_that_holds_a_model_is_told_of_unlimited_answers_and_of_no_re
 def test_the_words_are_about_a_unit_where_the_certificate_names_one():
     budget = Budget.from_rho(1, 1e-6, "any")
     one, whole = (
-        explain_account(AccountState.of({}, budget), price=None, unit=unit).explanation for unit in (None, "person {0}")
+        explain_account(AccountState.after_releases({}, budget), price=None, unit=unit).explanation
+        for unit in (None, "person {0}")
     )
     assert (one.unit, whole.unit) == (None, "person {0}")
     assert "adding or removing one record" in one.in_plain_words
@@ -200,7 +201,9 @@ def test_the_words_are_about_a_unit_where_the_certificate_names_one():
 @pytest.mark.parametrize(("scope", "others"), [("client", True), ("group", True), ("lineage", False)])
 def test_an_account_without_charges_speaks_of_itself_and_names_what_everybody_is_shown(scope, others):
     """The lineage may have paid for what a certificate shows to all: no account of a client may say that is nothing."""
-    state = AccountState.of({}, Budget.from_mu(1, 1e-6), scope=scope, group="a team" if scope == "group" else "")
+    state = AccountState.after_releases(
+        {}, Budget.from_mu(1, 1e-6), scope=scope, group="a team" if scope == "group" else ""
+    )
     shown = "the noisy losses by which Lambda was chosen among 3, mu = 1"
     words = explain_account(state, price=None, shown=shown).explanation.in_plain_words
 

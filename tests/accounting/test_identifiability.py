@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import conversions, identifiability
+from accounting.domains import OutOfRange
 
 mus = st.floats(math.log(1e-5), math.log(30)).map(math.exp)
 deltas = st.floats(math.log(1e-30), math.log(0.4)).map(math.exp)
@@ -148,14 +149,14 @@ def test_the_epsilon_of_an_attack_is_one_at_which_erlingssons_bound_allows_it(ad
 
 @pytest.mark.parametrize("belief", [0.5, 1.0, 0.2, 1.2, math.nan])
 def test_an_impossible_belief_is_refused_with_the_valid_range(belief: float) -> None:
-    with pytest.raises(ValueError, match=r"the posterior belief must lie strictly between 0\.5 and 1"):
+    with pytest.raises(OutOfRange, check=lambda error: error.name == "the posterior belief"):
         identifiability.epsilon_of_posterior_belief(belief)
 
 
 @pytest.mark.parametrize("advantage", [0.0, 1.0, -0.1, math.nan])
 def test_an_impossible_advantage_is_refused_with_the_valid_range(advantage: float) -> None:
     for convert in (identifiability.gaussian_mu_of_advantage, identifiability.zcdp_rho_of_advantage):
-        with pytest.raises(ValueError, match="the membership advantage must lie strictly between 0 and 1"):
+        with pytest.raises(OutOfRange, check=lambda error: error.name == "the membership advantage"):
             convert(advantage)
 
 

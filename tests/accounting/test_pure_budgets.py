@@ -73,8 +73,8 @@ def test_a_budget_of_pure_epsilon_has_no_delta():
     for refused in (
         lambda: Budget.from_epsilon_delta(1, 1e-6, "pure"),
         lambda: Budget(10**12, "pure", 1e-6),
-        lambda: Budget.stated("rho", 1, 0, "pure"),
-        lambda: Budget.stated("advantage", 0.1, 0, "pure"),
+        lambda: Budget.from_measure("rho", 1, 0, "pure"),
+        lambda: Budget.from_measure("advantage", 0.1, 0, "pure"),
         lambda: Refill.parse("rho:0.1/month", "pure"),
         lambda: Budget.from_epsilon_delta(1, 0, "any"),
         lambda: Budget.pure(1e-13),
@@ -84,7 +84,7 @@ def test_a_budget_of_pure_epsilon_has_no_delta():
 
 
 def test_a_belief_makes_a_budget_of_pure_epsilon():
-    budget = Budget.stated("posterior_belief", 0.75, 0, "pure")
+    budget = Budget.from_measure("posterior_belief", 0.75, 0, "pure")
     assert 0.749 <= budget.posterior_belief_at(budget.limit) <= 0.75 * (1 + 1e-12)
 
 

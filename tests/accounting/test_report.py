@@ -26,8 +26,8 @@ def numbers(value: object) -> list[float]:
 @pytest.mark.parametrize("accepts", ["gaussian", "any"])
 def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(accepts):
     low, high = (Budget.from_rho(rho, 1e-6, accepts) for rho in (0.1, 0.5))
-    before = explain_account(AccountState.of({GAUSSIAN: 1}, high), price=GAUSSIAN)
-    after = explain_account(AccountState.of({GAUSSIAN: 1}, low, highest_limit=high.limit), price=GAUSSIAN)
+    before = explain_account(AccountState.after_releases({GAUSSIAN: 1}, high), price=GAUSSIAN)
+    after = explain_account(AccountState.after_releases({GAUSSIAN: 1}, low, highest_limit=high.limit), price=GAUSSIAN)
     assert after.limit.rho == pytest.approx(0.1)
     assert after.posterior_belief_bound.when_spent == before.posterior_belief_bound.when_spent
     assert after.membership_advantage_bound.when_spent == before.membership_advantage_bound.when_spent
@@ -42,7 +42,7 @@ def test_a_lowered_limit_does_not_bound_what_was_released_under_the_higher_one(a
 )
 def test_every_number_is_finite_and_survives_json(limit: int, spent: int, accepts: Accepts, delta: float) -> None:
     report = account_report(
-        AccountState.of({GAUSSIAN: min(spent, limit) // GAUSSIAN.picorho}, Budget(limit, accepts, delta)),
+        AccountState.after_releases({GAUSSIAN: min(spent, limit) // GAUSSIAN.picorho}, Budget(limit, accepts, delta)),
         price=GAUSSIAN,
     )
     read_back = json.loads(report.model_dump_json())
@@ -56,7 +56,7 @@ def test_every_number_is_finite_and_survives_json(limit: int, spent: int, accept
 
 def test_the_report_adds_up_what_was_released() -> None:
     budget = Budget.from_epsilon_delta(1, 1e-6, "any")
-    report = account_report(AccountState.of({GAUSSIAN: 3, LAPLACE: 10}, budget), price=LAPLACE)
+    report = account_report(AccountState.after_releases({GAUSSIAN: 3, LAPLACE: 10}, budget), price=LAPLACE)
 
     spent = 3 * GAUSSIAN.picorho + 10 * LAPLACE.picorho
     assert report.spent.rho == spent / 1e12
@@ -68,15 +68,15 @@ def test_the_report_adds_up_what_was_released() -> None:
 def test_without_a_price_no_queries_are_promised() -> None:
     budget = Budget.from_mu(1, 1e-6)
 
-    assert account_report(AccountState.of({}, budget), price=None).queries_left is None
-    assert account_report(AccountState.of({}, budget), price=Cost()).queries_left is None
+    assert account_report(AccountState.after_releases({}, budget), price=None).queries_left is None
+    assert account_report(AccountState.after_releases({}, budget), price=Cost()).queries_left is None
 
 
 def test_a_charge_that_the_account_does_not_accept_is_refused() -> None:
     with pytest.raises(ValueError, match="accepts 'gaussian' charges"):
-        account_report(AccountState.of({LAPLACE: 1}, Budget.from_mu(1, 1e-6)), price=None)
+        account_report(AccountState.after_releases({LAPLACE: 1}, Budget.from_mu(1, 1e-6)), price=None)
     with pytest.raises(ValueError, match="must not be negative"):
-        account_report(AccountState.of({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6)), price=None)
+        account_report(AccountState.after_releases({GAUSSIAN: -1}, Budget.from_mu(1, 1e-6)), price=None)
 
 
 def test_importing_the_report_loads_nothing_heavy() -> None:
@@ -91,8 +91,8 @@ def test_an_account_of_claims_bounds_nothing():
     spent = {Cost((ClaimedGaussianLoss(0.1),)): 3}
     for accepts in ("gaussian", "any"):
         with pytest.raises(ValueError, match=r"charges, not 'claimed-gaussian:0.1'"):
-            account_report(AccountState.of(spent, Budget.from_rho(1.0, 1e-6, accepts)), price=None)
-    report = account_report(AccountState.of(spent, Budget.from_rho(1.0, 1e-6, "unproven")), price=None)
+            account_report(AccountState.after_releases(spent, Budget.from_rho(1.0, 1e-6, accepts)), price=None)
+    report = account_report(AccountState.after_releases(spent, Budget.from_rho(1.0, 1e-6, "unproven")), price=None)
     assert report.status == "unproven"
     assert report.membership_advantage_bound.now == report.posterior_belief_bound.now == 1
 

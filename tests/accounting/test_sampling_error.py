@@ -56,7 +56,7 @@ def test_no_sampler_breaks_the_bound(seed: int, releases: int, shift: float) -> 
         drawn_p.append(p)
         drawn_q.append(cut_where_likeliest_elsewhere(q, p, distance))
 
-    r = releases * distance + sum(sampling_error.missed(rho, distance) for rho in rhos)
+    r = releases * distance + sum(sampling_error.missed_probability(rho, distance) for rho in rhos)
     for epsilon in (0.0, 0.5, 2.0, 8.0, 20.0):
         ideal = hockey_stick(product(ideal_p), product(ideal_q), epsilon)
         assert hockey_stick(product(drawn_p), product(drawn_q), epsilon) <= ideal + r + 1e-12
@@ -80,7 +80,7 @@ def test_what_is_missed_bounds_the_power_of_a_gaussian_test(rho: float, level: f
 
     power = float(ndtr(ndtri(level) + math.sqrt(2 * rho)))
 
-    assert power <= sampling_error.missed(rho, level) * (1 + 1e-9)
+    assert power <= sampling_error.missed_probability(rho, level) * (1 + 1e-9)
 
 
 @given(total=st.floats(1e-8, 9007), data=st.data())
@@ -97,7 +97,7 @@ def test_no_split_of_a_budget_into_prices_exceeds_the_bound(total: float, data: 
             level = draws * sampling_error.DISTANCE_PER_DRAW
             price = math.exp(data.draw(st.floats(math.log(low), math.log(high))))
             count = math.floor(left / price * data.draw(st.floats(0, 1)))
-            spent += count * (level + sampling_error.missed(price, level))
+            spent += count * (level + sampling_error.missed_probability(price, level))
             left -= count * price
 
     assert spent <= sampling_error.transcript_error(total)

@@ -45,7 +45,7 @@ def test_the_curve_of_many_epsilons_approaches_the_gaussian_from_below(mu: float
     def delta_at(points: np.ndarray) -> np.ndarray:
         return np.array([gaussian_delta(mu, float(point)) for point in points])
 
-    found, exact = tradeoff.of_curve(delta_at, epsilons, ALPHA), tradeoff.gaussian(mu, ALPHA)
+    found, exact = tradeoff.curve_bound(delta_at, epsilons, ALPHA), tradeoff.gaussian(mu, ALPHA)
 
     assert np.all(found <= exact + 1e-12)
     assert np.max(exact - found) < 2e-3
@@ -61,7 +61,7 @@ def test_the_curve_of_a_pld_lies_below_the_truth_for_laplace() -> None:
     alpha = np.where(cuts > 0, np.exp(-cuts) / 2, 1 - np.exp(cuts) / 2)
     beta = np.where(cuts > epsilon, 1 - np.exp(epsilon - cuts) / 2, np.exp(np.minimum(cuts - epsilon, 0)) / 2)
 
-    found = tradeoff.of_curve(pld.get_delta_for_epsilon, np.linspace(0, epsilon, 200), alpha)
+    found = tradeoff.curve_bound(pld.get_delta_for_epsilon, np.linspace(0, epsilon, 200), alpha)
 
     assert np.all(found <= beta + 1e-12)
     assert np.max(beta - found) < 5e-3

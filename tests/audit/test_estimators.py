@@ -14,7 +14,7 @@ from accounting import conversions
 from accounting.losses import Composition, GaussianLoss, SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import Errors, LowerBound
-from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, of_composition
+from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, composition_family
 from audit.families import epsilon_delta as epsilon_delta_family
 from audit.many_thresholds import Design, gdp_of_many_thresholds
 
@@ -97,7 +97,7 @@ def test_the_laplace_trade_off_is_the_optimal_test_of_laplace_variables():
 def test_a_composition_is_the_family_of_its_numerical_curve():
     """One Gaussian step at sampling rate 1 is mu-GDP, so both families give the same answer, but for the grid."""
     errors = estimators.errors_at(*gaussians(0, 1.0, 20_000), 0.5)
-    family = of_composition("mu", lambda mu: Composition({GaussianLoss(mu): 1}), 1e-6, largest=4.0, tolerance=1e-3)
+    family = composition_family("mu", lambda mu: Composition({GaussianLoss(mu): 1}), 1e-6, largest=4.0, tolerance=1e-3)
     found = estimators.tradeoff_of_errors(errors, 0.95, family)
     exact = estimators.gdp_of_errors(errors, 0.95)
     assert exact * 0.97 <= found <= exact * (1 + 1e-3)
@@ -106,7 +106,7 @@ def test_a_composition_is_the_family_of_its_numerical_curve():
 def test_a_sampled_composition_is_bounded_below_through_its_trade_off():
     """100 sampled steps: the inverse of the noise multiplier is refuted up to near the truth, and never beyond it."""
     steps, rate, inverse = 100, 0.1, 1.0
-    family = of_composition(
+    family = composition_family(
         "1/noise multiplier",
         lambda t: Composition({SubsampledGaussianLoss(1 / t, rate): steps}),
         1e-5,
@@ -148,7 +148,7 @@ def test_many_thresholds_exceed_the_truth_as_seldom_as_they_say(mu, scores):
 
     Where mu is large the scores that err are few: sums that hang on them are not normal.
     """
-    design = Design.of_log_ratios(mu or 0.5, scores)
+    design = Design.for_log_ratios(mu or 0.5, scores)
     scale = mu or 0.5
     above = 0
     for seed in range(1000):
@@ -159,11 +159,11 @@ def test_many_thresholds_exceed_the_truth_as_seldom_as_they_say(mu, scores):
 
 def test_many_thresholds_say_nothing_where_hardly_a_score_errs():
     """Without the rule one such audit would report the largest mu there is."""
-    design = Design.of_log_ratios(8.0, 1000)
+    design = Design.for_log_ratios(8.0, 1000)
     assert len(design.weights) == 0
     inside, outside = np.full(1000, 32.0), np.full(1000, -32.0)
     assert gdp_of_many_thresholds(inside, outside, 0.95, design=design).value == 0
-    assert gdp_of_many_thresholds(inside, outside, 0.95, design=Design.of_log_ratios(1.0, 1000)).value == 0
+    assert gdp_of_many_thresholds(inside, outside, 0.95, design=Design.for_log_ratios(1.0, 1000)).value == 0
 
 
 @pytest.mark.parametrize("confidence", [0.76, 0.95, 0.9999])
@@ -206,7 +206,7 @@ MEDIANS_OF_MANY_THRESHOLDS = {
     "the truth": {1: 0.90, 2: 0.943, 4: 0.968, 8: 0.980},
     "half of it": {1: 0.898, 2: 0.943, 4: 0.970, 8: 0.980},
 }
-"""Of the bound over the truth, by what the design was made for and by epsilon."""
+"""Medians of the bound over the truth, by the bound that the design was made for and by epsilon."""
 
 
 def shares_found(epsilon, audits, bound_of):
@@ -246,8 +246,8 @@ def test_many_thresholds_are_close_whatever_they_were_designed_for(epsilon, desi
     """
     mu = conversions.gaussian_mu(epsilon, DELTA)
     design = {
-        "the truth": Design.of_log_ratios(mu, 10_000),
-        "half of it": Design.of_log_ratios(mu / 2, 10_000),
+        "the truth": Design.for_log_ratios(mu, 10_000),
+        "half of it": Design.for_log_ratios(mu / 2, 10_000),
     }[designed_for]
     shares = shares_found(epsilon, 20, lambda *scores: gdp_of_many_thresholds(*scores, 0.95, design=design))
     expected = MEDIANS_OF_MANY_THRESHOLDS[designed_for][epsilon]
@@ -284,6 +284,6 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="delta"):
         estimators.epsilon_delta(good, good, 0.95, delta=1.0)
     with pytest.raises(ValueError, match="at least 500"):
-        gdp_of_many_thresholds(good, good, 0.95, design=Design.of_log_ratios(1.0, 1000))
+        gdp_of_many_thresholds(good, good, 0.95, design=Design.for_log_ratios(1.0, 1000))
     with pytest.raises(ValueError, match="family"):
         LowerBound("sigma", 1.0, 0.95, "exact").epsilon(DELTA)

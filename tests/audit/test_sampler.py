@@ -9,7 +9,7 @@ from mechanisms.randomness import KeyedRandomness, NoiseKey, SystemRandomness
 from mechanisms.seeded import SeededRandomness
 
 FALSE_ALARM = 1e-7
-"""Of one law's test, or of four together: 1e-6 of all below."""
+"""The false-alarm rate of one law's test, or of four together: 1e-6 for all tests below."""
 
 
 def test_the_tables_are_within_the_distance():

@@ -15,5 +15,5 @@ def test_what_was_disturbed_is_measured_again(others, chosen, times, monkeypatch
     seen = [Measured(Round(1, 1.0, 0, 1, 1, 1), [], [], each) for each in others]
     left = list(seen)
     monkeypatch.setattr(comparison, "measure", lambda *_: left.pop(0))
-    assert comparison.undisturbed(None, MANY, 1.0, times=4).others == chosen
+    assert comparison.measure_undisturbed(None, MANY, 1.0, times=4).others == chosen
     assert len(seen) - len(left) == times

@@ -50,7 +50,7 @@ def document():
         "comparison": results.comparison(BY_SETTING, IDLE, 5, 3.0),
         "stages": results.stages({str(MANY): [Stage("noise", 10.4, 0.25)]}),
         "scaling": results.scaling([Point("classes", 1000, 1234.5, 1, 2, 0.5, 99, 0.125)]),
-        "ray data": results.stamped({"rows": 200_000, "rows_per_second": {"1": 1234.5, "2": 2000.4}}),
+        "ray data": results.stamp({"rows": 200_000, "rows_per_second": {"1": 1234.5, "2": 2000.4}}),
     }
 
 

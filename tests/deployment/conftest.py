@@ -18,7 +18,7 @@ EVERYTHING = "everything"
 LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "self-audit.env")
-"""What the owner writes into components."""
+"""Files that the owner writes into components."""
 COMPONENTS = ("gateway", "ingress", "monitoring", "self-audit", "tls")
 
 

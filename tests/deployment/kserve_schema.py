@@ -13,7 +13,7 @@ _PLAIN = {"str": str, "int": int, "float": (int, float), "bool": bool, "object":
 
 
 def complaints(value, kind, path):
-    """What is wrong with a value of this type, as the generated classes name types."""
+    """Return what is wrong with a value of this type, as the generated classes name types."""
     if kind in _PLAIN:
         right = isinstance(value, _PLAIN[kind]) and (kind == "bool" or not isinstance(value, bool) or kind == "object")
         return [] if right else [f"{path} should be {kind}"]

@@ -1,4 +1,4 @@
-"""What every pod of ours must be: a list of what is wrong with it."""
+"""The rules for every pod of ours: a list of those that one breaks."""
 
 PODS = {"Deployment", "StatefulSet", "DaemonSet", "Job", "Pod", "CronJob"}
 

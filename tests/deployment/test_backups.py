@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from accounting.ledger.embedded import server_binary
-from benchmarks.serving.processes import free_port, started
+from benchmarks.serving.processes import free_port, start_server
 
 from .conftest import ROOT
 from .policy import pod_of
@@ -89,7 +89,7 @@ class Rehearsal:
         words += ["--price", f"rho:{PRICE}", "--rho", "0.5", "--delta", "1e-6"]
         environment = {name: self.environment[name] for name in ("DPSERVE_HOME", "DPSERVE_LEDGER", "OMP_NUM_THREADS")}
         url = f"http://127.0.0.1:{port}"
-        with started(words, f"{url}/readyz", self.folder / "service.log", cwd=ROOT, env=environment):
+        with start_server(words, f"{url}/readyz", self.folder / "service.log", cwd=ROOT, env=environment):
             yield url
 
 

@@ -46,7 +46,7 @@ def in_context(name):
 
 
 def lint(text):
-    """What the linter says of a Dockerfile."""
+    """Run the linter on a Dockerfile."""
     return subprocess.run(
         [SCRIPTS / "hadolint", "--no-color", "-"], input=text, capture_output=True, text=True, timeout=60, check=False
     )

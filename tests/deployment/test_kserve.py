@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.serving.environments import made
+from benchmarks.serving.environments import make_environment
 
 from .conftest import ROOT, kustomize
 
@@ -24,8 +24,8 @@ def service():
 
 @pytest.fixture(scope="module")
 def complaints():
-    """What KServe's definitions say against a resource."""
-    python = made(ROOT / ".bench" / "kserve", KSERVE)
+    """Return a function that lists KServe's objections to a resource."""
+    python = make_environment(ROOT / ".bench" / "kserve", KSERVE)
 
     def ask(resource):
         command = [python, Path(__file__).with_name("kserve_schema.py")]

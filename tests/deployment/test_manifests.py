@@ -239,7 +239,7 @@ def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
 
 
 def test_the_ingress_limits_what_the_tested_proxy_limits(rendered):
-    """Of deploy/nginx.conf, which the attacks are tried on."""
+    """The tested proxy is deploy/nginx.conf, on which the attacks are tried."""
     said = named(rendered[EVERYTHING], "Ingress", "dpserve")["metadata"]["annotations"]
     tested = (ROOT / "deploy" / "nginx.conf").read_text()
     lines = [line for name in said if name.endswith("-snippets") for line in said[name].splitlines()]

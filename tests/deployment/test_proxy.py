@@ -1,4 +1,4 @@
-"""What the service leaves to a proxy, kept by deploy/nginx.conf: slow clients, floods, forged addresses."""
+"""The protection that the service leaves to a proxy, in deploy/nginx.conf: slow clients, floods, forged addresses."""
 
 import socket
 from contextlib import ExitStack, contextmanager

@@ -25,7 +25,7 @@ def commands(text):
 
 
 def printed(command, folder):
-    """What a command prints, errors last, without the blanks at the ends of lines."""
+    """Return the lines that a command prints, errors last, without the blanks at their ends."""
     program, *arguments = shlex.split(command)
     assert program == "dpserve"
     environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "COLUMNS": "100", "NO_COLOR": "1"}

@@ -1,4 +1,4 @@
-"""What docs/releases.md shows does what the page says: its commands, and its Python before the model that they made."""
+"""The examples of docs/releases.md do what it says: its commands, and its Python before the model that they made."""
 
 import re
 import sys

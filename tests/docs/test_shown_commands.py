@@ -65,7 +65,7 @@ PROGRAMS = {
     "printf": "tests/deployment writes the secrets by this block",
     "curl": "asked below, by another program",
 }
-"""What else blocks without a language begin with, and where it is run, or why it is not."""
+"""Other first words of blocks without a language, and where each is run, or why it is not."""
 
 
 def shown_commands(page):
@@ -126,7 +126,7 @@ def other_lines(page):
 
 
 SAID = r"dpserve |(analysis|basic|advanced|zcdp|rdp|exact|nothing|scope:|what was spent,) "
-"""What such lines are besides: our own commands, and what the demonstration prints."""
+"""The other such lines: our own commands, and what the demonstration prints."""
 
 
 def test_no_other_program_is_called_without_a_word_on_who_runs_it():

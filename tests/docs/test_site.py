@@ -14,7 +14,7 @@ from .walkthrough import DOCS
 
 ROOT = DOCS.parent
 LOADING = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src", "use": "href"}
-"""What a browser fetches by itself; a link that a reader may click is another matter."""
+"""Attributes whose addresses a browser fetches by itself; a link that a reader may click is another matter."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What works without the extras, and that what needs one says so before it works."""
+"""The base install: it works without extras, and whatever needs one says so before it starts."""
 
 import json
 import subprocess

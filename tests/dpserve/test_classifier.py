@@ -273,7 +273,7 @@ def no_privacy_warning():
 
 
 class TestWhatNoBudgetCovers:
-    """What uses the records beside the model is said to their owner, where it can be seen."""
+    """The owner hears of steps beside the model that use the records, where they can be seen."""
 
     @pytest.mark.parametrize(
         ("steps", "said"),
@@ -348,7 +348,7 @@ class TestWhatNoBudgetCovers:
 
 
 class TestMissingValues:
-    """What a missing value counts as is declared, and is the same in training and in every row that is asked."""
+    """The value of a missing value is declared, and is the same in training and in every row that is asked."""
 
     HOLES = np.where(np.arange(800).reshape(400, 2) % 14 == 0, np.nan, X)
 
@@ -390,7 +390,7 @@ class TestMissingValues:
 
 
 class TestTheAccount:
-    """What a lineage's account does not pay for leaves nothing."""
+    """A model that the lineage's account does not pay for leaves nothing."""
 
     def test_without_one_nothing_is_trained(self, declared, home):
         with pytest.raises(ValueError, match=r"has no budget yet.*lineage_budget=\(EPSILON, DELTA\)"):
@@ -431,7 +431,7 @@ class TestTheAccount:
 
 
 class TestBundles:
-    """What is saved is what the command writes."""
+    """A saved bundle is the one that the command writes."""
 
     def test_a_saved_model_is_served_at_no_further_cost(self, run, monkeypatch):
         monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])

@@ -343,7 +343,7 @@ def test_accounts_accept_what_the_mechanism_needs(run, bundle):
 
 @pytest.mark.parametrize("mechanism", ["selected-neuron", "label", "laplace"])
 def test_a_mechanism_is_served_at_a_default_price_in_either_currency(run, bundle, mechanism):
-    """What a lineage counts decides on it, also when a service finds the lineage open."""
+    """The lineage's currency decides on it, also when a service finds the lineage open."""
     served = bundle, "--port", 0, "--mechanism", mechanism
     for first in (("--epsilon", 1, "--delta", 0), ()):
         process, address = run.start(*served, *first)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_a_client_with_more_than_a_group_has_does_not_join_it(folder: Path) -> N
     assert "ann would get rho = 0.3, and the group team" in str(too_much.exception)
     assert _clients(folder, "set-budget", "ann", "--rho", "0.2", "--delta", "1e-5").exit_code == 0
     assert _clients(folder, "set-group", "ann", "team").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [_clients, _groups])
+def test_an_empty_name_is_refused_and_leaves_the_lineages_budget(folder: Path, command: Callable[..., Result]) -> None:
+    refused = command(folder, "set-budget", "", "--rho", "0.9", "--delta", "1e-5", "--yes")
+    assert refused.exit_code == 2
+    assert [kind for kind, *_ in _acts(folder)] == ["open"]
 
 
 def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:

@@ -39,7 +39,7 @@ class Store:
             return self.client.ping()
 
     def unread(self):
-        """How many connections have bytes for the store that it has not read."""
+        """Return the number of connections with bytes that the store has not read."""
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return sum(int(line[1].split(":")[1], 16) == self.port and line[4].split(":")[1] != "0" * 8 for line in lines)
 
@@ -80,7 +80,7 @@ def ask(connection, key, age):
 
 
 async def releases(store):
-    """How many rows the client was charged for."""
+    """Return the number of rows that the client was charged for."""
     async with await Ledger.connect(store.url) as ledger:
         (lineage,) = await ledger.lineage_names()
         return (await ledger.client(lineage, "ann")).releases

@@ -34,7 +34,7 @@ def invoked(folder, *arguments):
 
 
 def words_of(*arguments):
-    """What the command prints, wherever its lines end."""
+    """Return the words that the command prints, wherever its lines end."""
     return " ".join(invoked(*arguments).output.split())
 
 
@@ -287,7 +287,7 @@ def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
 
 
 def test_tiers_cost_the_lineage_the_finest_and_a_client_the_difference(tmp_path):
-    """What the plan says of tiers is what training them certifies."""
+    """The plan's figures for tiers are those that training them certifies."""
     ladder = ["--tier", "coarse=epsilon:1@1e-5", "--tier", "fine=epsilon:4@1e-5"]
     asked = ["--n", 1437, "--classes", 10, "--epsilon", 4, "--delta", 1e-5, *ladder]
     said = " ".join(invoked(tmp_path, *asked).output.split())
@@ -357,7 +357,7 @@ def test_training_follows_the_planner(tmp_path):
 
 
 def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
-    """What was refused says what to leave out or to add; what is made costs the budget."""
+    """A refusal says what to leave out or to add; a model that is made costs the budget."""
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
     train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
 

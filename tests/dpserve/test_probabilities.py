@@ -1,4 +1,4 @@
-"""What every release answers is looked at as probabilities, and not as classes alone.
+"""The answers of every release are tested as probabilities, and not as classes alone.
 
 A release whose noise, or whose way of learning, makes every answer sure of itself is worse than none for whoever acts
 on probabilities, however many classes it gets right.
@@ -56,7 +56,7 @@ def ten_classes():
 
 
 def of_model(model, X):
-    """What it answers; of teachers, whose answers get noise of their own, what they say together."""
+    """Return the model's answers; for teachers, whose answers get noise of their own, their joint answers."""
     return model.probabilities(X) if isinstance(model, ReleasedModel) else softmax(model.logits(model.features(X)))
 
 

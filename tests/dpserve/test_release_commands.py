@@ -71,7 +71,7 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
     assert started == [["--epsilon", "3", "--delta", "1e-6"], []]
     too_much = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more").stdout
     assert "Next:" not in too_much
-    assert "Its records' lineage has a budget already, which does not pay for this one. The tier 'full'" in too_much
+    assert "The lineage's budget does not pay for this model. The tier 'full'" in too_much
     assert load_model(run.folder / "more")
 
 

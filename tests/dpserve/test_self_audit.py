@@ -98,7 +98,7 @@ def test_an_audit_that_ends_by_an_error_says_so(monkeypatch, tmp_path):
 
 
 class Answering:
-    """Of a service whose noise leaves nothing of the probabilities, and counts how often it was asked."""
+    """A client of a service whose noise leaves nothing of the probabilities; it counts the questions."""
 
     asked = 0
 
@@ -144,7 +144,7 @@ def test_an_audit_that_noise_ended_stays_ended_when_the_service_is_started_again
 
 
 class Silent(Answering):
-    """Of a service that answers the second look alone."""
+    """A client of a service that answers the second look alone."""
 
     def predict_proba(self, rows):
         Answering.asked += 1

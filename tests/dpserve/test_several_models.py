@@ -29,7 +29,7 @@ def until(found, expected):
 
 
 def models(address):
-    """What every one of the workers serves, as far as eight connections meet them."""
+    """Return the models that all workers serve, as far as eight connections meet them."""
     found = [httpx.get(f"{address}/models").json()["models"] for _ in range(8)]
     return found[0] if all(each == found[0] for each in found) else found
 

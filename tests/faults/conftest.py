@@ -27,7 +27,7 @@ _lines: list[str] = []
 
 @dataclass
 class Fault:
-    """What became of one fault's trials."""
+    """The results of one fault's trials."""
 
     name: str
     trials: int = 0

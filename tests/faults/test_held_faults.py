@@ -1,4 +1,4 @@
-"""What a service remembers of who holds a pay-once model is no older than a second, whatever becomes of the store."""
+"""A service's memory of who holds a pay-once model is no older than a second, whatever becomes of the store."""
 
 import os
 import shutil

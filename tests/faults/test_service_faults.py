@@ -196,7 +196,7 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
 
 @pytest.mark.slow
 async def test_processes_are_killed_at_random_moments(services: Services) -> None:
-    """Of a service with two workers, beside one that lives: whatever dies, a row is charged once and has one answer."""
+    """A service with two workers is killed beside one that lives: a row is still charged once and has one answer."""
     chances = random.Random(7)
     with (
         fault("a worker, or all of a service, killed at a random moment") as found,
@@ -254,7 +254,7 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 def _answer_of(asked: "Future[httpx.Response]") -> object:
-    """What was answered; None where the service died before."""
+    """Return the answer; None where the service died before."""
     try:
         response = asked.result(60)
     except httpx.HTTPError:

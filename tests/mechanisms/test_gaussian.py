@@ -22,7 +22,7 @@ def test_mu_is_rounded_up():
 
 @given(st.data(), st.integers(2, 40), st.floats(0.25, 1000), st.floats(1e-9, 1e3), st.floats(-0.5, 0.5))
 def test_neighbours_on_the_grid_are_within_mu_standard_deviations(data, classes, multiplier, sensitivity, offset):
-    """From near half-steps in every coordinate, with the whole sensitivity used: exactly, as integers."""
+    """Rows start near half-steps in every coordinate and use the whole sensitivity: exactly, as integers."""
     mu = Gaussian(multiplier).mu
     scale, per_sensitivity = gaussian.calibration(Gaussian(multiplier), classes)
     steps = grid.steps_of(np.array([sensitivity]), per_sensitivity)

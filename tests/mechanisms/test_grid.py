@@ -55,7 +55,7 @@ def test_a_step_keeps_neighbours_within_what_the_strength_allows(sensitivity, sc
 def test_a_strength_that_rounding_would_eat_is_refused_with_the_least_that_works():
     with pytest.raises(ValueError, match=r"at least 0\.07038, not 0\.07"):
         grid.step_per_sensitivity(2**8, 0.07, Fraction(1), Fraction(9))
-    assert grid.step_per_sensitivity(2**8, 18 / 256, Fraction(1), Fraction(9)) == grid.rounded_up(Fraction(1, 9))
+    assert grid.step_per_sensitivity(2**8, 18 / 256, Fraction(1), Fraction(9)) == grid.round_up(Fraction(1, 9))
 
 
 @given(st.floats(1e-4, 4.0), st.integers(2, 1024))
@@ -69,7 +69,7 @@ def test_the_gaussian_scale_is_the_first_that_spares_99_percent(mu, classes):
 
 @given(st.fractions(min_value=Fraction(1, 10**30), max_value=10**30))
 def test_rounding_to_a_float_is_tight_and_on_the_side_it_names(number):
-    up, down = grid.rounded_up(number), grid.rounded_down(number)
+    up, down = grid.round_up(number), grid.round_down(number)
     assert Fraction(math.nextafter(up, -math.inf)) < number <= Fraction(up)
     assert Fraction(down) <= number < Fraction(math.nextafter(down, math.inf))
 
@@ -112,9 +112,9 @@ def test_softmax_is_the_softmax():
 )
 def test_invalid_arguments_are_refused(logits, sensitivity, complaint):
     with pytest.raises(ValueError, match=complaint):
-        grid.validated(logits, sensitivity)
+        grid.validate(logits, sensitivity)
 
 
 def test_no_rows_are_no_error():
-    logits, sensitivity = grid.validated(np.zeros((0, 3)), np.zeros(0))
+    logits, sensitivity = grid.validate(np.zeros((0, 3)), np.zeros(0))
     assert grid.softmax(grid.on_grid(logits, sensitivity), sensitivity).shape == (0, 3)

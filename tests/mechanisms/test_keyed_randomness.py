@@ -16,7 +16,7 @@ from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import noise_context
 from mechanisms.published import Published
-from mechanisms.randomness import KeyedRandomness, NoiseKey, framed
+from mechanisms.randomness import KeyedRandomness, NoiseKey, frame_parts
 from mechanisms.selected_neuron import SelectedNeuron
 
 KEY = NoiseKey(bytes(range(32)))
@@ -74,10 +74,10 @@ def test_each_call_goes_on_where_the_last_one_ended():
 def test_some_of_the_questions_have_their_words_from_the_beginning():
     randomness = KeyedRandomness(KEY, b"c", questions(5))
     words = randomness.words(50).reshape(5, 10)
-    some = randomness.of([4, 1, 1])
+    some = randomness.for_rows([4, 1, 1])
     assert some.digests == tuple(randomness.digests[row] for row in (4, 1, 1))
     np.testing.assert_array_equal(some.words(30).reshape(3, 10), words[[4, 1, 1]])
-    assert randomness.of([]).words(0).shape == (0,)
+    assert randomness.for_rows([]).words(0).shape == (0,)
 
 
 @pytest.mark.parametrize("count", [-3, 1, 4])
@@ -123,7 +123,7 @@ def test_a_price_is_part_of_the_question_even_with_the_same_noise():
 
 @given(st.lists(st.binary(max_size=5), max_size=4), st.lists(st.binary(max_size=5), max_size=4))
 def test_no_two_lists_of_parts_are_framed_alike(some, others):
-    assert (framed(*some) == framed(*others)) == (some == others)
+    assert (frame_parts(*some) == frame_parts(*others)) == (some == others)
 
 
 def test_words_of_neighbouring_questions_are_independent_and_fair():
@@ -161,13 +161,13 @@ def test_a_rows_answer_is_the_same_beside_any_others(mechanism):
     for size in (1, 2, 7, 32):
         for _ in range(64 // size):
             rows = generator.permutation(64)[:size]
-            noise = KeyedRandomness(KEY, context, questions(64)).of(rows.tolist())
+            noise = KeyedRandomness(KEY, context, questions(64)).for_rows(rows.tolist())
             alone = mechanism.release(logits[rows], sensitivity[rows], noise)
             np.testing.assert_array_equal(alone, together[rows])
 
 
 def test_answers_are_those_of_this_noise_version():
-    """What was paid for is answered with the same bytes for ever: a change here needs another `NOISE_VERSION`."""
+    """Paid questions are answered with the same bytes for ever: a change here needs another `NOISE_VERSION`."""
     logits, sensitivity = np.array([[1.5, -0.25, 0.125], [0.0, 3.0, -1.0]]), np.array([0.25, 0.5])
     found = []
     for mechanism in MECHANISMS[:6]:

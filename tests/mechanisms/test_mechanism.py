@@ -1,4 +1,4 @@
-"""What every mechanism promises, and that a price is never exceeded."""
+"""The promises of every mechanism; a price is never exceeded."""
 
 import math
 from decimal import Decimal

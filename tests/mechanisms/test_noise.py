@@ -228,7 +228,7 @@ def test_ties_of_the_high_word_are_decided_by_the_low_word(name):
 
 
 def searched(table, words):
-    """What a plain search of both words finds."""
+    """Return the results of a plain search of both words."""
     first, beyond = (np.searchsorted(table.high, words[:, 0], side=side) for side in ("left", "right"))
     for i in np.flatnonzero(beyond > first):
         first[i] += np.searchsorted(table.low[first[i] : beyond[i]], words[i, 1] >> np.uint64(1), side="right")

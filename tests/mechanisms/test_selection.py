@@ -13,12 +13,12 @@ from mpmath import mp
 from scipy import stats
 
 from mechanisms import selection
-from mechanisms.grid import LARGEST_SENSITIVITY, rounded_up
+from mechanisms.grid import LARGEST_SENSITIVITY, round_up
 from mechanisms.selection import SMALLEST_EPSILON, cumulative_weights, select
 
 
 def exact_law(logits, sensitivity, epsilon):
-    """How many of the 2^64 words select each class."""
+    """Return the numbers of the 2^64 words that select each class."""
     cumulative = cumulative_weights(np.array([logits]), np.array([sensitivity]), epsilon)[0].tolist()
     firsts = [-(-boundary * 2**64 // cumulative[-1]) for boundary in [0, *cumulative]]
     return [after - before for before, after in itertools.pairwise(firsts)]
@@ -28,7 +28,7 @@ def norm_up(vector):
     """The L2 norm of a difference of floats, rounded up."""
     square = sum(entry**2 for entry in vector)
     bits = 400
-    return rounded_up(Fraction(math.isqrt(math.ceil(square * 4**bits)) + 1, 2**bits))
+    return round_up(Fraction(math.isqrt(math.ceil(square * 4**bits)) + 1, 2**bits))
 
 
 def assert_bounded_range(row, neighbour, sensitivity, epsilon):

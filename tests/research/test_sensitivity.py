@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from research.sensitivity import Measurement, app, of_certified_head, of_published_network, of_sensitivity
+from research.sensitivity import Measurement, app, measure_certified_head, measure_published_network, sensitivity_report
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
@@ -23,7 +23,9 @@ def records():
 def test_a_certified_head_moves_as_far_as_its_certificate_allows_at_most(records):
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.0)
     seen = []
-    found = of_certified_head(records, lambda some: train(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append)
+    found = measure_certified_head(
+        records, lambda some: train(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append
+    )
     assert len(seen) == 3
     weights, logits = found
     assert 0.1 < logits.share <= weights.share <= 1
@@ -38,7 +40,7 @@ def test_a_published_networks_movement_is_measured_beside_the_printed_bounds(rec
         trainings.append(some)
         return train_published(some, "net", "l", hidden=(8,), epochs=2)
 
-    found = of_published_network(records, training, 2, 0, replaced=replaced)
+    found = measure_published_network(records, training, 2, 0, replaced=replaced)
     assert [len(some) for some in trainings] == [40, *([40] if replaced else [39]) * 2]
     by_name = {one.quantity: one for one in found}
     assert 0 < by_name["one weight"].measured <= by_name["weights, L2"].measured
@@ -49,7 +51,7 @@ def test_a_published_networks_movement_is_measured_beside_the_printed_bounds(rec
 
 def test_shares_of_claims_are_drawn():
     found = {"left out": (Measurement("weights", "a theorem", 0.5, 1.0), Measurement("logits", "another", 2.0, 1.0))}
-    report = of_sensitivity("published", found)
+    report = sensitivity_report("published", found)
     assert report.verdict == "Convicted: beyond what is claimed for logits."
     assert report.pictures[0].png.startswith(b"\x89PNG")
 

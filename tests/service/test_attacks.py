@@ -1,4 +1,4 @@
-"""What a service promises by itself, without a proxy: a body in time, and answers for others beside slow clients."""
+"""The promises of a service by itself, without a proxy: a body in time, and answers for others beside slow clients."""
 
 import re
 import socket

@@ -82,7 +82,7 @@ def test_the_budget_is_explained_by_the_numerical_curve_where_noise_is_not_gauss
     account = service.call(service.ledger.client(service.predictor.lineage, "alice"))
     whole = service.call(service.ledger.lineage(service.predictor.lineage))
     expected = explain_account(
-        AccountState.of(account.tally, account.budget),
+        AccountState.after_releases(account.tally, account.budget),
         price=service.predictor.cost,
         shared_answers=whole.answers_left(service.predictor.cost),
     )
@@ -245,7 +245,7 @@ def test_keys(service):
 
 
 def test_a_key_that_was_seen_before_is_checked_at_every_request(service):
-    """Whose a key was is remembered, and asked again with the charge: not for what is refused, or free, either."""
+    """The client of a key is remembered and asked again with the charge: also for refused and free requests."""
     old = service.add_client()
     http = service.http(old)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200

@@ -22,7 +22,7 @@ MARK = "31415"
 
 @pytest.fixture(params=[TextLines, JsonLines])
 def written(request):
-    """What the root logger's handler writes, in each format."""
+    """Give a function that returns what the root logger's handler wrote, for each format."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(request.param())

@@ -1,4 +1,4 @@
-"""What `GET /metrics` exports: what docs/metrics.md lists, by fixed labels, and the same whatever the records were."""
+"""`GET /metrics` exports what docs/metrics.md lists, by fixed labels, and the same whatever the records were."""
 
 import asyncio
 import os

@@ -84,7 +84,7 @@ def seen(service):
 
 
 def logged(capfd):
-    """What was logged since it was last asked, without times and ids of requests."""
+    """Return the lines logged since the last call, without times and ids of requests."""
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     return [{name: part for name, part in line.items() if name not in RANDOM} for line in said]
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says holds: schemathesis asks a running service by it, and finds nothing to object to."""
+"""The OpenAPI document is true: schemathesis asks a running service by it, and finds nothing to object to."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What waits for a ledger that is slow: deadlines, a bounded queue, and a service that is told to stop meanwhile."""
+"""Requests that wait for a slow ledger: deadlines, a bounded queue, and a service that is told to stop meanwhile."""
 
 import asyncio
 import math
@@ -61,7 +61,7 @@ def test_what_is_not_charged_by_its_deadline_is_not_charged(service):
 
 
 class Unhurried(CertifiedHead):
-    """Whose features are there when a gate was opened; in a thread, as an encoder's are."""
+    """A head that waits for a gate before it gives features; in a thread, as an encoder does."""
 
     on_encoder = True
     came, gate = threading.Event(), threading.Event()
@@ -120,7 +120,7 @@ def test_a_request_that_is_refused_shifts_nobody_elses_rows(start, head):
 
 
 class Unbounded(CertifiedHead):
-    """Whose first column, at its upper bound, has no sensitivity that noise could hide."""
+    """A head that has, with the first column at its upper bound, a sensitivity that no noise can hide."""
 
     def logit_sensitivity(self, phi):
         return np.where(phi[:, 0] >= phi[:, 0].max(), np.inf, super().logit_sensitivity(phi))

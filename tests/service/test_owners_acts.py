@@ -1,4 +1,4 @@
-"""What the owner does at the owner's port: over real HTTP, on a real ledger, and in its audit trail."""
+"""The owner's acts at the owner's port: over real HTTP, on a real ledger, and in its audit trail."""
 
 import collections
 import csv
@@ -230,6 +230,8 @@ WRONG = [
     ({"act": "set-budget", "client": "alice", "refill": "rho:1/year"}, "refill"),
     ({"act": "set-budget", "client": "alice", "group": "a team", "rho": 1}, "or neither"),
     ({"act": "set-budget", "client": "alice", "mu": 1, "accepts": "any"}, "Gaussian"),
+    ({"act": "set-budget", "client": "", "rho": 0.4}, "client"),
+    ({"act": "set-budget", "group": "", "rho": 0.4}, "group"),
     ({"act": "add-client", "client": "bob"}, "one of"),
     ({"act": "add-client", "client": "bob", "rho": 0.5, "scopes": []}, "scopes"),
     ({"act": "add-client", "client": "bob", "rho": 0.5, "expires_in_days": 1e9}, "hundred years"),

@@ -264,7 +264,7 @@ def calls_of(ledger):
 
 @pytest.fixture
 def unhurried(monkeypatch):
-    """What is remembered is remembered for as long as a test takes."""
+    """Have holdings remembered for as long as a test takes."""
     monkeypatch.setattr(pay_once, "SECONDS_HELD", 3600.0)
 
 

@@ -42,7 +42,7 @@ class Shuffled(MeteredPredictor):
 
 
 class Swapping(Shuffled):
-    """What must never be: two requests of a batch get each other's answers."""
+    """A planted fault: two requests of a batch get each other's answers."""
 
     async def _answer_batch(self, batch):
         results = await super()._answer_batch(batch)
@@ -54,7 +54,7 @@ class Swapping(Shuffled):
 
 
 class Misreporting(Shuffled):
-    """What must never be: one client is told how another's account stands."""
+    """A planted fault: one client is told how another's account stands."""
 
     async def _answer_batch(self, batch):
         results = await super()._answer_batch(batch)

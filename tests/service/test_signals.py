@@ -1,4 +1,4 @@
-"""What a service does with a signal that comes before its server is there."""
+"""Signals that reach a service before its server is there."""
 
 import signal
 from contextlib import asynccontextmanager

@@ -74,7 +74,7 @@ def without(records: Records, gone: np.ndarray) -> Records:
 
 
 def terms(records: Records) -> list[bytes]:
-    """What training and scores see of each record."""
+    """Return what training and scores see of each record."""
     weights = np.ones(len(records)) if records.weights is None else records.weights
     return [
         row.tobytes() + bytes([label]) + weight.tobytes()

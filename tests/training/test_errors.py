@@ -1,4 +1,4 @@
-"""What is not installed is said as one sentence."""
+"""The error for a package that is not installed is one sentence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a pay-once model computes at a tier, asked of its kind: what the files of an export are made from."""
+"""The computation of a pay-once model at a tier, as its kind gives it: the files of an export are made from it."""
 
 from typing import Any
 

@@ -168,7 +168,7 @@ class Heads:
         return self._asked[chosen]
 
     def directions(self, chosen: FeatureMap, directions_of: Callable[[Floats, FeatureMap], Floats]) -> Floats:
-        """What a function makes of the records before it knows the budget, (n, D): always the same function."""
+        """Return what a function makes of the records before it knows the budget, (n, D): always the same function."""
         if chosen not in self._directions:
             # Of one map at a time, as the records below.
             self._records.clear()

@@ -7,7 +7,7 @@ from training.features.maps import Bins, Encoder
 from training.pay_once.certificate import ReleaseCertificate
 
 Figures = list[tuple[str, str]]
-"""What each figure is, and its value."""
+"""The name and the value of each figure."""
 
 
 def pay_once_figures(certificate: ReleaseCertificate) -> Figures:

@@ -1,4 +1,4 @@
-"""What every kind of model says of itself, in one object: the registry has one of each, and callers ask it.
+"""The object that every kind of model has: the registry has one of each, and callers ask it.
 
 A kind's folder, `training/kinds/NAME/`, has its options, how it trains and loads, its model and certificate, what it
 needs of the data, and what it cannot do, with the reason. Nothing outside of the folder names a kind or tests for its
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from training.pay_once.classifier import Classifier
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
-"""What a kind may be unable to do.
+"""Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
 choosing: have an option chosen by noisy scores. budget: have its options set by the planner. export: leave in a file.
@@ -34,7 +34,7 @@ a service of its own.
 """
 
 Answers = Literal["metered", "once"]
-"""What the budget pays for: each answer, or the model, once."""
+"""The thing that the budget pays for: each answer, or the model, once."""
 
 
 class TrainingProgress(Protocol):
@@ -49,7 +49,7 @@ class TrainingProgress(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, and where. options: those that were given, by name. state: the folder of the owner's secrets.
+    """A model to train. options: those that were given, by name. state: the folder of the owner's secrets.
 
     choice: how Lambda was chosen, where it was by results on the records.
     """

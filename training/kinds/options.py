@@ -26,7 +26,7 @@ NEEDED = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared of a field, for help, documentation, ranges and errors.
+    """The declaration of a field, for help, documentation, ranges and errors.
 
     sentence: what the field is, for whoever sets it. unit: of its numbers. above, least, below, most: the range of its
     numbers, exclusive and inclusive, of every one where there are several. default_text: what None stands for.

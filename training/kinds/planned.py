@@ -1,4 +1,4 @@
-"""What the planner may say of a kind: options to train it with, each tried as an owner's command would run it.
+"""The planner's view of a kind: options to train it with, each tried as an owner's command would run it.
 
 To try one is to run the trainer and the mechanism, its noise from the same tables, with the public rules of
 `training.features.rules` and seeded randomness in place of the system's.
@@ -20,7 +20,7 @@ QUERIES = (10, 100, 1_000, 10_000)
 
 Pays = Literal["each answer", "once"]
 Qualities = dict[str, "Quality | None"]
-"""By number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
+"""Qualities by number of queries, or `UNLIMITED`, which holds for every number. None: the mechanism refuses to."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PlannedOption:
 
 @dataclass(frozen=True)
 class Plan:
-    """What options are set for. n: declared; share: in picorho, of the model or of each answer; rows: of which kind."""
+    """A plan for options. n: declared; share: in picorho, of the model or of each answer; rows: of which kind."""
 
     n: int
     share: int

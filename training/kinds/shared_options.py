@@ -37,7 +37,7 @@ PRICE = Declared(
     read=whole_picorho,
     write=price_words,
 )
-"""Of a pay-once model. A person writes a price; the value is in whole picorho."""
+"""The price of a pay-once model. A person writes a price; the value is in whole picorho."""
 
 Price = Annotated[int, PRICE]
 

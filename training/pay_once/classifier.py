@@ -1,4 +1,4 @@
-"""What every pay-once model computes, as public numbers: what the files of an export are made from.
+"""The computation of every pay-once model, as public numbers: the files of an export are made from it.
 
 A row x becomes phi(x) (`training.features.maps`). Some kinds take it around a released centre: phi is drawn to length
 1, the centre is subtracted, and the rest is divided by its length, or by CLOSEST where it is shorter. Dense layers
@@ -56,7 +56,7 @@ class Classifier:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What goes with the numbers, by name: nothing in it is private. `certificate` is its public part, as JSON."""
+        """Return public metadata of the numbers, by name. `certificate` is the certificate's public part, as JSON."""
         tiers = self.certificate.tiers
         before = [each.cost for each in takewhile(lambda each: each.name != self.tier, tiers)]
         calibrated = Cost(losses(self.calibration_mu)) if self.calibration_mu else None

@@ -129,7 +129,7 @@ function scale(title, bound, [low, high], words) {
       "p",
       { class: "head" },
       el("span", { class: "big" }, percentUp(bound.when_spent)),
-      el("span", { class: "note" }, `whenever you stop; ${percentUp(bound.now)} if you had meant to stop here all along`),
+      el("span", { class: "note" }, `whenever you stop; ${percentUp(bound.now)} if you settled beforehand to stop here`),
     ),
     beliefScale(low, high, bound.now, bound.when_spent),
     el("p", { class: "note" }, words.replace(/\s+/g, " ")),

@@ -58,7 +58,7 @@ async def test_a_key_is_good_for_its_scopes_alone(ledger: Ledger, lineage: str) 
     reader = ApiKey(digest_of(lineage, "reader"), scopes=("budget-read",))
     await ledger.add_key(lineage, "ann", reader)
     assert (await ledger.authenticate(lineage, reader.digest, "budget-read")).client == "ann"
-    with pytest.raises(ScopeMissing, match="'predict'"):
+    with pytest.raises(ScopeMissing, check=lambda error: error.needed == "predict"):
         await ledger.authenticate(lineage, reader.digest, "predict")
 
 
@@ -112,7 +112,7 @@ async def test_one_key_of_several_is_rotated_or_taken_away(ledger: Ledger, linea
     for digest in (new.digest, digest_of(lineage, "bob")):
         with pytest.raises(UnknownKey):
             await ledger.remove_key(lineage, "ann", digest)
-    with pytest.raises(ActRefused, match="another client's"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "key-in-use"):
         await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "bob")))
     with pytest.raises(UnknownClient):
         await ledger.add_key(lineage, "eve", ApiKey(digest_of(lineage, "eve")))
@@ -129,7 +129,7 @@ async def test_a_client_has_only_so_many_keys(ledger: Ledger, lineage: str) -> N
     await open_accounts(ledger, lineage, releases(9), ann=releases(9))
     for number in range(15):
         await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, str(number))))
-    with pytest.raises(ActRefused, match="the most API keys"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "too-many-keys"):
         await ledger.add_key(lineage, "ann", ApiKey(digest_of(lineage, "one too many")))
     assert len((await ledger.client(lineage, "ann")).api_keys) == 16
 

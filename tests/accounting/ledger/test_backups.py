@@ -169,7 +169,7 @@ async def test_nothing_of_another_backup_stays_behind_a_restore(
 async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, added = Ledger._listed, []
+    names, added = Ledger._names, []
 
     async def then_another(self: Ledger, lineage: str) -> tuple[list[str], list[str]]:
         found = await names(self, lineage)
@@ -181,7 +181,7 @@ async def test_a_client_that_is_added_during_a_backup_is_in_it_with_its_receipts
 
     async with Ledger.open(tmp_path / "store") as ledger:
         await _open(ledger)
-        monkeypatch.setattr(Ledger, "_listed", then_another)
+        monkeypatch.setattr(Ledger, "_names", then_another)
         lines = await _lines(ledger)
     assert "carl" in json.loads(lines[1])["section"]["clients"]
     async with Ledger.open(tmp_path / "new") as ledger:

@@ -1,4 +1,4 @@
-"""What was acknowledged survives the store's sudden death."""
+"""Acknowledged charges survive the store's sudden death."""
 
 import asyncio
 import itertools

@@ -42,7 +42,7 @@ async def _open(ledger: Ledger, lineage: str, whole: int = 99, team: int = 99, e
 
 
 async def _spent(ledger: Ledger, lineage: str) -> tuple[int, int, int]:
-    """How many releases the team, the others and the lineage have paid for."""
+    """Return the numbers of releases that the team, the others and the lineage paid for."""
     others, team = await ledger.groups(lineage)
     return team.releases, others.releases, (await ledger.lineage(lineage)).releases
 
@@ -130,7 +130,7 @@ async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Led
     await ledger.charge(asking(lineage, "eve", "1"))  # whose group this service knew otherwise
     assert await _spent(ledger, lineage) == (1, 0, 1)
     for group in ("others", ""):
-        with pytest.raises(ActRefused, match="stays there"):
+        with pytest.raises(ActRefused, check=lambda error: error.reason == "has-asked"):
             await ledger.set_group(lineage, "eve", group)
     with pytest.raises(UnknownGroup):
         await ledger.set_group(lineage, "ann", "nobody's")
@@ -139,7 +139,7 @@ async def test_a_client_joins_a_group_before_it_asks_and_stays_there(ledger: Led
     await ledger.set_group(lineage, "ann", "others")
     await ledger.charge(asking(lineage, "ann", "2"))
     assert await _spent(ledger, lineage) == (1, 1, 2)
-    with pytest.raises(ActRefused, match="already has a client or group of this name"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "exists"):
         await ledger.add_group(lineage, "team", releases(1), time=0.0)
     assert (await verify(ledger, lineage)).findings == ()
 

@@ -1,4 +1,4 @@
-"""How much of the store a client can fill with idempotency keys, which cost no budget: docs/ledger.md says it."""
+"""The memory that a client can fill with idempotency keys, which cost no budget: docs/ledger.md states it."""
 
 import os
 from pathlib import Path

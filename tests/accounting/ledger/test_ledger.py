@@ -209,7 +209,7 @@ async def test_an_account_knows_that_its_limit_rose_after_an_answer(ledger: Ledg
         account = await ledger.client(lineage, "ann")
         await ledger.set_budget(lineage, releases(limit), client="ann")
         assert await raised() == expected
-        foreseen = account.changed(releases(limit))
+        foreseen = account.with_budget(releases(limit))
         assert (foreseen.raises, foreseen.settled_limit // PRICE) == expected
     assert (await ledger.lineage(lineage)).raises == 0
     assert (await verify(ledger, lineage)).findings == ()
@@ -312,9 +312,9 @@ async def test_a_delta_too_small_for_what_was_charged_is_refused(ledger: Ledger,
     await ledger.set_budget(lineage, roomy, client="ann")
     await ledger.charge(asking(lineage, "ann", "1"))
     before = await ledger.snapshot(lineage)
-    with pytest.raises(ActRefused, match="delta must be at least"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
         await ledger.set_budget(lineage, tight, client="ann")
-    with pytest.raises(ActRefused, match="delta must be at least"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "delta"):
         await ledger.set_budget(lineage, tight)
     assert await ledger.snapshot(lineage) == before
 
@@ -328,9 +328,9 @@ async def test_which_charges_an_account_accepts_is_not_narrowed_after_its_first_
     await ledger.charge(asking(lineage, "ann", "1"))
     await ledger.set_budget(lineage, budget(50 * PRICE, "any"))
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
-    with pytest.raises(ActRefused, match="before the first release"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
         await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"))
-    with pytest.raises(ActRefused, match="before the first release"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "too-late"):
         await ledger.set_budget(lineage, budget(50 * PRICE, "gaussian"), client="ann")
     assert (await ledger.lineage(lineage)).budget == budget(50 * PRICE, "any")
 
@@ -396,9 +396,9 @@ async def test_accounts_are_opened_once_and_listed(ledger: Ledger, lineage: str)
     bob = await ledger.add_client(lineage, "bob", releases(2), key_digest("bob's"), time=1.0)
     ann = await ledger.add_client(lineage, "ann", releases(1), key_digest("ann's"), time=2.0)
     assert await ledger.clients(lineage) == [ann, bob]
-    with pytest.raises(ActRefused, match="already has a client"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "exists"):
         await ledger.add_client(lineage, "ann", releases(1), key_digest("other"), time=2.0)
-    with pytest.raises(ActRefused, match="another client's"):
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "key-in-use"):
         await ledger.add_client(lineage, "eve", releases(1), key_digest("ann's"), time=2.0)
     with pytest.raises(UnknownLineage):
         await ledger.add_client(f"{lineage}-x", "ann", releases(1), key_digest("ann's"), time=2.0)

@@ -215,7 +215,7 @@ async def test_receipts_in_no_journal_must_be_declared(tmp_path: Path) -> None:
 
 
 async def test_a_service_whose_journal_is_lost_is_not_passed_over(tmp_path: Path) -> None:
-    """What it was acknowledged after the backup lies at the end of the chain, where no gap shows it."""
+    """Its writes after the backup lie at the end of the chain, where no gap shows them."""
     with EmbeddedStore(tmp_path / "store") as running:
         first = await Ledger.connect(running.url, journals=tmp_path / "first")
         second = await Ledger.connect(running.url, journals=tmp_path / "second")

@@ -238,7 +238,7 @@ async def test_the_owner_sets_changes_and_ends_a_refill_and_no_period_is_begun_a
 async def test_a_period_that_a_restored_store_forgot_is_not_given_again(
     url: str, clock: "redis.Redis[bytes]", tmp_path: Path
 ) -> None:
-    """What was charged in this month and the one before is put back, and counts against this month."""
+    """Charges of this month and of the one before are put back, and count against this month."""
     lineage, may, june = new_lineage(), _in_seconds(date(2026, 5, 13)), _in_seconds(date(2026, 6, 13))
     paced = replace(releases(20), refill=Refill(2 * PRICE, "month"))
     clock.set(CLOCK, may)
@@ -274,7 +274,7 @@ def test_an_account_by_period_says_what_the_periods_are_together() -> None:
     each = Refill.parse("epsilon:1@1e-6/month", "gaussian")
     paced = Budget(budget.limit, "gaussian", 1e-6, each)
     words = explain_account(
-        AccountState.of({}, paced, left=each.amount, refilled=date(2026, 6, 1), group="risk"), price=None
+        AccountState.after_releases({}, paced, left=each.amount, refilled=date(2026, 6, 1), group="risk"), price=None
     )
     assert words.refill is not None
     assert (words.refill.period, words.refill.next) == ("month", date(2026, 6, 1))
@@ -289,5 +289,5 @@ def test_all_periods_together_are_bounded_by_the_highest_limit_that_was_in_force
     """A limit that was lowered bounds nothing that was released under the one before."""
     former, budget = Budget.from_epsilon_delta(4, 1e-6, "gaussian"), Budget.from_epsilon_delta(1, 1e-6, "gaussian")
     paced = replace(budget, refill=Refill.parse("epsilon:0.5@1e-6/month", "gaussian"))
-    words = explain_account(AccountState.of({}, paced, left=1, highest_limit=former.limit), price=None)
+    words = explain_account(AccountState.after_releases({}, paced, left=1, highest_limit=former.limit), price=None)
     assert "together they are epsilon 4, as the whole account is" in words.explanation.in_plain_words

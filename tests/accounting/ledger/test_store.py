@@ -1,4 +1,4 @@
-"""What the ledger asks of its store, and what it says when the store fails it."""
+"""The ledger's demands on its store, and its errors when the store fails."""
 
 import asyncio
 import os

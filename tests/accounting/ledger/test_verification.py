@@ -1,4 +1,4 @@
-"""What `verify` finds: whatever was altered in the store behind the ledger's back, and nothing else."""
+"""`verify` finds whatever was altered in the store behind the ledger's back, and nothing else."""
 
 import asyncio
 import random
@@ -219,7 +219,7 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
 ) -> None:
     lineage = new_lineage()
     await open_accounts(books, lineage, releases(99), ann=releases(50))
-    real, late = books._listed, ["bob", "cy"]
+    real, late = books._names, ["bob", "cy"]
 
     async def one_is_added(asked: str) -> tuple[list[str], list[str]]:
         names = await real(asked)
@@ -229,7 +229,7 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
             await books.charge(asking(lineage, client, f"of {client}"))
         return names
 
-    monkeypatch.setattr(books, "_listed", one_is_added)
+    monkeypatch.setattr(books, "_names", one_is_added)
     account, clients, _ = await books.snapshot(lineage)
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2

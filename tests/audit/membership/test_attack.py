@@ -16,7 +16,7 @@ from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
-from audit.presentation import of_attack
+from audit.presentation import attack_report
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
@@ -38,7 +38,7 @@ QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
 def test_http_and_bundle_agree_in_every_figure(serve, bundle, candidates):
     (local,) = bundle()
     outcomes = [Attack([endpoint], candidates, QUICK).run() for endpoint in (serve().endpoint(), local)]
-    pages = [json.loads(reports.as_json(of_attack(outcome))) for outcome in outcomes]
+    pages = [json.loads(reports.as_json(attack_report(outcome))) for outcome in outcomes]
     assert pages[0].pop("plan").keys() == pages[1].pop("plan").keys()
     assert pages[0] == pages[1]
 
@@ -76,7 +76,7 @@ def test_a_network_whose_noise_is_missing_is_convicted(remembered):
     assert not outcome.verdict.decision.proven
     assert outcome.verdict.claimed_epsilon == pytest.approx(0.2, rel=1e-6)
     assert outcome.verdict.best.epsilon > 0.2
-    page = of_attack(outcome)
+    page = attack_report(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith("Convicted")
     assert len(page.pictures) == 1
@@ -114,7 +114,7 @@ def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split
     assert max(found.epsilon for found in outcome.verdict.found) > outcome.verdict.claimed_epsilon
     assert outcome.inconclusive
     assert not outcome.convicted
-    page = of_attack(outcome)
+    page = attack_report(outcome)
     assert page.exit_status == 4
     assert page.verdict.startswith("Inconclusive: ")
     assert "differ by themselves" in page.warnings[0]
@@ -130,7 +130,7 @@ def test_a_few_records_that_are_in_both_spare_no_model_that_leaks(remembered):
     everyone = Candidates(candidates.members, candidates.members)
     outcome = Attack([BundleEndpoint(network, Exact(), rehearsal_key(0))], everyone, REMEMBERING).run()
     assert outcome.inconclusive
-    assert of_attack(outcome).exit_status == 4
+    assert attack_report(outcome).exit_status == 4
 
 
 def test_one_answer_is_not_counted_as_decisions_about_many(remembered):
@@ -181,7 +181,7 @@ def test_noise_that_is_drawn_again_for_nothing_is_convicted(bundle, candidates):
 
     outcome = Attack([Forgetful(bundle()[0])], candidates, QUICK).run()
     assert outcome.replays.averaging_is_free
-    assert of_attack(outcome).exit_status == 3
+    assert attack_report(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0, 1.5])
@@ -226,7 +226,7 @@ def test_answers_that_were_paid_for_once_are_all_equal():
 def test_the_report_says_everything(bundle, candidates, tmp_path):
     plans = []
     outcome = Attack(bundle(rho=0.401), candidates, QUICK, on_plan=plans.append).run()
-    page = of_attack(outcome)
+    page = attack_report(outcome)
     file = io.StringIO()
     reports.print_text(page, Console(file=file, width=80))
     assert "Not refuted" in file.getvalue()
@@ -279,7 +279,7 @@ def test_a_budget_that_another_client_drains_is_a_result(bundle, candidates):
     outcome = Attack([mine], candidates, QUICK, on_plan=drain).run()
     assert outcome.exhausted == ("key 1: lineage",)
     assert outcome.decided == (35, 35)
-    said = " ".join(of_attack(outcome).warnings)
+    said = " ".join(attack_report(outcome).warnings)
     assert "ran out of budget" in said
     assert "60 members and 60 non-members were to be asked about; 35 and 35 were answered about" in said
 
@@ -337,4 +337,4 @@ def test_shadow_models_average_as_many_answers_as_the_target_gave(bundle, mechan
     noise = SeededRandomness(5, ("shadow answers",))
     sensitivity = np.tile(setup.sensitivity * np.linalg.norm(inputs.astype(float), axis=1), 2)
     drawn = [mechanism.release(logits.reshape(80, 3), sensitivity, noise) for _ in range(3)]
-    np.testing.assert_allclose(averaged.reshape(80, 3), scoring.averaged(np.stack(drawn)), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(averaged.reshape(80, 3), scoring.average_answers(np.stack(drawn)), rtol=1e-9, atol=1e-12)

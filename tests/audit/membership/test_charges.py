@@ -8,7 +8,7 @@ from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, rehearsal_key
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.charges import overdraw
-from audit.presentation import of_attack
+from audit.presentation import attack_report
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -66,7 +66,7 @@ def test_rows_that_are_not_charged_convict(head, candidates, kind, mechanism):
     assert not outcome.verdict.convicted
     (fault,) = outcome.charges.faults
     assert fault.startswith("key 1 has answers to 120 rows, which cost rho = ")
-    page = of_attack(outcome)
+    page = attack_report(outcome)
     assert page.exit_status == 3
     assert page.verdict.startswith(f"Convicted: {fault}; for what was actually spent, rho = ")
     assert json.loads(reports.as_json(page))["charges"]["faults"] == [fault]
@@ -79,7 +79,7 @@ def test_keys_that_share_no_account_convict(head, candidates, largest_batch):
     assert outcome.plan.shared == 90
     assert not outcome.verdict.convicted
     assert "nothing caps collusion" in outcome.charges.faults[0]
-    assert of_attack(outcome).exit_status == 3
+    assert attack_report(outcome).exit_status == 3
 
 
 @pytest.mark.parametrize("keys", [1, 2])

@@ -1,10 +1,10 @@
-"""What a budget affords is said before anything is asked."""
+"""The plan says what a budget affords before anything is asked."""
 
 import numpy as np
 import pytest
 
 from audit.membership.candidates import Labelled
-from audit.membership.plan import fewest, half_width, largest_epsilon, planned
+from audit.membership.plan import fewest, half_width, largest_epsilon, make_plan
 from audit.membership.scoring import order_of
 
 
@@ -13,7 +13,7 @@ def some(n):
 
 
 def test_the_poorest_key_decides():
-    plan = planned(
+    plan = make_plan(
         some(500), some(300), [{"queries_left": 1000}, {"queries_left": 240}], copies=3, confidence=0.95, seed=0
     )
     assert plan.of_each == 40
@@ -26,14 +26,14 @@ def test_the_poorest_key_decides():
 
 def test_repeated_rows_are_not_asked_about():
     members = some(80) + some(30) + some(30)
-    plan = planned(members, some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
+    plan = make_plan(members, some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
     assert plan.of_each == 50
     assert plan.offered == (50, 60)
     assert plan.members.min() >= 30
     assert plan.members.max() < 80
     assert len(np.unique(members.X[plan.members])) == 50
     with pytest.raises(ValueError, match="and without repeated rows there are 0 of each"):
-        planned(some(80) + some(80), some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
+        make_plan(some(80) + some(80), some(60), [{"queries_left": None}], copies=1, confidence=0.95, seed=0)
 
 
 def account(own, left):
@@ -43,15 +43,15 @@ def account(own, left):
 
 def test_keys_share_what_the_lineage_has_left():
     """Each of three keys could pay for 100 rows and sees that the lineage pays for 90: 30 each, 15 of each kind."""
-    plan = planned(some(99), some(99), [account(100, 90)] * 3, copies=1, confidence=0.95, seed=0)
+    plan = make_plan(some(99), some(99), [account(100, 90)] * 3, copies=1, confidence=0.95, seed=0)
     assert (plan.of_each, plan.left, plan.shared) == (15, 90, 90)
     assert plan.queries * plan.keys == 90
     assert "the lineage pays for 90 rows of all keys together" in plan.sentences()[0]
 
 
 def test_an_interruption_does_not_change_what_is_left():
-    before = planned(some(99), some(99), [account(100, 90)] * 2, copies=1, confidence=0.95, seed=0)
-    after = planned(
+    before = make_plan(some(99), some(99), [account(100, 90)] * 2, copies=1, confidence=0.95, seed=0)
+    after = make_plan(
         some(99),
         some(99),
         [account(80, 60), account(90, 60)],
@@ -66,23 +66,23 @@ def test_an_interruption_does_not_change_what_is_left():
 
 def test_what_the_keys_cannot_see_of_the_lineage_is_said():
     """Accounts that end before the lineage's do not show how much it has."""
-    plan = planned(some(99), some(99), [account(40, 40)] * 2, copies=1, confidence=0.95, seed=0)
+    plan = make_plan(some(99), some(99), [account(40, 40)] * 2, copies=1, confidence=0.95, seed=0)
     assert (plan.of_each, plan.shared) == (20, None)
     assert "does not show, and may end it earlier" in plan.sentences()[0]
-    alone = planned(some(99), some(99), [account(40, 40)], copies=1, confidence=0.95, seed=0)
+    alone = make_plan(some(99), some(99), [account(40, 40)], copies=1, confidence=0.95, seed=0)
     assert "lineage" not in alone.sentences()[0]
 
 
 def test_answers_that_cost_nothing_are_all_asked_for():
-    plan = planned(some(50), some(30), [{"queries_left": None}], copies=1, confidence=0.9, seed=0, most=20)
+    plan = make_plan(some(50), some(30), [{"queries_left": None}], copies=1, confidence=0.9, seed=0, most=20)
     assert plan.of_each == 20
     assert len(set(plan.members.tolist())) == 20
     assert "cost nothing" in plan.sentences()[0]
 
 
 def test_an_interrupted_attack_keeps_its_candidates():
-    before = planned(some(99), some(99), [{"queries_left": 100}], copies=1, confidence=0.95, seed=1)
-    after = planned(some(99), some(99), [{"queries_left": 40}], copies=1, confidence=0.95, seed=1, answered=[60])
+    before = make_plan(some(99), some(99), [{"queries_left": 100}], copies=1, confidence=0.95, seed=1)
+    after = make_plan(some(99), some(99), [{"queries_left": 40}], copies=1, confidence=0.95, seed=1, answered=[60])
     np.testing.assert_array_equal(before.members, after.members)
     np.testing.assert_array_equal(before.others, after.others)
 
@@ -90,11 +90,11 @@ def test_an_interrupted_attack_keeps_its_candidates():
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
 def test_too_few_samples_say_how_many_are_needed(confidence):
     needed = fewest(confidence)
-    assert planned(some(needed), some(needed), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
+    assert make_plan(some(needed), some(needed), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
     with pytest.raises(ValueError, match=f"fewer than {needed} members and {needed} non-members, and there are"):
-        planned(some(needed - 1), some(99), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
+        make_plan(some(needed - 1), some(99), [{"queries_left": None}], copies=1, confidence=confidence, seed=0)
     with pytest.raises(ValueError, match="the budget pays for 1 of each"):
-        planned(some(99), some(99), [{"queries_left": 2}], copies=1, confidence=confidence, seed=0)
+        make_plan(some(99), some(99), [{"queries_left": 2}], copies=1, confidence=confidence, seed=0)
 
 
 def test_more_samples_show_more():
@@ -109,11 +109,11 @@ def test_the_order_of_scores_does_not_follow_the_plan():
     """
     counts = np.zeros((5, 5))
     for seed in range(1000):
-        plan = planned(some(5), some(5), [{"queries_left": None}], copies=1, confidence=0.5, seed=seed)
+        plan = make_plan(some(5), some(5), [{"queries_left": None}], copies=1, confidence=0.5, seed=seed)
         counts[plan.members[0], order_of(5, seed)[0]] += 1
     assert ((counts - 40) ** 2 / 40).sum() < 80
 
 
 def test_a_confidence_of_one_is_refused():
     with pytest.raises(ValueError, match="confidence"):
-        planned(some(9), some(9), [{"queries_left": None}], copies=1, confidence=1.0, seed=0)
+        make_plan(some(9), some(9), [{"queries_left": None}], copies=1, confidence=1.0, seed=0)

@@ -11,10 +11,17 @@ import pytest
 
 from audit.estimators import Errors
 from benchmarks import membership_power
-from benchmarks.membership_power import CONTROLS, MECHANISMS, least_advantage, missed, needed, pooled
+from benchmarks.membership_power import (
+    CONTROLS,
+    MECHANISMS,
+    least_advantage,
+    missing_probability,
+    pool_errors,
+    refuting_advantage,
+)
 
 RUNS = 50
-attacked = cache(membership_power.attacked)
+attack_head = cache(membership_power.attack_head)
 SURE = 1 - 1e-9
 """Each of 500 intervals misses with probability 1e-9, and each of five pooled bounds with 1e-7: 1e-6 in all."""
 
@@ -22,7 +29,7 @@ SURE = 1 - 1e-9
 def test_in_the_first_runs_no_attack_exceeds_the_exact_bound():
     """Three runs of the fifty below."""
     for run in range(0, 15, len(MECHANISMS)):
-        outcome = attacked(run, MECHANISMS[0], SURE)
+        outcome = attack_head(run, MECHANISMS[0], SURE)
         assert all(found.low <= outcome.verdict.decision.advantage() for found in outcome.verdict.found)
         assert not outcome.convicted
         assert not outcome.inconclusive
@@ -34,14 +41,14 @@ def test_in_each_of_fifty_runs_no_attack_exceeds_the_exact_bound(place):
     """The bound is that for *one* step and one answer. No lower end of an interval may lie above it, and for each
     mechanism not that of its ten runs together, which lies 0.11 below what 1,200 and 1,200 decisions measure.
     """
-    outcomes = [attacked(run, MECHANISMS[place], SURE) for run in range(place, RUNS, len(MECHANISMS))]
+    outcomes = [attack_head(run, MECHANISMS[place], SURE) for run in range(place, RUNS, len(MECHANISMS))]
     bound = outcomes[0].verdict.decision.advantage()
     assert bound < 0.36
     for outcome in outcomes:
         assert all(found.low <= bound for found in outcome.verdict.found)
         assert not outcome.convicted
         assert not outcome.inconclusive
-    errors = pooled(outcomes)
+    errors = pool_errors(outcomes)
     assert (errors.positives, errors.negatives) == (1200, 1200)
     measured = 1 - (errors.false_positives + errors.false_negatives) / 1200
     assert measured - 0.11 < least_advantage(errors) <= bound
@@ -56,23 +63,23 @@ def test_in_each_of_fifty_runs_no_attack_exceeds_the_exact_bound(place):
 )
 def test_the_same_bound_finds_missing_noise_and_a_tenth_of_the_noise_of_every_mechanism(control, runs):
     """So many runs exceed it that on other heads they would fail to with probability 2e-5 at most."""
-    outcomes = [attacked(run, control, 0.95) for run in range(0, 5 * runs, 5)]
-    assert least_advantage(pooled(outcomes)) > outcomes[0].verdict.decision.advantage()
+    outcomes = [attack_head(run, control, 0.95) for run in range(0, 5 * runs, 5)]
+    assert least_advantage(pool_errors(outcomes)) > outcomes[0].verdict.decision.advantage()
 
 
 def test_the_gate_convicts_without_noise_and_nearly_without_where_epsilon_alone_would_not():
     for _, control, _ in CONTROLS[:2]:
-        outcomes = [attacked(run, control, 0.95) for run in range(0, 15, 5)]
+        outcomes = [attack_head(run, control, 0.95) for run in range(0, 15, 5)]
         assert all(outcome.convicted for outcome in outcomes)
         assert all(outcome.verdict.best.epsilon < outcome.verdict.claimed_epsilon for outcome in outcomes)
 
 
 def test_the_power_is_that_of_a_count_of_errors():
-    """Of 600 and 600 decisions at most 450 may err to refute 0.1: P(Binomial(1200, 0.45) <= 450) = 8.5e-8 < 1e-7."""
-    assert needed(0.1, 600.0) == 0.25
+    """At most 450 of 600 and 600 decisions may err to refute 0.1: P(Binomial(1200, 0.45) <= 450) = 8.5e-8 < 1e-7."""
+    assert refuting_advantage(0.1, 600.0) == 0.25
     assert least_advantage(Errors(0.0, 600.0, 450.0, 600.0)) > 0.1 >= least_advantage(Errors(451.0, 600.0, 0.0, 600.0))
     advantages = np.array([0.3, 0.4, 0.5])
-    assert missed(advantages, 0.1, 120.0, 5) < missed(advantages, 0.1, 120.0, 2) < 0.2
-    assert missed(advantages - 0.4, 0.1, 120.0, 5) > 0.99
+    assert missing_probability(advantages, 0.1, 120.0, 5) < missing_probability(advantages, 0.1, 120.0, 2) < 0.2
+    assert missing_probability(advantages - 0.4, 0.1, 120.0, 5) > 0.99
     with pytest.raises(ValueError, match="as many members as others"):
         least_advantage(Errors(1.0, 3.0, 1.0, 2.0))

@@ -11,7 +11,7 @@ from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates
-from audit.presentation import of_attack
+from audit.presentation import attack_report
 from mechanisms.gaussian import Gaussian
 from mechanisms.seeded import SeededRandomness
 from tests.audit.membership.conftest import DELTA, draw
@@ -19,7 +19,7 @@ from training.kinds.weights.model import release_weights
 
 CHOICES = AttackChoices(shadow_models=2, attack_epochs=1, seed=3)
 PRICE = 0.005
-"""Of a row, as rho, behind Gaussian(10)."""
+"""The price of a row, as rho, behind Gaussian(10)."""
 
 
 class Interrupted(Exception):
@@ -51,7 +51,7 @@ def keys(head, count, *, rows, together=None):
 
 
 def page(endpoints, candidates, journal):
-    return json.loads(reports.as_json(of_attack(Attack(endpoints, candidates, CHOICES, journal).run())))
+    return json.loads(reports.as_json(attack_report(Attack(endpoints, candidates, CHOICES, journal).run())))
 
 
 @pytest.mark.parametrize(

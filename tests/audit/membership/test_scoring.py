@@ -56,12 +56,14 @@ def test_a_sure_answer_counts_for_membership_only_where_it_is_right():
 @given(LOGITS, st.integers(1, 5))
 def test_averaging_answers_is_averaging_their_logits(z, copies):
     noise = np.random.default_rng(0).normal(size=(copies, *z.shape))
-    np.testing.assert_allclose(scoring.averaged(softmax(z + noise)), softmax((z + noise).mean(axis=0)), atol=1e-9)
+    np.testing.assert_allclose(
+        scoring.average_answers(softmax(z + noise)), softmax((z + noise).mean(axis=0)), atol=1e-9
+    )
 
 
 def test_averaging_leaves_out_what_is_missing():
     answers = np.array([[[0.8, 0.2]], [[np.nan, np.nan]]])
-    np.testing.assert_allclose(scoring.averaged(answers), [[0.8, 0.2]])
+    np.testing.assert_allclose(scoring.average_answers(answers), [[0.8, 0.2]])
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=12))

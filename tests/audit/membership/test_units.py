@@ -10,10 +10,10 @@ from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled, difference, repeated
-from audit.membership.plan import planned
+from audit.membership.plan import make_plan
 from audit.membership.scoring import KnownAnswers, scores_of
 from audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_heads, train_shadow_models
-from audit.presentation import of_attack
+from audit.presentation import attack_report
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from tests.audit.membership.conftest import CLASSES, DECLARATION, FEATURES, draw
@@ -111,7 +111,7 @@ def test_counted_as_a_hundred_members_they_would_convict_it():
 
 
 def test_a_model_without_noise_is_convicted_by_units():
-    page = of_attack(Attack([OneNumberForEachUnit(MANY_OF_ONE, noise=0.0)], MANY_OF_ONE, QUICK).run())
+    page = attack_report(Attack([OneNumberForEachUnit(MANY_OF_ONE, noise=0.0)], MANY_OF_ONE, QUICK).run())
     assert page.exit_status == 3
     assert "on units, each all records of one 'person'" in page.verdict
     assert "for replacing one unit" in page.tables[0].note
@@ -150,7 +150,7 @@ def test_a_certified_head_is_held_to_the_answers_about_all_rows_of_a_unit(by_per
     assert outcome.verdict.total.rho == pytest.approx(240 * 0.005)
     assert not outcome.convicted
     assert not outcome.difference.distinguishable
-    assert json.loads(reports.as_json(of_attack(outcome)))["model"]["unit"] == "person"
+    assert json.loads(reports.as_json(attack_report(outcome)))["model"]["unit"] == "person"
 
 
 def test_a_certified_head_whose_noise_is_missing_is_convicted(by_person):
@@ -190,18 +190,18 @@ def test_records_are_not_grouped_for_a_model_that_protects_single_ones(head, by_
 
 
 def test_a_plan_has_whole_units_for_what_the_budget_pays_for():
-    """Of 1 to 3 rows each: the plan is the longest that 100 rows pay for, copies counted, and every unit is whole."""
+    """The plan is the longest that 100 rows pay for, copies counted, and every unit (of 1 to 3 rows) is whole."""
     members, others = of_sizes(SIZES, 1), of_sizes(SIZES, 2, first=1000)
-    plan = planned(members, others, [{"queries_left": 100}], copies=1, confidence=0.95, seed=3)
+    plan = make_plan(members, others, [{"queries_left": 100}], copies=1, confidence=0.95, seed=3)
     for part, rows in ((members, plan.members), (others, plan.others)):
         units = part.units[rows]
         assert len(np.unique(units)) == 1 + np.count_nonzero(np.diff(units)) == plan.of_each
         assert np.isin(part.units, units).sum() == len(rows)
     assert 94 < plan.queries <= 100
     assert f"{plan.of_each} of 60 non-members, who have {plan.queries} rows" in plan.sentences()[0]
-    whole = planned(members, others, [FREE], copies=1, confidence=0.95, seed=3)
+    whole = make_plan(members, others, [FREE], copies=1, confidence=0.95, seed=3)
     np.testing.assert_array_equal(whole.members[: len(plan.members)], plan.members)
-    twice = planned(members, others, [{"queries_left": 200}], copies=2, confidence=0.95, seed=3)
+    twice = make_plan(members, others, [{"queries_left": 200}], copies=2, confidence=0.95, seed=3)
     assert twice.of_each == plan.of_each
 
 

@@ -12,7 +12,7 @@ from audit.membership.verdict import advantage_interval, verdict
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
 LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)
 WHOLE = claim_of_releases(Cost((GaussianLoss(2.0),)), 100, 1e-6)
-"""What is claimed of all answers together: too much for guesses to refute."""
+"""The claim about all answers together: too large for guesses to refute."""
 
 
 def gaussian_scores(mu, n, seed, name="simulated"):

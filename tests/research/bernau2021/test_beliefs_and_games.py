@@ -17,7 +17,7 @@ from research.bernau2021.beliefs import (
     published_gaussian_epsilon,
     published_mu,
 )
-from research.bernau2021.games import Pair, Play, farthest_pair, play, played, together
+from research.bernau2021.games import Pair, Play, farthest_pair, play, play_games, together
 from training.fitting.network import Network
 
 BERNAU_TABLE = [
@@ -72,7 +72,7 @@ def test_beliefs_are_those_of_two_normal_laws(bounded, sensitivity):
     Given mu, the log-odds of the truth are N(mu^2/2, mu^2): Kolmogorov and Smirnov at 1e-7 for each of four.
     """
     choices = Play(1.5, steps=4, clip_norm=0.5, sensitivity=sensitivity, learning_rate=0.1)
-    found = together(played(NETWORK, pair(bounded), choices, 150, 3))
+    found = together(play_games(NETWORK, pair(bounded), choices, 150, 3))
     if sensitivity == "local":
         assert found.mu == pytest.approx(1.5)
     assert np.all(found.mu <= 1.5 + 1e-9)

@@ -144,7 +144,7 @@ def test_a_table_keeps_what_is_not_measured_again(tmp_path):
         Cell("adult", "dpsgd", 1.0, "unlimited", (Quality(0.5), None)),
     )
     newer = Cell("adult", "dpsgd", 1.0, "unlimited", (Quality(0.75, 0.5, 0.25), Quality(0.25, 0.5, 0.75)))
-    tables.write_csv(tables.renewed(older, [newer]), tmp_path / "table.csv")
+    tables.write_csv(tables.renew_cells(older, [newer]), tmp_path / "table.csv")
     read = tables.read_csv(tmp_path / "table.csv")
     assert read == (older[0], newer)
     assert (read[0].log_loss, read[1].log_loss, read[1].calibration_error) == (None, 0.5, 0.5)

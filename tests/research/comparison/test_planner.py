@@ -13,7 +13,7 @@ from training.planning.recommendation import by_rule
 FIGURES = Path(tables.__file__).with_name("measured.csv")
 
 TOLERANCE = 0.005
-"""How far below the best option measured in a cell the recommended one may lie."""
+"""Largest distance of the recommended option below the best one measured in a cell."""
 
 
 def whole(epsilon):

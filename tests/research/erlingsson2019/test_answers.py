@@ -12,7 +12,7 @@ from audit import reports
 from mechanisms.seeded import SeededRandomness
 from research.erlingsson2019 import answers
 from research.erlingsson2019.__main__ import app
-from research.erlingsson2019.presentation import Point, of_region
+from research.erlingsson2019.presentation import Point, region_report
 
 
 def test_a_multiplier_is_a_price_whatever_the_mechanism():
@@ -97,14 +97,14 @@ def test_the_report_shows_the_region():
         Point(1.0, {"attack": 0.5}, {"rdp": 2.0, "exact": 1.5}, {"accuracy": 0.9}, False),
         Point(4.0, {"attack": 0.0}, {"rdp": 0.4}, {}, False),
     ]
-    shown = of_region("A region", points, 1e-5, {"seed": 0})
+    shown = region_report("A region", points, 1e-5, {"seed": 0})
     assert shown.verdict == "Not refuted: the best lower bound reaches 33% of the best upper bound at most."
     assert shown.tables[1].rows[1] == ("4", "0.4", "-")
     assert shown.pictures[0].png.startswith(b"\x89PNG")
-    convicted = of_region("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
+    convicted = region_report("A region", [Point(2.0, {"a": 3.0}, {"b": 1.0}, {}, True)], 1e-5, {})
     assert convicted.exit_status == reports.CONVICTED
     with pytest.raises(ValueError, match="at least one"):
-        of_region("A region", [], 1e-5, {})
+        region_report("A region", [], 1e-5, {})
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, float("inf"), float("nan")])

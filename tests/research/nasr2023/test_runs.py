@@ -9,8 +9,8 @@ from research.nasr2023.runs import (
     MeasuredRuns,
     log_likelihood_ratios,
     log_odds_of_label,
-    of_runs,
     run_bound,
+    runs_report,
     sampled_run,
     score_run,
     watch_run,
@@ -111,7 +111,7 @@ def test_runs_are_reported_for_each_adversary():
     quantiles = scipy.stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
     told = (quantiles + 0.5, quantiles - 0.5)
     nothing = (quantiles, quantiles)
-    shown = of_runs(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
+    shown = runs_report(MeasuredRuns(claim, told, nothing), 0.95, 1 - 1e-9, "Runs", {})
     every, final = (float(row[2]) for row in shown.tables[0].rows)
     assert 0.5 * claim.epsilon < every < claim.epsilon
     assert final == 0

@@ -3,7 +3,7 @@ import numpy as np
 from research.white_box.observations import (
     Descent,
     Example,
-    mislabelled,
+    mislabel,
     observe_steps,
     quiet_coordinate,
     sound,
@@ -26,6 +26,6 @@ def test_the_quiet_coordinate_is_one_that_no_record_uses(network, records):
 
 
 def test_a_mislabelled_canary_is_a_record_with_another_label(records):
-    example = mislabelled(records.inputs, records.labels, 3, 7)
+    example = mislabel(records.inputs, records.labels, 3, 7)
     (row,) = np.flatnonzero((records.inputs == example.x).all(axis=1))
     assert records.labels[row] != example.label

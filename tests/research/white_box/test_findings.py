@@ -6,7 +6,7 @@ import scipy.stats
 
 from audit import reports
 from research.white_box.bounds import CLOSEST, POOLED, ClaimedRun, Measured, judge
-from research.white_box.presentation import of_steps
+from research.white_box.presentation import steps_report
 
 CLAIM = ClaimedRun(0.8, 0.05, 30, 1e-5)
 
@@ -22,10 +22,10 @@ def test_what_holds_its_claim_is_acquitted_and_what_does_not_is_convicted():
     assert (sound.convicted, broken.convicted) == (False, True)
     assert sound[POOLED].step_epsilon < CLAIM.step_epsilon < broken[POOLED].step_epsilon
     assert sound[CLOSEST].step_epsilon < CLAIM.step_epsilon
-    shown = of_steps(broken, measured(0.4), "A step", {"seed": 1})
+    shown = steps_report(broken, measured(0.4), "A step", {"seed": 1})
     assert shown.exit_status == reports.CONVICTED
     assert shown.verdict.startswith("Convicted")
-    assert of_steps(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
+    assert steps_report(sound, measured(0.8), "A step", {}).exit_status == reports.ACQUITTED
 
 
 def test_few_observations_have_no_bound_of_many_thresholds():

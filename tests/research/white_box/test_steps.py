@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from research.white_box.bounds import pooled_bound, repetition_bound
-from research.white_box.observations import clipped, sound
+from research.white_box.observations import clip, sound
 from tests.research.steps import CLAIM, CLAIMED_MU, SURE, observed
 
 
@@ -31,5 +31,5 @@ def test_a_sound_step_never_comes_back(of_sound_step):
 
 
 def test_clipping_shortens_only_what_is_longer():
-    assert np.allclose(clipped(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
-    assert np.array_equal(clipped(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
+    assert np.allclose(clip(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
+    assert np.array_equal(clip(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])

@@ -32,7 +32,7 @@ from training.kinds.teachers.networks import Schedule
 from training.kinds.teachers.train import TeachersRecipe, train_teachers
 
 KERNELS = ("Prescott", "Nehalem", "Sandybridge", "Haswell", "SkylakeX")
-"""Of OpenBLAS. One that this processor lacks is another one, which costs a run and shows nothing."""
+"""Kernels of OpenBLAS. One that this processor lacks is another one, which costs a run and shows nothing."""
 
 
 def published(records, activation) -> PublishedNetwork:

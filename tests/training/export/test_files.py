@@ -283,7 +283,7 @@ def test_scikit_learn_takes_a_data_frame_of_the_columns():
 
 @pytest.mark.parametrize("form", ["onnx", "sklearn"])
 def test_a_table_with_a_text_leaves_as_numbers(form):
-    """What hashes its n-grams stays outside: rows are coordinates, as `columns.encode_rows` returns them."""
+    """The hashing of its n-grams stays outside: rows are coordinates, as `columns.encode_rows` returns them."""
     columns = (*COLUMNS[:2], TextColumn(name="note", buckets=8))
     X, model = model_of_columns("class-sums", "bins", columns, np.random.default_rng(7))
     content = exported(model, form).content
@@ -384,7 +384,7 @@ def test_scikit_learn_reads_the_file_where_our_packages_cannot_be_imported(kind,
 
 
 def computed_from(arrays, metadata, rows):
-    """What the description in a safetensors file says is computed."""
+    """Compute what the description in a safetensors file says."""
     certificate = json.loads(metadata["certificate"])
     kinds = {"identity": Identity, "bins": Bins, "fourier": Fourier, "relu": Relu}
     feature_map = kinds[certificate["feature_map"]["kind"]].model_validate(certificate["feature_map"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.serving.contenders import PEERS
-from benchmarks.serving.environments import made
-from benchmarks.serving.processes import free_port, started
+from benchmarks.serving.environments import make_environment
+from benchmarks.serving.processes import free_port, start_server
 from training.export.files import exported
 
 from .test_files import LOWER, UPPER, model_of
@@ -27,7 +27,7 @@ def settings_in_docs():
 @pytest.mark.slow  # it installs MLServer
 @pytest.mark.parametrize(("kind", "name"), [("class-sums", "fourier"), ("dpsgd-relu", "identity")])
 def test_mlserver_answers_as_the_model_does(kind, name, tmp_path):
-    python = made(ROOT / ".bench" / "mlserver", (PEERS / "mlserver" / "requirements.txt").read_text())
+    python = make_environment(ROOT / ".bench" / "mlserver", (PEERS / "mlserver" / "requirements.txt").read_text())
     model, settings = model_of(kind, name, 3), settings_in_docs()
     (tmp_path / settings["parameters"]["uri"]).write_bytes(exported(model, "sklearn").content)
     (tmp_path / "model-settings.json").write_text(json.dumps(settings))
@@ -39,7 +39,7 @@ def test_mlserver_answers_as_the_model_does(kind, name, tmp_path):
     tensor = {"name": "x", "datatype": "FP64", "shape": list(rows.shape), "data": rows.ravel().tolist()}
     asked = {"inputs": [tensor], "outputs": [{"name": "predict_proba"}]}
     command = [str(python.parent / "mlserver"), "start", "."]
-    with started(command, f"{base}/ready", tmp_path / "log", cwd=tmp_path, env=environment):
+    with start_server(command, f"{base}/ready", tmp_path / "log", cwd=tmp_path, env=environment):
         request = urllib.request.Request(
             f"{base}/infer", json.dumps(asked).encode(), {"Content-Type": "application/json"}
         )

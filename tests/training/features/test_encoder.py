@@ -42,7 +42,7 @@ def test_a_record_that_comes_or_goes_moves_no_other_records_features(seed, n, re
 
 
 def test_rows_of_a_model_that_looks_at_its_batch_are_computed_apart():
-    """What batch normalisation does when it is left in training."""
+    """Batch normalisation that is left in training does so."""
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1),
         helper.make_node("Sub", ["x", "mean"], ["y"]),

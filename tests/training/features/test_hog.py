@@ -159,7 +159,7 @@ def cells_of(pixel, height, width, channels):
 
 
 def blocks_of(cells):
-    """Of each block four cells with the roots of their shares."""
+    """Return the four cells of each block, with the roots of their shares."""
     blocks = []
     for r, c in cells:
         if (r + 4, c + 4) in cells:
@@ -174,7 +174,7 @@ def hat(place):
 
 
 def votes(x, y):
-    """Of the two directions, of eight, between which (x, y) lies: what it takes of each, 7/5 being sqrt(2)."""
+    """Return the parts of (x, y) in the two of eight directions between which it lies, 7/5 being sqrt(2)."""
     around = [(1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1)]
     for first in range(8):
         (a, b), (c, d) = around[first], around[(first + 1) % 8]

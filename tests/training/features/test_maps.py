@@ -298,7 +298,7 @@ def crossed_table(**given):
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1.0, 1e-12, 1e3, 1e300]))
 def test_crossed_rows_are_no_longer_than_one_and_the_same_alone_or_among_others(seed, scale):
-    """Of any numbers, rows that no table encodes among them."""
+    """The rows hold any numbers, also such as no table encodes."""
     feature_map = crossed_table()
     X = np.random.default_rng(seed).standard_normal((5, len(feature_map.lower))) * scale
     phi = feature_map(X, {})

@@ -92,7 +92,7 @@ def test_neighbours_are_never_farther_apart_than_certified() -> None:
 
 
 def test_a_bound_that_leaves_alpha_out_is_found_out() -> None:
-    """Of a record's share 1/n_min, and of the plain sum's bound."""
+    """The bounds are those of a record's share 1/n_min, and of the plain sum."""
     evenly = [
         apart / (certified.weights / certified.largest_share / least)
         for (apart, certified, *_), least in zip(pairs(), map(_least, range(PAIRS)), strict=True)

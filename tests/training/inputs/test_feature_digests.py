@@ -21,7 +21,7 @@ OWN = digests()
 
 
 def recognised(found, kinds=UNLABELLED):
-    """How many records have a digest in common with their own."""
+    """Return the number of records that have a digest in common with their own."""
     return int((found == OWN)[list(kinds)].any(axis=0).sum())
 
 

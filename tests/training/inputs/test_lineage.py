@@ -25,7 +25,7 @@ def noted(known, lineage, records):
 
 
 def among(known, records):
-    """How many records, and units, as they are, are in each lineage."""
+    """Return the numbers of records and units that each lineage has."""
     return {name: each[:2] for name, each in known.among(known.digests(records)).items() if any(each[:2])}
 
 

@@ -1,4 +1,4 @@
-"""What is trained on Ray's workers has the bits of what is trained on one machine."""
+"""Training on Ray's workers gives the same bits as on one machine."""
 
 import functools
 import re

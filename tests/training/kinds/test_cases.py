@@ -1,4 +1,4 @@
-"""What answers are worth: accuracy, log loss, expected calibration error and the width of intervals."""
+"""The quality of answers: accuracy, log loss, expected calibration error and the width of intervals."""
 
 import math
 

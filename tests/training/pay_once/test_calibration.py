@@ -88,7 +88,7 @@ def test_a_record_adds_the_same_bits_whatever_records_are_beside_it():
 
 
 def test_neighbours_differ_by_no_more_than_the_proof_says(monkeypatch):
-    """What two neighbours would release, given the same answers to all before, lies at most the sensitivity apart."""
+    """The exact values of two neighbours, given the same answers to all before, lie at most the sensitivity apart."""
     generator = np.random.default_rng(3)
     for _ in range(40):
         n, classes = int(generator.integers(2, 60)), int(generator.integers(2, 6))

@@ -138,7 +138,7 @@ def test_no_unit_moves_the_sum_of_a_step_further_than_a_record_may():
 
 
 def test_a_unit_joins_a_step_as_a_whole_and_at_the_rate():
-    """Of 4,000 units at a rate of 0.3; P(|Binomial(4000, 0.3) - 1200| > 145) < 1e-6."""
+    """There are 4,000 units at a rate of 0.3; P(|Binomial(4000, 0.3) - 1200| > 145) < 1e-6."""
     of = np.repeat(np.arange(4000), 3)
     records = of_rows(np.ones((12_000, 1)), np.zeros(12_000, dtype=np.int64), Units("person", of).weights(), of)
     seen = []

@@ -177,7 +177,7 @@ def test_an_accuracy_has_a_pure_price(sample: PublicSample) -> None:
 def test_the_expected_accuracy_of_permute_and_flip_is_that_of_drawn_answers(
     epsilon: float, sample: PublicSample
 ) -> None:
-    """By exponential noise of NumPy's. 60 rows, 2000 draws each: Hoeffding puts a false alarm at 0.008 below 1e-6."""
+    """The noise is NumPy's exponential. 60 rows, 2000 draws each: Hoeffding puts a false alarm at 0.008 below 1e-6."""
     expected = answers.expected_accuracy(at_price("label", f"epsilon:{epsilon}", 4), sample)
     mean = math.sqrt(2) * sample.sensitivity[:, None] / epsilon
     noise = np.random.default_rng(7).exponential(size=(2000, *sample.logits.shape)) * mean

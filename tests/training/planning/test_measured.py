@@ -1,4 +1,4 @@
-"""What owners without rows are shown: the figures of the docs, from the public set most like theirs."""
+"""Figures for owners without rows: those of the docs, from the public set most like theirs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the planner recommends: by simulation, and by what was measured; never what the trainer would refuse."""
+"""The planner's recommendations: by simulation and by measurements; never what the trainer would refuse."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from training.planning.recommendation import (
 )
 
 TOLERANCE = 0.005
-"""How far below the best option measured in a cell the recommended one may lie."""
+"""Largest distance of the recommended option below the best one measured in a cell."""
 
 FEW = ("class-sums", "weights", "per-query")
 

@@ -47,7 +47,7 @@ class ClassSumsKind(PayOnceKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.class_sums.planned import PLANNED
 
         return PLANNED

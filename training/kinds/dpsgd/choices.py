@@ -39,7 +39,7 @@ class Choices:
 
 
 STEPS_ON_IMAGES = 200
-"""Of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
+"""Steps of DP-SGD on histograms of gradients, where 100 do worse, and 400 gain accuracy and lose log loss."""
 
 
 def steps_for(chosen: FeatureMap) -> dict[str, int]:

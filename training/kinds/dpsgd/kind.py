@@ -96,7 +96,7 @@ class DpSgdKind(PayOnceKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.dpsgd.planned import PLANNED
 
         return PLANNED

@@ -147,7 +147,7 @@ def grid_step(release: StepRelease, size: int) -> float:
             f"so much noise does not fit the grid: the noise multiplier must be at most "
             f"{float(SCALE / (2 * rounding)):.4g} for {size} parameters, not {release.noise_multiplier:.4g}"
         )
-    return grid.rounded_up(movement / (allowed - rounding))
+    return grid.round_up(movement / (allowed - rounding))
 
 
 def with_noise(total: Floats, step: float, randomness: Randomness) -> Floats:

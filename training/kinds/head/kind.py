@@ -102,7 +102,7 @@ class HeadKind(MeteredKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.head.planned import PLANNED
 
         return PLANNED

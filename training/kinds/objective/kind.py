@@ -56,7 +56,7 @@ class ObjectiveKind(PayOnceKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.objective.planned import PLANNED
 
         return PLANNED

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedOptions(Options):
-    """How a network is trained as Lu et al. 2022 do."""
+    """Options for training a network as Lu et al. 2022 do."""
 
     hidden: Annotated[tuple[int, ...], Declared("The width of each hidden layer.", unit="units", least=1)] = (128,)
     alpha: Annotated[float, Declared("The strength of the convexified loss.")] = 1.0

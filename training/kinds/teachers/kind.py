@@ -71,7 +71,7 @@ class TeachersKind(MeteredKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.teachers.planned import PLANNED
 
         return PLANNED

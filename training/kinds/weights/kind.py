@@ -66,7 +66,7 @@ class WeightsKind(PayOnceKind):
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
-        """What the planner may recommend."""
+        """Return the options that the planner may recommend."""
         from training.kinds.weights.planned import PLANNED
 
         return PLANNED

@@ -45,7 +45,7 @@ from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, mu_for
-from mechanisms.grid import rounded_up, square_root_up
+from mechanisms.grid import round_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
 from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
@@ -322,7 +322,7 @@ def _precisions(steps: Mapping[str, tuple[float, float]], size: int, sensitivity
             WeightsTier(
                 name=name,
                 mu_beyond=mu,
-                mu=rounded_up(square_root_up(square)),
+                mu=round_up(square_root_up(square)),
                 noise_of_release=noise,
                 noise=1 / math.sqrt(precision),
                 calibration_mu=calibration_mu,

@@ -48,7 +48,7 @@ def trained(records, whole: int, seed: int):
 
 
 def step_sum(network, parameters, rows, y):
-    """What a step releases, before noise."""
+    """Return the sum that a step releases, before noise."""
     total = network.clipped_sum(parameters, rows, y, math.sqrt(2) * CLIP_NORM)
     network.layers(total)[0][1][:] *= BIAS
     return total

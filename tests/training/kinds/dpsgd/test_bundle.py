@@ -1,4 +1,4 @@
-"""From records to a bundle and back: what is certified, what is refused, and that the model learns."""
+"""Records become a bundle, and a bundle a model: what is certified, what is refused, and that the model learns."""
 
 import json
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_a_bundle_comes_back_and_answers_alike(model, tmp_path: Path):
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_later_layers_give_a_row_the_same_bits_beside_any_and_their_values(activation):
-    """By products that round nothing: another order of a layer's units is another order of its sums."""
+    """Products round nothing: another order of a layer's units is another order of its sums."""
     choices = replace(CHOICES, hidden=(130, 70), activation=activation)
     model = train_dpsgd(some_records(200), recipe(choices=choices), "l", Seeded(0))
     network, generator = model.certificate.network, np.random.default_rng(5)

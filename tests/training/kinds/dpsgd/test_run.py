@@ -24,7 +24,7 @@ NETWORK = Network((2, 2))
 
 
 def told(sums: list[Floats]) -> Callable[[Floats], Floats]:
-    """What releases these sums, one after another."""
+    """Return a function that releases these sums, one after another."""
     remaining = iter(sums)
     return lambda _: next(remaining)
 
@@ -73,7 +73,7 @@ CLAIM = StepRelease(noise_multiplier=2.0, sampling_rate=0.9)
 
 
 def log_odds(step: DpSgdStep, records: int) -> Floats:
-    """What TRIALS runs, on the one record or on none, say for its presence to who sees every noisy sum: (TRIALS,)."""
+    """Return the log-odds of the record's presence, given every noisy sum, in TRIALS runs: (TRIALS,)."""
     inputs, labels = np.array([[30.0, 40.0]]), np.array([1])
     descent = Descent(STEPS, 0.01, 1.0)
     scores = np.zeros(TRIALS)

@@ -104,7 +104,7 @@ CLAIM = StepRelease(noise_multiplier=1.0, sampling_rate=0.5)
 
 
 def scores(step: DpSgdStep) -> tuple[Floats, Floats]:
-    """What TRIALS steps on one record, and as many on none, release in the direction of its own gradient."""
+    """Return the releases of TRIALS steps on one record, and on none, in the direction of its gradient."""
     network = Network((2, 2))
     parameters, inputs, labels = network.initial(0), np.array([[30.0, 40.0]]), np.array([1])
     (gradient,) = network.record_gradients(parameters, inputs, labels)

@@ -165,14 +165,14 @@ def test_who_sees_the_weights_learns_what_is_claimed():
 
 
 def run(world, choices, seed):
-    """How far the released weights lie towards the class of the last record."""
+    """Return how far the released weights lie towards the class of the last record."""
     model = train_perturbed(world, "audited", identity(world), choices, 1e-3, "l", Seeded(seed))
     return float(model.weights[0, 0] - model.weights[1, 0])
 
 
 @pytest.mark.parametrize("lam", [None, 60.0])
 def test_intervals_hold_the_median_over_models_with_other_noise(lam):
-    """Of 200 models with a true share of 0.95, fewer than 0.86 hold with a chance below 1e-6."""
+    """Fewer than 0.86 of 200 models with a true share of 0.95 hold with probability below 1e-6."""
     records, models = make_records(n=60, features=3, classes=3), 200
     assert stats.binom.cdf(int(0.86 * models), models, 0.95) < FALSE_ALARM
     row = records.X[:1]
