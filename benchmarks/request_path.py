@@ -54,13 +54,13 @@ METERED, PAY_ONCE = "metered", "pay-once"
 
 @dataclass
 class Trace:
-    """What one request entered of ours, in order: a file and the name of a function in it."""
+    """The functions of ours that one request entered, in order: a file and the name of a function in it."""
 
     entered: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
-        """How many functions were entered; one that goes on after it has waited was entered before."""
+        """Number of functions that were entered; one that goes on after it has waited was entered before."""
         return len(self.entered)
 
     @property
@@ -70,7 +70,7 @@ class Trace:
 
     @property
     def changes(self) -> int:
-        """How often a function was of another file than the one before it."""
+        """Number of functions that lie in another file than the one before."""
         return sum(one[0] != other[0] for one, other in zip(self.entered, self.entered[1:], strict=False))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How much of our code one prediction crosses: counts, which are the same on every machine."""
+"""The amount of our code that one prediction crosses: counts, which are the same on every machine."""
 
 import pytest
 
