@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import laplace, norm
 
+from accounting.arrays import Floats
 from audit.distinguishing.service import LiveAudit
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.asking import AnswerJournal
@@ -25,7 +26,6 @@ from audit.membership.plan import NOISE_SHARE
 from audit.noise import NoiseFinding
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
-from mechanisms.grid import Floats
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import priced
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
