@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
-# The service in an image: docs/deploying.md. EXTRAS=jwt,otel,onnx-gpu adds ONNX Runtime with CUDA, for encoders;
-# without it the image is for other models. tests/deployment lints this file and checks its sources and commands.
+# The service in an image: docs/deploying.md. For `serve --device cuda` EXTRAS=jwt,otel,onnx-gpu adds ONNX Runtime with
+# CUDA, for models with an encoder, and EXTRAS=jwt,otel,torch adds PyTorch, whose build from PyPI has CUDA on Linux, for
+# all others. Both bring NVIDIA's libraries; the driver is the host's. Without them the image computes on the processor. tests/deployment lints this file and checks its sources and commands.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build

@@ -1,4 +1,4 @@
-# `make demo`, `make serve` and `make test` need Python 3.11 or newer, git, make and a C compiler, and nothing else.
+# `make demo`, `make demo-metered`, `make serve` and `make test` need Python 3.11 or newer, git, make and a C compiler, and nothing else.
 PYTHON ?= python3
 # `make test-all` takes these in turn: names or paths. It skips those that are not on the machine.
 PYTHONS ?= python3.11 python3.12 python3.13
@@ -10,10 +10,13 @@ TESTS := $(VENV)/.tests-installed
 # More than there are processors: a test waits for stores and services as long as it computes.
 TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
-.PHONY: demo serve test test-all test-whole faults bench bench-quick lint docs proto lock advisories release clean
+.PHONY: demo demo-metered serve test test-all test-whole faults bench bench-quick lint docs proto lock advisories release clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
+
+demo-metered: $(RUN)
+	@$(BIN)/dpserve demo --metered
 
 serve: $(RUN)
 	@$(BIN)/dpserve demo --stay --port $(PORT)

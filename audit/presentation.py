@@ -88,7 +88,11 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
             "keys_refused_at_the_end": charges.refused,
             "faults": charges.faults,
         },
-        "shadow_models": {"count": outcome.choices.shadow_models, "records": outcome.shadow_records},
+        "shadow_models": {
+            "count": outcome.choices.shadow_models,
+            "records": outcome.shadow_records,
+            "device": outcome.shadow_device,
+        },
         "same_distribution": outcome.difference,
         "attacks": [_result_content(one) for one in judged.found],
         "best": judged.best.attack,
@@ -153,8 +157,8 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
 def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
     replays, pairs, protected = outcome.replays, outcome.verdict.pairs, what_is_protected(outcome.model)
     return (
-        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s; "
-        f"seed {outcome.choices.seed}",
+        f"{outcome.choices.shadow_models} shadow models of {outcome.shadow_records} {protected}s, trained on the "
+        f"{'processor' if outcome.shadow_device == 'cpu' else 'CUDA device'}; seed {outcome.choices.seed}",
         f"one row asked about {replays.times} times more: {replays.answers} answer{'s' * (replays.answers > 1)}, "
         f"charged {replays.currency} = {number(to_rho(replays.charged))}",
         _charge_rows(outcome),

@@ -54,7 +54,7 @@ METERED, PAY_ONCE = "metered", "pay-once"
 
 @dataclass
 class Trace:
-    """The functions of ours that one request entered, in order: a file and the name of a function in it."""
+    """The functions of ours that one request entered, in order: a file and a name in it."""
 
     entered: list[tuple[str, str]] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ class Trace:
 
     @property
     def changes(self) -> int:
-        """Number of functions that lie in another file than the one before."""
+        """Number of functions in another file than the one before."""
         return sum(one[0] != other[0] for one, other in zip(self.entered, self.entered[1:], strict=False))
 
     def __str__(self) -> str:

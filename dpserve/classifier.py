@@ -22,7 +22,6 @@ be seen of that, and of steps that were fitted on the records before, is said by
 
 import asyncio
 import inspect
-import re
 import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,29 +43,33 @@ from accounting import ledger as accounts
 from accounting.arrays import Floats
 from accounting.budgets import Budget
 from accounting.losses import Cost
-from accounting.messages import message_of
+from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
+from dpserve.commands import console
+from dpserve.commands.console import shares
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
-from dpserve.commands.tables import FileOptions
 from dpserve.frames import names_of, rows_for
-from dpserve.train_options import TrainOptions
-from dpserve.trainer import train
-from dpserve.wording import as_parameter
-from mechanisms.gaussian_vector import whole_picorho
+from dpserve.wording import as_parameter, in_python
+from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
-from training.errors import PrivacyWarning, TrainingError
+from training.errors import PrivacyWarning, TrainingError, WrongOption
+from training.feature_choice import FeatureChoice
+from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
 from training.inputs import preprocessing
+from training.inputs.columns import Missing
+from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
+from training.inputs.reading import RowsForm
 from training.inputs.records import Records
 from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
+from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
-from training.kinds.published.bundle import UnprovenCertificate
-from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel
+from training.kinds.options import fields_of
+from training.kinds.registry import option_fields, pay_once, release_certificate
 
 _Result = TypeVar("_Result")
 _IMPUTED = (
@@ -88,9 +91,125 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
     counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
-    After `fit`: `classes_` (C,), sorted; `n_features_in_`; `feature_names_in_` where the columns have names;
-    `certificate_`, what is proved about the model, with its lineage, its price and its assumptions; `charged_rho_`,
-    what this fit cost the lineage.
+    None for a parameter stands for what `dpserve train` does by default. Nothing is checked before `fit`.
+
+    Parameters
+    ----------
+    lineage : str, needed
+        The name of the lineage of the records: all models of records that overlap share one, and its budget.
+        Needed.
+    release : str or None, default "auto"
+        The kind of pay-once model; "auto" for the one that the planner chooses; None for a head, or with
+        `teachers` for teachers, each of whose answers is paid for when a service gives it.
+    epsilon : float, optional
+        What all answers together cost, at `delta`. Needed for a pay-once model, unless `tier` is given.
+    delta : float, optional
+        The delta of `epsilon`, or of each tier, above 0 and below 1.
+    schema : str, Path, mapping or Schema, optional
+        A Table Schema, in place of `bounds` and `classes`: a file, or its content.
+    word_vectors : str or Path, optional
+        A file of public word vectors for the free texts of the schema.
+    bounds : (float, float) or mapping, optional
+        The lowest and the highest value of every column, in its own units, or {column: (low, high)}. Public:
+        never read off the records.
+    classes : sequence of str, or mapping, optional
+        The names of the C classes, or {value: name}.
+    missing : str, float or mapping, optional
+        The public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
+        every column, or {column: value}. By default missing values are refused, unless a schema is given.
+    ignore : sequence of str, optional
+        The columns to leave out.
+    unit : str, optional
+        The column that identifies the person behind each record: all records of one are protected together.
+    id : str, optional
+        The column with a key of each record, or of its person, by which records are found again in another
+        lineage.
+    overlapping_lineage_is_accepted : bool, default False
+        Train although records are in another lineage: they then have a second budget.
+    clip : bool, default False
+        Clip values beyond the bounds instead of refusing them.
+    name : str, default "model"
+        The model's public name: letters, digits, '.', '_' and '-', at most 64.
+    ledger : str or Path, optional
+        The URL or the folder of the ledger; by default the command line's.
+    ledger_replicas : int, optional
+        The number of the store's replicas on whose disks a charge must be, too; by default the command line's.
+    lineage_budget : (float, float), optional
+        The epsilon and the delta of the account that is opened for the lineage where it has none.
+    every_fit_is_charged : bool, default False
+        Allow a second fit, and the fits of clones: each costs `epsilon` again.
+    records_declared : int, optional
+        About how many records there are, as a number that may be public: not counted: in records, at least 1.
+        For class-sums, dpsgd.
+    tier : mapping of str to float, optional
+        The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
+    lam : float, optional
+        Lambda: a larger one means less noise and a simpler model: above 0. For head, objective, weights.
+    objective : {"sum", "convexified"}, optional
+        What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
+        losses count more in. For head, weights.
+    alpha : float, optional
+        How much more large losses count: 0.01 costs little, 1 a great deal. For head, weights.
+    least_records : int, optional
+        n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the
+        number of records declared, which may be too high: in records, at least 2. For head, weights.
+    tolerance : float, optional
+        tau: the gradient norm that is reached, or training fails: above 0. For head, objective, weights.
+    features : {"auto", "identity", "fourier", "relu", "bins", "hog"}, optional
+        The public feature map; auto follows public rules.
+    image_shape : sequence of int, optional
+        The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
+        in pixels, at least 1.
+    bias : float, optional
+        The constant coordinate of phi: at least 0 and below 1.
+    clip_norm : float, optional
+        The length that scaled rows, or an encoder's features, are scaled down to: above 0.
+    random_features : int, optional
+        The number of Fourier or ReLU features: at least 1.
+    bandwidth : float, optional
+        The width of the Fourier kernel, in units of the unit ball: above 0.
+    seed : int, optional
+        The public seed of the random features: at least 0 and below 4.29497e+09.
+    hidden : sequence of int, optional
+        The width of each hidden layer: in units, at least 0. For teachers, dpsgd.
+    activation : {"tanh", "relu"}, optional
+        What hidden units compute: tanh or relu. For teachers, dpsgd.
+    steps : int, optional
+        How many steps: at least 1. For teachers, dpsgd.
+    sampling_rate : float, optional
+        The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
+    sampling : str, optional
+        How records join a step. Only 'poisson', each by itself, is covered. For dpsgd.
+    step_noise : float, optional
+        The noise multiplier of a step: above 0. For dpsgd.
+    gradient_clip : float, optional
+        The largest norm of a record's gradient: above 0. For dpsgd.
+    learning_rate : float, optional
+        The learning rate: above 0. For teachers, dpsgd.
+    teachers : int, optional
+        How many teachers, each trained on a part of the records: at least 2. For teachers. Asks for teachers,
+        with `release=None`.
+    rule : {"votes", "probabilities"}, optional
+        What a teacher says of a row. For teachers.
+    encoder : str or Path, optional
+        An ONNX file, a public model made without these records, whose first output is the features.
+    encoder_range : sequence of float, optional
+        The lowest and the highest value that the encoder takes.
+    device : {"cpu", "cuda"}, optional
+        Where an encoder computes.
+
+    Attributes
+    ----------
+    classes_ : ndarray (C,)
+        The classes, sorted.
+    n_features_in_ : int
+        The number of columns.
+    feature_names_in_ : ndarray (n_features_in_,)
+        The names of the columns, where they have names.
+    certificate_ : ProvenCertificate
+        What is proved about the model, with its lineage, its price and its assumptions.
+    charged_rho_ : float
+        What this fit cost the lineage, in zCDP rho.
     """
 
     def __init__(
@@ -143,31 +262,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         encoder_range: tuple[float, float] | None = None,
         device: str | None = None,
     ) -> None:
-        """Take what `dpserve train` takes, by the same names; None is its default. Nothing is checked before `fit`.
-
-        lineage: the name of the lineage of the records; all models of records that overlap share one, and its budget.
-        release: "class-sums", "objective", "weights" or "dpsgd", a model that is private itself; "auto", the one that
-        the planner chooses, by `records_declared`; None, a head, or with `teachers` so many teachers, each of whose
-        answers is paid for when a service gives it.
-        epsilon, delta: what all answers together cost, for a model that is private itself.
-        schema: a Table Schema, as a file's path or a dictionary, in place of bounds and classes. word_vectors: a public
-        file for its free texts.
-        bounds: (low, high) of every column, or {column: (low, high)}. classes: their names, or {value: name}.
-        missing: the public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
-        every column, or {column: value}. Without it missing values are refused, unless a schema is given.
-        ignore: columns to leave out. unit: the column that names whose each record is.
-        id: a column with a key of each record, or of its person, by which records are found again in another lineage.
-        overlapping_lineage_is_accepted: train although records are in another lineage. clip: draw values back to the
-        bounds instead of refusing them.
-        name: the model's public name. ledger: the URL or folder of the ledger; by default the command line's.
-        ledger_replicas: on how many of its store's replicas a charge must be on disk, too; likewise.
-        lineage_budget: (epsilon, delta) to open the lineage's account with, where it has none.
-        every_fit_is_charged: allow a second fit, and the fits of clones: each costs `epsilon` again.
-        records_declared: about how many records there are, as a number that may be public.
-        objective: "sum", of a head's losses, or "convexified", their log-mean-exp with `alpha`, of no fewer than
-        `least_records` records, a number that may be public.
-        tier: {name: epsilon} of "weights" in several precisions, the coarsest first, in place of `epsilon`.
-        """
+        """Take the parameters; `fit` checks them."""
         self.lineage = lineage
         self.release = release
         self.epsilon = epsilon
@@ -218,9 +313,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on private records, charge the lineage, and return the estimator.
 
-        X: a data frame of pandas or Polars, an Arrow table, or the path or URL of a table, with y the name of its
-        column of classes; or a data frame or an array (n, d) of numbers, with y the classes (n,). An array's columns
-        are called x0, x1, ...
+        Parameters
+        ----------
+        X : data frame, Arrow table, path, URL or ndarray (n, d)
+            A data frame of pandas or Polars, a table, or numbers, whose columns are called x0, x1, ...
+        y : str or array (n,)
+            The name of the column of classes; or the classes, beside a data frame or an array.
 
         Raises ValueError for what is not declared, does not fit, or does not go together, and for a fit that was not
         allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account does not pay, when nothing was
@@ -241,13 +339,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table, label, columns = self._table(X, y)
         with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
             schema = self._schema()
-            out = Path(folder) / "bundle"
             price = self._price()
-            given = self._options(table, label, schema, out, price)
+            request = self._request(schema, price)
+            check(request, unit=self.unit)
+            records = self._records(table, label, schema)
             if price is not None:
-                _run(self._check_account(given.lineage_name(), price[0]))
-            written, _ = train(given)
-            self._take(out, written, _run(self._charged(written)))
+                _run(self._check_account(request.lineage, price))
+            fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
+            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -258,9 +357,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Return private class probabilities, (n, C), for rows X, in the order of `classes_`.
 
-        X: as for `fit`, without the column of classes; columns are matched by name, in any order. Costs nothing: the
-        model is private itself. Raises ValueError for rows that do not fit, naming the first, and for a model each of
-        whose answers is paid for.
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            As for `fit`, without the column of classes; columns are matched by name, in any order.
+
+        Costs nothing: the model is private itself. Raises ValueError for rows that do not fit, naming the first, and
+        for a model each of whose answers is paid for.
         """
         check_is_fitted(self, "certificate_")
         if self._model is None:
@@ -272,13 +375,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.ascontiguousarray(answers[:, self._order])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest class of each private answer, (n,)."""
+        """Return the likeliest class of each private answer, (n,).
+
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            As for `predict_proba`.
+        """
         answers = self.predict_proba(X)
         found: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
         return found
 
     def score(self, X: Any, y: ArrayLike) -> float:
-        """Return the exact accuracy of `predict` on rows X, (n, d), whose classes y, (n,), are known.
+        """Return the exact accuracy of `predict` on rows whose classes are known.
+
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            The rows, as for `predict_proba`.
+        y : array (n,)
+            Their classes.
 
         The predictions are private, and this number is not: it is computed from y without noise. Take public rows, or
         keep it to yourself. No budget covers what is told or chosen by it where X and y are private records.
@@ -292,7 +408,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(accuracy_score(y, answers))
 
     def save(self, path: str | Path) -> Path:
-        """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError."""
+        """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError.
+
+        Parameters
+        ----------
+        path : str or Path
+            The new folder.
+        """
         check_is_fitted(self, "certificate_")
         with _in_python():
             write_folder(Path(path), self._files)
@@ -302,16 +424,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path, *, ledger: str | Path | None = None, ledger_replicas: int | None = None) -> Self:
         """Return the fitted estimator of a bundle. Its classes are the certificate's names, and it is not fitted again.
 
-        ledger, ledger_replicas: as for the constructor. A model that is private itself is charged to its lineage unless
+        Parameters
+        ----------
+        path : str or Path
+            The bundle's folder.
+        ledger : str or Path, optional
+            As for the constructor.
+        ledger_replicas : int, optional
+            As for the constructor.
+
+        A model that is private itself is charged to its lineage unless
         it was before. Raises what `fit` raises.
         """
         with _in_python():
             certificate = load_model(Path(path)).certificate
-            if isinstance(certificate, UnprovenCertificate):
+            if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             name = certificate.name
             made = cls(lineage=certificate.lineage, name=name, ledger=ledger, ledger_replicas=ledger_replicas)
-            made.release = certificate.release if isinstance(certificate, ReleaseCertificate) else None
+            release = release_certificate(certificate)
+            made.release = None if release is None else release.release
             made.teachers = getattr(certificate, "teachers", None)
             made._take(Path(path), certificate, _run(made._charged(certificate)))
         columns = certificate.feature_map.columns
@@ -404,12 +536,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             given = [str(value) for value in (names if self.classes is None else self.classes)]
             columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
             limits = zip(self.certificate_.feature_names, feature_map.lower, feature_map.upper, strict=True)
-            records = FileOptions(label=label, ignore=ignore).read(
+            records = RowsForm(label=label, ignore=tuple(filter(None, ignore))).read(
                 table,
-                "X",
                 classes=names,
                 values=given,
-                bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+                bounds={name: (low, high) for name, low, high in limits},
                 clip=self.clip,
                 schema=schema_of(columns, label, names, given),
             )
@@ -462,10 +593,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_python():
             return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
 
-    def _options(
-        self, table: Any, label: str, schema: Schema | None, out: Path, price: tuple[int, str] | None
-    ) -> "_InPython":
-        """Return the parameters as what trains takes them. price: of all answers together, in picorho and in words."""
+    def _request(self, schema: Schema | None, price: int | None) -> Request:
+        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption."""
+        if self.lineage is None:
+            raise TrainingError(
+                "name the lineage of these records with "
+                + OptionName("lineage", "NAME")
+                + ": all models of records that overlap share one name, and with it one budget"
+            )
         if schema is None and (self.classes is None or self.bounds is None):
             raise ValueError(
                 "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
@@ -474,32 +609,61 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if schema is not None and not (self.classes is None and self.bounds is None):
             raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
-        named = isinstance(self.classes, Mapping)
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
-        for name, joint in (("image_shape", ","), ("encoder_range", ":")):
-            if name in given:
-                given[name] = joint.join(map(str, given[name]))
-        if self.tier is not None:
-            given["tier"] = [f"{name}=epsilon:{epsilon!r}@{self.delta!r}" for name, epsilon in self.tier.items()]
-        elif price is not None:
-            given["budget" if self.release == "auto" else "price"] = price[1]
-        given |= {
-            "data": table,
-            "label": label,
-            "out": out,
-            "release": None if self.release == "auto" else self.release,
-            "bounds": _bounds(self.bounds),
-            "missing": _missing(self.missing),
-            "classes": None,
-            "ignore": list(self.ignore or ()),
-            "described": schema,
-            "names": tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
-            "values": tuple(map(str, self.classes if schema is None else ())),
-        }
-        return _InPython(**{name: value for name, value in given.items() if name in _InPython.model_fields})
+        options = {name: given[name] for name in option_fields() if name in given}
+        is_planned = self.release == "auto" and price is not None and self.tier is None
+        if self.tier is not None and self.delta is not None:
+            options["tier"] = {name: picorho_for(epsilon, self.delta) for name, epsilon in self.tier.items()}
+        elif price is not None and not is_planned:
+            options["price"] = price
+        return Request(
+            name=self.name,
+            lineage=self.lineage,
+            kind=kind_asked(None if self.release == "auto" else self.release, options),
+            options=options,
+            features=FeatureChoice.from_given(
+                {name: given[name] for name in fields_of(FeatureChoice) if name in given}
+            ),
+            encoder=None if self.encoder is None else Path(self.encoder).read_bytes(),
+            plan=BudgetPlan(budget=price) if is_planned and price is not None else None,
+            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+        )
 
-    def _price(self) -> tuple[int, str] | None:
-        """Return what a fit costs at most, in picorho and in words; None where answers are paid for one by one."""
+    def _records(self, table: Any, label: str, schema: Schema | None) -> Records:
+        """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
+        if self.word_vectors is not None:
+            if schema is None:
+                raise WrongOption("word_vectors", "goes with " + OptionName("schema"), value=self.word_vectors)
+            schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
+        named = isinstance(self.classes, Mapping)
+        with shares("reading") as show:
+            records = RowsForm(label=label, ignore=tuple(self.ignore or ()), id=self.id).read(
+                table,
+                classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
+                values=tuple(map(str, self.classes if schema is None else ())),
+                bounds=_bounds(self.bounds),
+                clip=self.clip,
+                schema=schema,
+                unit=self.unit,
+                missing=_missing(self.missing),
+                progress=lambda count, share: show(f"{count:,} records", share),
+            )
+        for sign in preprocessing.signs(self._numbers(table, records)):
+            _warn(f"{sign}. {preprocessing.ADVICE.worded(as_parameter)}")
+        return records
+
+    def _numbers(self, table: Any, records: Records) -> preprocessing.Numbers:
+        """Return the numbers of a table in memory as it has them, before they are clipped."""
+        numbers = preprocessing.numbers_of(records)
+        if isinstance(table, str) or not self.clip:
+            return numbers
+        given = [(name, _floats(table.column(name))) for name in numbers.names]
+        kept = {name: values for name, values in given if values is not None}
+        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
+        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
+
+    def _price(self) -> int | None:
+        """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
         if self.teachers is not None and self.release is not None:
             raise ValueError("teachers= takes the place of release=: say release=None")
         if self.release is None:
@@ -512,8 +676,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon = self.epsilon if not self.tier else list(self.tier.values())[-1]
         if epsilon is None or self.delta is None or (self.tier is not None and self.epsilon is not None):
             raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
-        words = f"epsilon:{epsilon!r}@{self.delta!r}"
-        return whole_picorho(words), words
+        return picorho_for(epsilon, self.delta)
 
     async def _check_account(self, lineage: str, price: int) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
@@ -526,13 +689,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     async def _charged(self, written: ProvenCertificate) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
-        if not isinstance(written, ReleaseCertificate):
+        release = release_certificate(written)
+        if release is None:
             return 0
         async with self._opened() as ledger:
             try:
                 by = operating_systems_user()
                 await open_lineage(ledger, written.lineage, None, by=by)
-                return await hold_for_owner(ledger, written, written.tiers[-1].name, by=by)
+                return await hold_for_owner(ledger, release, release.tiers[-1].name, by=by)
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
             except accounts.LedgerRefusal as refused:
@@ -548,7 +712,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.certificate_ = certificate
         self.charged_rho_ = to_rho(charged)
         self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self._model = model if isinstance(model, ReleasedModel) else None
+        self._model = pay_once(model)
         names = list(certificate.classes)
         given = names if self.classes is None or isinstance(self.classes, Mapping) else list(self.classes)
         self._order = sorted(range(len(names)), key=given.__getitem__)
@@ -581,36 +745,21 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class _InPython(TrainOptions):
-    """The options of `dpserve train` for a table, in memory or not, that is declared in Python."""
+class _Owner:
+    """Shows progress on stderr, and tells the owner of warnings as Python does. Nothing goes to stdout."""
 
-    data: Any
-    described: Any = None
-    names: tuple[str, ...]
-    values: tuple[str, ...]
+    minimising = staticmethod(console.minimising)
+    steps_with_progress = staticmethod(console.steps_with_progress)
+    shares = staticmethod(console.shares)
 
-    def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names and the values."""
-        return self.names, self.values
-
-    def declared_schema(self) -> Schema | None:
-        """Return the schema."""
-        found: Schema | None = self.described
-        return found
-
-    def numbers(self, records: Records) -> preprocessing.Numbers:
-        """Return the numbers of a table in memory as it has them, before they are clipped."""
-        numbers = super().numbers(records)
-        if isinstance(self.data, str) or not self.clip:
-            return numbers
-        given = [(name, _floats(self.data.column(name))) for name in numbers.names]
-        kept = {name: values for name, values in given if values is not None}
-        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
-        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
-
-    def warn(self, what: str) -> None:
-        """Warn, in Python's way."""
-        _warn(_in_pythons_words(what))
+    def hear(self, event: Event) -> None:
+        """Warn of a second budget, and of a plan that is worth little."""
+        match event:
+            case Warned():
+                _warn(event.message.worded(as_parameter))
+            case Planned():
+                for warning in event.warnings:
+                    warnings.warn(warning, UserWarning, stacklevel=3)
 
 
 def _arrow(X: Any, names: Sequence[str]) -> Any:
@@ -663,24 +812,22 @@ def _learns(step: Any) -> bool:
         return True  # it has no tags
 
 
-def _bounds(declared: Any) -> list[str]:
-    """Return bounds as the command line takes them."""
+def _bounds(declared: Any) -> Bounds:
+    """Return declared bounds by column, under None those of every other. Raises ValueError."""
     if declared is None:
-        return []
-    pairs = declared.items() if isinstance(declared, Mapping) else [("", declared)]
+        return {}
+    pairs = declared.items() if isinstance(declared, Mapping) else [(None, declared)]
     try:
-        return [f"{name}={float(low)!r}:{float(high)!r}".removeprefix("=") for name, (low, high) in pairs]
+        return {name: (float(low), float(high)) for name, (low, high) in pairs}
     except (TypeError, ValueError):
         raise ValueError(f"bounds= takes (LOW, HIGH) or {{COLUMN: (LOW, HIGH)}}, not {declared!r}") from None
 
 
-def _missing(declared: Any) -> list[str]:
-    """Return what missing values become as the command line takes it."""
+def _missing(declared: Any) -> Missing:
+    """Return what missing values become by column, under None those of every other."""
     if declared is None:
-        return []
-    if isinstance(declared, Mapping):
-        return [f"{name}={value}" for name, value in declared.items()]
-    return [str(declared)]
+        return {}
+    return dict(declared) if isinstance(declared, Mapping) else {None: declared}
 
 
 def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:
@@ -699,35 +846,10 @@ def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return pool.submit(asyncio.run, coroutine).result()
 
 
-_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-_IN_PYTHON = {
-    "--epsilon E --delta D": "lineage_budget=(EPSILON, DELTA)",
-    "--lineage NAME:": "lineage=:",
-    "--bounds LOW:HIGH for every feature, --bounds NAME=LOW:HIGH for one": (
-        "bounds=(LOW, HIGH) for every column, bounds={NAME: (LOW, HIGH)} for one"
-    ),
-    "--classes VALUE=NAME,VALUE=NAME": "classes={VALUE: NAME}",
-    "--clip clips": "clip=True clips",
-    "--missing COLUMN=VALUE": "missing={COLUMN: VALUE}",
-    "--missing COLUMN=level": 'missing={COLUMN: "level"}',
-    ", so name a new one with --out": "",
-    "--price": "epsilon= and delta=",
-    "--budget": "release='auto'",
-    "leave --epsilon and --delta out": "leave lineage_budget= out",
-}
-"""Words of the command line, and those of Python for them."""
-
-
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Raise what the command line refuses as ValueError, with parameters in place of flags."""
+    """Raise what the floors below refuse as ValueError, in Python's words."""
     try:
         yield
     except (TrainingError, CannotServe) as error:
-        raise ValueError(_in_pythons_words(message_of(error).worded(as_parameter))) from error
-
-
-def _in_pythons_words(text: str) -> str:
-    for said, meant in _IN_PYTHON.items():
-        text = text.replace(said, meant)
-    return _FLAG.sub(lambda flag: flag[1].replace("-", "_") + "=", text)
+        raise ValueError(in_python(error)) from error

@@ -42,7 +42,19 @@ class ServiceError(Exception):
     def __init__(
         self, detail: str, *, kind: str = "", status: int = 0, problem: Mapping[str, Any] | None = None
     ) -> None:
-        """problem: the whole problem document."""
+        """Take what the service said.
+
+        Parameters
+        ----------
+        detail : str
+            The sentence for a person.
+        kind : str, default ""
+            The problem's type.
+        status : int, default 0
+            The HTTP status.
+        problem : mapping, optional
+            The whole problem document.
+        """
         super().__init__(detail)
         self.kind = kind
         self.status = status
@@ -68,7 +80,15 @@ class BudgetExhausted(ServiceError):
     refilled: str | None
 
     def __init__(self, detail: str, **known: Any) -> None:
-        """Take the numbers from the problem document."""
+        """Take the numbers from the problem document.
+
+        Parameters
+        ----------
+        detail : str
+            The sentence for a person.
+        known : object
+            What `ServiceError` takes.
+        """
         super().__init__(detail, **known)
         self.scope = self.problem["scope"]
         self.cost, self.currency = self.problem["cost"], self.problem["currency"]
@@ -135,13 +155,28 @@ class _Questions:
         sorted_classes: bool = False,
         model: str | None = None,
     ) -> None:
-        """url: of the service. key: the API key. timeout: seconds for one try. attempts: tries before giving up.
+        """Keep whom to ask, and open no connection yet.
 
-        wait: seconds after which the service is to charge nothing that it has not charged yet, but to refuse.
-        trusting: whose certificates are good for HTTPS, as `ssl.create_default_context(cafile=...)` reads them from a
-        file; by default the environment's SSL_CERT_FILE, or else those of the authorities that browsers trust.
-        sorted_classes: give `predict_proba` its columns sorted by the classes' names, as scikit-learn's metrics take
-        them to be, and not in the model's own order. model: which of the service's is asked; None for its default one.
+        Parameters
+        ----------
+        url : str
+            The service's URL, http:// or https://.
+        key : str
+            The API key.
+        timeout : float, in seconds, default 30.0
+            The longest that one try may take.
+        attempts : int, default 4
+            The number of tries before giving up.
+        wait : float, in seconds, optional
+            The time after which the service refuses what it has not charged yet.
+        trusting : ssl.SSLContext, optional
+            The authorities that are trusted for HTTPS, as `ssl.create_default_context(cafile=...)` reads them from a
+            file; by default the environment's SSL_CERT_FILE, or else those that browsers trust.
+        sorted_classes : bool, default False
+            Give `predict_proba` its columns sorted by the classes' names, as scikit-learn's metrics take them to be,
+            and not in the model's own order.
+        model : str, optional
+            The name of the model that is asked; by default the service's default one.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
@@ -262,34 +297,62 @@ class Client(_Questions):
     def predict_proba(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.float64]:
         """Return private class probabilities, (n, C), for rows X, (n, d), in the order of `model()["classes"]`.
 
-        X is an array, whose columns are the features in the order of `model()["feature_names"]`, or a data frame of
-        pandas or Polars, whose columns are matched by name, in any order. Where the model was trained by a schema, X is
-        a data frame, or a list of rows by name, with the schema's columns; the client encodes them.
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            An array, whose columns are the features in the order of `model()["feature_names"]`, or a data frame of
+            pandas or Polars, whose columns are matched by name, in any order. Where the model was trained by a schema,
+            a data frame, or a list of rows by name, with the schema's columns; the client encodes them.
+        tier : str, optional
+            The precision of the answers of a pay-once model that has several; by default the finest that this client
+            holds, or the coarsest. Moving to a finer one costs the difference: see `quote`.
 
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
         when a batch costs more than is left: rows of earlier batches are paid for, and asking for them again
         returns the same answers at no cost.
-
-        tier: the precision to be answered at, where the model is paid for once and has several; by default the finest
-        that this client holds, or the coarsest. Moving to a finer one costs the difference: see `quote`.
         """
         return self._all(self._ask_probabilities(X, tier))
 
     def answers(self, X: ArrayLike, *, tier: str | None = None, intervals: bool = False) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
 
-        intervals: whether to ask for an interval for each probability, too. It costs nothing, and triples the numbers
-        of an answer. The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        tier : str, optional
+            As for `predict_proba`.
+        intervals : bool, default False
+            Whether to ask for an interval for each probability, too. It costs nothing, and triples the numbers of an
+            answer.
+
+        The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
         return self._all(self._ask_answers(X, tier, intervals))
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
-        """Return the name of the likeliest class of each private answer, (n,). tier: as for `predict_proba`."""
+        """Return the name of the likeliest class of each private answer, (n,).
+
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        tier : str, optional
+            As for `predict_proba`.
+        """
         return self._all(self._ask_classes(X, tier))
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Return the accuracy of `predict` on rows X, (n, d), whose class names y, (n,), are known."""
+        """Return the accuracy of `predict` on rows whose classes are known.
+
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        y : array of str (n,)
+            The names of the rows' classes.
+        """
         return float(np.mean(self.predict(X) == np.asarray(y)))
 
     @property
@@ -308,7 +371,15 @@ class Client(_Questions):
         return in_order
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Return the client as it is: the model was trained by the service's owner."""
+        """Return the client as it is: the model was trained by the service's owner.
+
+        Parameters
+        ----------
+        X : object
+            Ignored.
+        y : object, optional
+            Ignored.
+        """
         del X, y
         return self
 
@@ -345,6 +416,13 @@ class Client(_Questions):
         Spends nothing: `new_rows` cost `cost` together, `free` says which rows cost nothing, and `admitted`
         whether the request would be answered. For a model that is paid for once, `cost` is the difference between
         `tier` and what this client holds.
+
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        tier : str, optional
+            As for `predict_proba`.
         """
         return self._all(self._ask_quote(X, tier))
 

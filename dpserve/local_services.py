@@ -130,11 +130,11 @@ def _service(
 
 @dataclass(frozen=True)
 class StartedService:
-    """A service in a process of its own. owner: what it prints about the owner's port."""
+    """A service in a process of its own. owner: what it prints about the owner's port. ledger: its folder, or URL."""
 
     address: str
     owner: str
-    ledger: Path
+    ledger: Path | str
     process: subprocess.Popen[str]
 
     def add_client(self, lineage: str, name: str, budget: Budget) -> str:
@@ -151,14 +151,22 @@ class StartedService:
 
 @contextmanager
 def started(
-    bundle: Path, folder: Path, options: Sequence[str], *, port: int = 0, quiet: bool = True
+    bundle: Path,
+    folder: Path,
+    options: Sequence[str],
+    *,
+    port: int = 0,
+    quiet: bool = True,
+    ledger: str | None = None,
 ) -> Iterator[StartedService]:
-    """Start a service of a bundle with a ledger in the folder; stop it at the end. port: 0 for a free one.
+    """Start a service of a bundle; stop it at the end. port: 0 for a free one.
 
-    quiet: keep its log in the folder, for the error if it does not start. Raises CannotServe.
+    quiet: keep its log in the folder, for the error if it does not start. ledger: the URL of a store; by default the
+    ledger is in the folder. Raises CannotServe.
     """
+    store: Path | str = folder / "ledger" if ledger is None else ledger
     command = [sys.executable, "-c", _COMMAND_LINE, "serve", str(bundle), "--port", str(port)]
-    command += ["--ledger", str(folder / "ledger"), *options]
+    command += ["--ledger", str(store), *options]
     environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
     with (folder / "service.log").open("w+") as log:
         process = subprocess.Popen(  # noqa: S603
@@ -180,7 +188,7 @@ def started(
             if not address:
                 log.seek(0)
                 raise CannotServe(log.read().strip().removeprefix("dpserve: ") or "the service did not start")
-            yield StartedService(address, owner, folder / "ledger", process)
+            yield StartedService(address, owner, store, process)
         finally:
             process.terminate()
             process.wait()

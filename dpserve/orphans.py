@@ -25,7 +25,13 @@ def end_with_parent() -> None:
 
 def end_with_input() -> None:
     """Have this process end in good order once nobody can write to its standard input any more."""
-    _end_after(sys.stdin.buffer.read)
+    _end_after(_until_input_ends)
+
+
+def _until_input_ends() -> None:
+    # Not by sys.stdin: at its own end the interpreter would wait for its lock, and abort.
+    while os.read(sys.stdin.fileno(), 1 << 16):
+        pass
 
 
 def _end_after(wait: Callable[[], object]) -> None:

@@ -41,13 +41,16 @@ from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
     check_affordable,
+    check_budget,
     check_release,
     check_together,
     check_unit,
+    find_lineage,
     hold_together,
     open_lineage,
     settle_unit,
     unit_of,
+    unopened_account,
 )
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
@@ -233,18 +236,24 @@ class ConfiguredService:
     async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
         """See to it that each lineage has an account that can pay, and charge it for its pay-once models of one tier.
 
-        Nothing is charged unless all of it can be.
+        Nothing is opened, settled or charged unless all of it can be.
         """
-        by, units = options.operating_systems_user(), dict[str, str]()
+        by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         for model in loaded:
-            account = await open_lineage(ledger, model.certificate.lineage, self._budget(model), by=by)
-            unit = unit_of(model.certificate)
-            settled = units.setdefault(account.lineage, (unit or "") if account.unit is None else account.unit)
+            lineage, unit, budget = model.certificate.lineage, unit_of(model.certificate), self._budget(model)
+            account = await find_lineage(ledger, lineage)
+            if account is None:
+                account = unopened.setdefault(lineage, unopened_account(lineage, budget))
+            check_budget(account, budget)
+            settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
-            await self._check_paid(ledger, account, self._predictor(model, ledger, account.budget.currency))
+            predictor = self._predictor(model, ledger, account.budget.currency)
+            await self._check_paid(ledger, account, predictor, unopened.get(lineage))
         releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
-        await check_together(ledger, releases)
-        for model in loaded:  # what a lineage does not pay for settles nothing
+        await check_together(ledger, releases, unopened)
+        for model in loaded:
+            await open_lineage(ledger, model.certificate.lineage, self._budget(model), by=by)
+        for model in loaded:
             await self._settle_unit(ledger, model)
         for lineage, charged in (await hold_together(ledger, releases)).items():
             if charged:
@@ -256,12 +265,17 @@ class ConfiguredService:
         await settle_unit(ledger, certificate.lineage, unit_of(certificate), by=options.operating_systems_user())
 
     @staticmethod
-    async def _check_paid(ledger: Ledger, account: LineageAccount, predictor: Predictor) -> None:
-        """Raise CannotServe unless the lineage's account can pay for what a model answers."""
+    async def _check_paid(
+        ledger: Ledger, account: LineageAccount, predictor: Predictor, unopened: LineageAccount | None = None
+    ) -> None:
+        """Raise CannotServe unless the lineage's account can pay for what a model answers.
+
+        unopened: the account, where the ledger does not have it yet.
+        """
         if isinstance(predictor, MeteredPredictor):
             check_affordable(account, predictor.mechanism)
         elif isinstance(predictor, PayOncePredictor):
-            await check_release(ledger, predictor.released)
+            await check_release(ledger, predictor.released, unopened)
 
     @asynccontextmanager
     async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:

@@ -91,7 +91,9 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     )
     workers: int = option(1, "How many processes answer at the port, on one ledger.", ge=1, le=64)
     accept_unproven: bool = option(False, "Needed for --mechanism published, whose guarantee is claimed, not proven.")
-    device: str | None = option(None, "Where the model's encoder computes: cpu or cuda.", default_text="cpu")
+    device: str | None = option(
+        None, "Where the model's encoder computes, or its exact products: cpu or cuda.", default_text="cpu"
+    )
 
     largest_batch: int = _batches(1000, "The most rows of one request.", ge=1, le=10_000)
     max_batch_size: int | None = _batches(

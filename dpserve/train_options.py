@@ -3,47 +3,103 @@
 The command line and `PrivateClassifier` take the same ones, by the same names.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-import numpy as np
 import typer
-from pydantic import ValidationError
+from pydantic import create_model
 
-from accounting.arrays import Floats, Singles
 from dpserve.commands import options
 from dpserve.commands.command import option
-from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, image_shape, schema_alone
-from training.bundles.sealing import one_line
-from training.errors import TrainingError, WrongOption
+from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, schema_alone
+from dpserve.wording import as_flag
+from training.errors import SeveralErrors, TrainingError, WrongOption
+from training.feature_choice import FeatureChoice
 from training.features import rules
-from training.features.encoder import OnnxEncoder
-from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, default_clip_norm
+from training.features.maps import FEATURE_MAPS
+from training.fit import BudgetPlan, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
-from training.inputs.columns import usual_norm
 from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
-from training.inputs.records import Declaration, Records
+from training.inputs.records import Records
 from training.inputs.schema import Schema
 from training.inputs.word_vectors import read_word_vectors
-from training.kinds.head.recipe import DEFAULT_TOLERANCE
-from training.kinds.registry import option_fields, release_names
+from training.kinds.options import OptionField, fields_of
+from training.kinds.registry import option_fields, release_names, takers
 
 _Part = TypeVar("_Part")
 
 FEATURES = "Features"
-SOLVER = "The solver"
-CONVEXIFIED = "--objective convexified"
 PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
 CHOICE = "--choose, in place of an option"
-DPSGD = "--release dpsgd"
-TEACHERS = "--teachers, in place of --release"
 _KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
-_MOST_SHOWN = 12
+
+
+def takers_panel(name: str) -> str:
+    """Return the panel of an option of kinds of models: which of them take it."""
+    kinds = takers(name)
+    releases = [kind.name for kind in kinds if kind.asked_by == "release"]
+    parts = ["a head"] * any(kind.asked_by is None for kind in kinds)
+    parts += [f"--release {_either(releases)}"] * bool(releases)
+    parts += [f"--{kind.asked_by}" for kind in kinds if kind.asked_by not in (None, "release")]
+    return f"For {_either(parts)}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+_MORE = {
+    "records_declared": " Also needed with --budget, and to choose lam.",
+    "teachers": " Asks for teachers, in place of --release.",
+}
+_COMPLETE = {"objective": options.objective_names}
+
+
+def kind_option(name: str) -> tuple[Any, Any]:
+    """Return the type and the declaration of an option of `train`, by what the kinds that take it declare."""
+    field = option_fields()[name]
+    declared = field.declared
+    several = " Repeatable." if field.is_several else ""
+    form = f" Written {declared.form}." if declared.form else ""
+    made = option(
+        None,
+        f"{declared.sentence}{form}{several}{_MORE.get(name, '')}",
+        panel=takers_panel(name),
+        default_text=_defaults(name),
+        ge=None if declared.read or field.is_several else declared.least,
+        ge_each=declared.least if field.is_several and not declared.read else None,
+        complete=_COMPLETE.get(name),
+        metavar="|".join(field.words) or None,
+    )
+    return _typed(field), made
+
+
+def _typed(field: OptionField) -> Any:
+    """Return the type of a field's values on a command line, where what `read` takes is text."""
+    one = field.type
+    if field.is_several:
+        one = str if field.declared.read is not None else get_args(field.type)[0]
+        return list[one] | None  # type: ignore[valid-type]
+    return (str if field.declared.read is not None else one) | None
+
+
+def _defaults(name: str) -> str | None:
+    """Return an option's default in words, by kind where the kinds differ; None where nothing stands for it."""
+    texts = {kind.name: _default(kind.fields[name]) for kind in takers(name)}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{kind}: {text or 'needed'}" for kind, text in texts.items())
+
+
+def _default(field: OptionField) -> str | None:
+    if field.is_needed:
+        return None
+    if field.default is None or field.default == ():
+        return field.declared.default_text or "none"
+    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
 
 
 class NewBundle(FileOptions):
@@ -113,18 +169,10 @@ class NewBundle(FileOptions):
             told(check)
         records = None if declared is None else told(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
-            raise wrong[0] if len(wrong) == 1 else TrainingError("\n".join(map(str, wrong)))
-        for sign in preprocessing.signs(self.numbers(records)) if isinstance(records, Records) else ():
-            self.warn(f"{sign}. {preprocessing.ADVICE}")
+            raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
+        for sign in preprocessing.signs(preprocessing.numbers_of(records)) if isinstance(records, Records) else ():
+            typer.echo(f"Warning: {sign}. {preprocessing.ADVICE.worded(as_flag)}", err=True)
         return lineage, records
-
-    def numbers(self, records: Records) -> preprocessing.Numbers:
-        """Return the numbers that may show what was fitted on the records before they came."""
-        return preprocessing.numbers_of(records)
-
-    def warn(self, what: str) -> None:
-        """Tell the owner, and nobody else, what no budget covers."""
-        typer.echo(f"Warning: {what}", err=True)
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the declared names of the classes, and what each is called in the records; two empty ones for none."""
@@ -166,11 +214,11 @@ class NewBundle(FileOptions):
     def _records(self, names: tuple[str, ...], values: tuple[str, ...], schema: Schema | None) -> Records:
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
         declared["missing"] = self.missing or ()
-        return self.read(self.data, "--data", clip=self.clip, unit=self.unit, engine=self.engine, **declared)
+        return self.read(self.data, clip=self.clip, unit=self.unit, engine=self.engine, **declared)
 
 
-class TrainOptions(NewBundle):
-    """The options of `dpserve train`: the feature map, the kind of model and what it is made by."""
+class CommonOptions(NewBundle):
+    """The options of `dpserve train` that are no kind of model's own: the feature map, the plan and the choice."""
 
     features: str = option(
         "auto",
@@ -204,82 +252,12 @@ class TrainOptions(NewBundle):
     bandwidth: float = option(0.5, "fourier: the kernel's width, in units of the unit ball.", panel=FEATURES)
     seed: int = option(0, "Of the random features: public.", panel=FEATURES, ge=0)
 
-    lam: float | None = option(None, "Lambda: a larger one means less noise and a simpler model.")
-    objective: str | None = option(
-        None,
-        "What a head, or that of --release weights, is trained on: sum, of the losses, or convexified, n_min times "
-        "their log-mean-exp, which large losses count more in.",
-        default_text="sum",
-        panel=CONVEXIFIED,
-        complete=options.objective_names,
-    )
-    alpha: float | None = option(
-        None, "How much more large losses count: 0.01 costs little, 1 a great deal.", panel=CONVEXIFIED
-    )
-    least_records: int | None = option(
-        None,
-        "n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not "
-        "--records-declared, which may be too high.",
-        panel=CONVEXIFIED,
-        ge=2,
-    )
     release: str | None = option(
         None,
-        "Train a pay-once model, private itself and with unlimited answers: weights, class-sums, objective or dpsgd.",
+        f"Train a pay-once model, private itself and with unlimited answers: {', '.join(release_names())}.",
         default_text="none, a head, each of whose answers is paid for",
         complete=options.release_names,
     )
-    price: str | None = option(
-        None, "--release: what all answers together cost: rho:R, noise-multiplier:M or epsilon:E@DELTA."
-    )
-    tolerance: float | None = option(
-        None,
-        "tau: the gradient norm that is reached, or training fails.",
-        default_text=f"{DEFAULT_TOLERANCE:g}",
-        panel=SOLVER,
-    )
-    tier: list[str] | None = option(
-        None,
-        "NAME=PRICE of one precision, from the coarsest to the finest, in place of --price.",
-        panel="--release weights",
-    )
-    records_declared: int | None = option(
-        None,
-        "About how many records there are, as a number that may be public: not counted.",
-        panel=DPSGD,
-        ge=1,
-    )
-    hidden: list[int] | None = option(
-        None, "A hidden layer's width; repeatable.", default_text="none, a linear head", panel=DPSGD, ge_each=0
-    )
-    activation: str | None = option(None, "tanh or relu.", default_text="tanh", panel=DPSGD)
-    steps: int | None = option(None, "How many steps.", default_text="by rule", panel=DPSGD, ge=1)
-    sampling_rate: float | None = option(
-        None, "The probability with which a record joins a step.", default_text="by rule", panel=DPSGD
-    )
-    sampling: str | None = option(
-        None, "How records join a step. Only 'poisson', each by itself, is covered.", panel=DPSGD
-    )
-    step_noise: float | None = option(
-        None, "The noise multiplier of a step.", default_text="the least that costs the price", panel=DPSGD
-    )
-    gradient_clip: float | None = option(
-        None, "The largest norm of a record's gradient.", default_text="by rule", panel=DPSGD
-    )
-    learning_rate: float | None = option(
-        None, "The learning rate.", default_text="by rule from public numbers", panel=DPSGD
-    )
-    teachers: int | None = option(
-        None,
-        "Train so many teachers, each on a part of the records; each of their answers is paid for. They also take "
-        "--hidden (default: none), --activation, --steps (400) and --learning-rate (0.003).",
-        panel=TEACHERS,
-        ge=2,
-    )
-    rule: str | None = option(
-        None, "What a teacher says of a row: votes or probabilities.", default_text="votes", panel=TEACHERS
-    )
-
     budget: str | None = option(
         None,
         "Let the planner choose the mechanism, or with --release its options: what all answers together may cost, as "
@@ -334,124 +312,44 @@ class TrainOptions(NewBundle):
             schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
         return names, values, schema
 
-    @property
-    def kind(self) -> str | None:
-        """Which of `training.kinds.registry` is trained; None for a head. Raises WrongOption for an unknown one."""
-        names = release_names()
-        if self.release is not None and self.release not in names:
-            advice = "; teachers are asked for by --teachers N" if self.release == "teachers" else ""
-            raise WrongOption("release", f"must be one of {', '.join(names)}, not {self.release!r}{advice}")
-        if self.teachers is not None and self.release is not None:
-            raise WrongOption("teachers", "takes the place of --release: leave that out")
-        return self.release if self.teachers is None else "teachers"
-
     def of_kinds(self) -> dict[str, Any]:
         """Return the options that one kind of model or another takes, as far as they were given."""
         return {name: value for name in sorted(option_fields()) if (value := getattr(self, name)) not in (None, [])}
 
     def encoder_content(self) -> bytes | None:
-        """Return the encoder's file, or None. Raises WrongOption for options of one that is not named, OSError."""
-        if self.encoder is not None:
-            return self.encoder.read_bytes()
-        for name in ("encoder_range", "device"):
-            if getattr(self, name) is not None:
-                raise WrongOption(name, "goes with --encoder")
-        return None
+        """Return the encoder's file, or None. Raises OSError."""
+        return None if self.encoder is None else self.encoder.read_bytes()
 
-    def feature_map(self, declaration: Declaration, encoder: bytes | None = None) -> FeatureMap:
-        """Return the map. Raises TrainingError for a kind or a parameter that is unknown, or that does not fit.
+    def feature_choice(self) -> FeatureChoice:
+        """Return what is declared of the feature map. Raises WrongOption."""
+        given = {name: getattr(self, name) for name in fields_of(FeatureChoice)}
+        return FeatureChoice.from_given({name: value for name, value in given.items() if value not in (None, [])})
 
-        encoder: the content of an ONNX file whose first output is the features, in place of another map.
-        """
-        if encoder is not None:
-            return self._encoder(declaration, encoder)
-        shape = None if self.image_shape is None else image_shape(self.image_shape, declaration.features)
-        if self.features == "auto" and self.clip_norm is None and not self.bias:
-            chosen = rules.feature_map("identity", declaration, shape, head=self.kind is None)
-            return self._crossed(chosen, declaration)
-        kind = "identity" if self.features == "auto" else self.features
-        if kind not in FEATURE_MAPS:
-            raise TrainingError(f"--features takes {_KINDS}, not {kind!r}")
-        if (shape is None) != ("image_shape" not in FEATURE_MAPS[kind].model_fields):
-            raise TrainingError(
-                "--features hog and --image-shape HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS go together"
-                + ("; --clip-norm and --bias go with --features" if self.features == "auto" else "")
-            )
-        try:
-            made = FEATURE_MAPS[kind].model_validate(self._parameters(FEATURE_MAPS[kind], declaration, shape))
-            return self._crossed(made, declaration)
-        except ValidationError as error:
-            first = error.errors()[0]
-            if not first["loc"]:  # the map as a whole, and not an option of it
-                raise TrainingError(f"--features {kind}: {first['msg'].removeprefix('Value error, ')}") from error
-            flag = str(first["loc"][0]).replace("_", "-")
-            raise TrainingError(f"--{flag}: {first['msg'].lower()}, not {first['input']!r}") from error
-
-    def _parameters(self, kind: type[FeatureMap], declaration: Declaration, shape: Shape | None) -> dict[str, Any]:
-        """Return what a map of this kind takes: the declaration's, and the options of the same names."""
-        given = self.model_dump(include=set(kind.model_fields)) | _declared(declaration)
-        if shape is not None:
-            # As the rules do for heads.
-            given |= {"image_shape": shape, "centred": self.kind is None}
-        if not kind.model_fields["clip_norm"].is_required():
-            del given["clip_norm"]
-        elif self.clip_norm is None:
-            columns = declaration.columns
-            given["clip_norm"] = usual_norm(columns) if columns else default_clip_norm(declaration.features)
-        return given
-
-    def _crossed(self, feature_map: FeatureMap, declaration: Declaration) -> FeatureMap:
-        """Return a map with the crosses that were declared. Raises TrainingError for what cannot be."""
-        if not self.cross:
-            return feature_map
-        if not isinstance(feature_map, Bins):
-            raise TrainingError("--cross goes with --features bins, and these are not")
-        names = [column.name for column in declaration.columns] or [*declaration.feature_names]
-        pairs = [_pair(cross, names) for cross in self.cross]
-        try:
-            return Bins.model_validate(feature_map.model_dump() | {"crosses": tuple(pairs)})
-        except ValidationError as error:
-            raise TrainingError(f"--cross: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
-
-    def _encoder(self, declaration: Declaration, content: bytes) -> Encoder:
-        """Return the feature map of an ONNX file. Each row is computed apart from all others, and once: it is kept."""
-        encoder, scaled = OnnxEncoder(content, declaration.features, self.device or "cpu"), self.encoder_range
-
-        kept: dict[bytes, Singles] = {}
-
-        def compute(rows: Floats) -> Singles:
-            digests = [hashlib.blake2b(row.tobytes(), digest_size=32).digest() for row in rows]
-            new = [place for place, digest in enumerate(digests) if digest not in kept]
-            for place, features in zip(new, encoder.apart(rows[new]), strict=True):
-                kept[digests[place]] = features
-            return np.array([kept[digest] for digest in digests])
-
-        try:
-            parameters = {
-                "bias": self.bias,
-                "input_range": tuple(map(float, scaled.split(":"))) if scaled is not None else encoder.input_range,
-                "clip_norm": default_clip_norm(encoder.width) if self.clip_norm is None else self.clip_norm,
-                "width": encoder.width,
-                "model_sha256": hashlib.sha256(content).hexdigest(),
-            }
-            return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute, content)
-        except ValueError as error:
-            raise TrainingError(f"--encoder-range or --clip-norm: {one_line(error)}") from error
+    def request(self, lineage: str, public: Callable[[], Records] | None) -> Request:
+        """Return what is asked for. public: reads the rows of --public. Raises WrongOption, OSError."""
+        if self.budget is None and (self.queries is not None or self.public is not None):
+            raise WrongOption("public" if self.queries is None else "queries", "goes with --budget")
+        for name in ("choose_price", "choose_budget"):
+            if self.choose is None and getattr(self, name) is not None:
+                raise WrongOption(name, "goes with --choose")
+        options = self.of_kinds()
+        plan = None if self.budget is None else BudgetPlan(budget=self.budget, queries=self.queries, public=public)
+        return Request(
+            name=self.model_name,
+            lineage=lineage,
+            kind=kind_asked(self.release, options),
+            options=options,
+            features=self.feature_choice(),
+            encoder=self.encoder_content(),
+            plan=plan,
+            candidates=None if self.choose is None else read_candidates(self.choose, self.choose_price),
+            overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+        )
 
 
-def _declared(declaration: Declaration) -> dict[str, Any]:
-    return {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
+_kind_options: dict[str, Any] = {name: kind_option(name) for name in option_fields()}
+_OfKinds = create_model("_OfKinds", __base__=CommonOptions, **_kind_options)
 
 
-def _pair(cross: str, names: Sequence[str]) -> tuple[int, int]:
-    """Return the places of two columns, written COLUMN:COLUMN. A name may have a colon."""
-    parts = cross.split(":")
-    splits = [(":".join(parts[:at]), ":".join(parts[at:])) for at in range(1, len(parts))]
-    found = [(names.index(one), names.index(other)) for one, other in splits if one in names and other in names]
-    if not splits or not all(splits[0]):
-        raise TrainingError(f"--cross takes COLUMN:COLUMN, not {cross!r}")
-    if len(found) != 1:
-        unknown = next((each for each in splits[0] if each not in names), cross)
-        shown = ", ".join(names[:_MOST_SHOWN]) + (", ..." if len(names) > _MOST_SHOWN else "")
-        raise TrainingError(f"--cross {cross}: there is no column {unknown!r}; there are {shown}")
-    return found[0]
+class TrainOptions(_OfKinds):
+    """The options of `dpserve train`: the common ones, and those of every kind of model."""

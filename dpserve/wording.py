@@ -5,7 +5,8 @@ A floor below says which option it means (`accounting.messages`), and how one is
 
 from collections.abc import Mapping
 
-from accounting.messages import Form, OptionName
+from accounting.messages import Form, OptionName, message_of
+from training.errors import SeveralErrors, WrongOption, WrongValue
 
 _PARAMETERS = {
     "out": "path=",
@@ -40,3 +41,16 @@ def _after_equals(form: Form) -> str:
     if isinstance(form, Mapping):
         return "{" + ", ".join(f"{name}: {_after_equals(each)}" for name, each in form.items()) + "}"
     return f"({', '.join(form)})" if isinstance(form, tuple) else str(form)
+
+
+def in_python(error: BaseException) -> str:
+    """Return what an error says in Python's words: `steps=0 must be at least 1`."""
+    if isinstance(error, SeveralErrors):
+        return "\n".join(map(in_python, error.errors))
+    if not isinstance(error, WrongOption) or error.value is None:
+        return message_of(error).worded(as_parameter)
+    named = as_parameter(OptionName(error.field))
+    given = f"{named}{error.value!r}" if named.endswith("=") else named
+    reason = error.requirement if isinstance(error, WrongValue) else error.reason
+    remedy = "" if error.remedy is None else ": " + error.remedy
+    return f"{given} {(reason + remedy).worded(as_parameter)}"

@@ -223,7 +223,7 @@ AnyNoise = AnswerNoise | UnknownNoise
 
 
 class Uncertainty(Struct, eq=False):
-    """The noise of some rows of answers, in parts: see `AnswerNoise`, whose methods give each. None: not known.
+    """The noise of answers, in parts: see `AnswerNoise`, whose methods give each. None: not known.
 
     probabilities: all answers that were computed together, (n, C); rows: those that this is about. A part is computed
     when it is first asked for, for all of them; computed: what was, by its name.

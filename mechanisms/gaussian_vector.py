@@ -131,7 +131,17 @@ def whole_picorho(price: str | Price) -> int:
         case _:
             if price.delta is None:
                 raise ValueError("Gaussian noise has no pure epsilon; write the price epsilon:E@DELTA")
-            whole = Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian").limit
+            return picorho_for(float(price.amount), price.delta)
+    sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
+    return whole
+
+
+def picorho_for(epsilon: float, delta: float) -> int:
+    """Return what an account opened with this epsilon and this delta may spend, as picorho, rounded down.
+
+    Raises ValueError for numbers out of range, and for a release that would cost less or more than one can.
+    """
+    whole = Budget.from_epsilon_delta(epsilon, delta, "gaussian").limit
     sampling_error.check_release_rho(Fraction(whole, picorho.PICORHO_PER_RHO))
     return whole
 

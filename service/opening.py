@@ -1,7 +1,7 @@
 """Checks before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from accounting.budgets import Budget, accepts_for
@@ -27,30 +27,62 @@ from service.pay_once import hold_request
 from training.pay_once.certificate import ReleaseCertificate
 
 
+async def find_lineage(ledger: Ledger, lineage: str) -> LineageAccount | None:
+    """Return the lineage's account, or None before there is one. Raises what `Ledger.join` raises."""
+    await ledger.join(lineage)  # before anything is opened: an emptied store must not pass for a new one
+    try:
+        return await ledger.lineage(lineage)
+    except UnknownLineage:
+        return None
+
+
+def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
+    """Return the account that a lineage would have with this budget, to check what it pays for before it is opened.
+
+    Raises CannotServe where no budget is given.
+    """
+    if budget is None:
+        raise CannotServe(
+            f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
+            + OptionName("lineage_budget")
+        )
+    return LineageAccount(
+        lineage=lineage,
+        budget=budget,
+        spent=0,
+        highest_limit=budget.limit,
+        coins=budget.coins_allowed,
+        coins_spent=0,
+        tally={},
+        created=time.time(),
+        newest_receipt=0,
+        questions=0,
+        newest_act=0,
+        acts_head=b"",
+    )
+
+
+def check_budget(account: LineageAccount, budget: Budget | None) -> None:
+    """Raise CannotServe where a budget is given and the account has another: starting a service changes none."""
+    if budget is not None and replace(account.budget, refill=None) != budget:
+        raise CannotServe(
+            f"the lineage {account.lineage} has another budget already; leave "
+            + OptionName("lineage_budget")
+            + " out, or change it with 'dpserve lineage set-budget'"
+        )
+
+
 async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, by: str) -> LineageAccount:
     """See to it that the lineage has an account: open it with `budget`, or find it there. by: who starts the service.
 
-    Raises CannotServe when there is none and no budget is given, or one with another budget: a budget is never
-    changed by starting a service.
+    Raises CannotServe when there is none and no budget is given, or one with another budget.
     """
-    await ledger.join(lineage)  # before anything is opened: an emptied store must not pass for a new one
-    try:
-        account = await ledger.lineage(lineage)
-    except UnknownLineage:
-        if budget is None:
-            raise CannotServe(
-                f"the lineage {lineage} has no budget yet: say what all clients together may learn, "
-                "with " + OptionName("lineage_budget")
-            ) from None
+    account = await find_lineage(ledger, lineage)
+    if account is None:
+        wanted = unopened_account(lineage, budget).budget
         starting = ledger.acting(by, "a service was started with this budget")
-        account = await starting.open_lineage(lineage, budget, time=time.time())
-    if budget is not None and replace(account.budget, refill=None) != budget:
-        raise CannotServe(
-            f"the lineage {lineage} has another budget already; leave "
-            + OptionName("lineage_budget")
-            + " out, or change it "
-            "with 'dpserve lineage set-budget'"
-        )
+        account = await starting.open_lineage(lineage, wanted, time=time.time())
+    check_budget(account, budget)
     return account
 
 
@@ -146,10 +178,28 @@ async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificat
     return charged
 
 
-async def check_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> None:
-    """Raise CannotServe unless each lineage can pay for all of its own of these releases; charge nothing."""
+async def check_together(
+    ledger: Ledger, certificates: Sequence[ReleaseCertificate], unopened: Mapping[str, LineageAccount] | None = None
+) -> None:
+    """Raise CannotServe unless each lineage can pay for all of its own of these releases; charge nothing.
+
+    unopened: of `unopened_account`, by lineage, those that the ledger does not have yet.
+    """
     for lineage, served in _by_lineage(certificates).items():
-        _check_payable(lineage, served, (await ledger.quote(_wishes(served))).refusal)
+        _check_payable(lineage, served, await _refusal(ledger, served, (unopened or {}).get(lineage)))
+
+
+async def _refusal(
+    ledger: Ledger, served: Sequence[ReleaseCertificate], unopened: LineageAccount | None
+) -> LedgerRefusal | None:
+    """Return why one lineage does not pay for the first tiers of all of these; None where it does."""
+    if unopened is None:
+        return (await ledger.quote(_wishes(served))).refusal
+    costs = [certificate.tiers[0].cost for certificate in served]
+    if sum(cost.coins for cost in costs) > unopened.coins:
+        return CoinsExhausted("lineage", str(costs[-1]))
+    total = sum(cost.picorho for cost in costs)
+    return BudgetExhausted("lineage", total, 0, unopened.budget.limit) if total > unopened.budget.limit else None
 
 
 def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[ReleaseCertificate]]:
@@ -182,9 +232,14 @@ def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], ref
     )
 
 
-async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None:
-    """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now."""
-    account = await ledger.lineage(certificate.lineage)
+async def check_release(
+    ledger: Ledger, certificate: ReleaseCertificate, unopened: LineageAccount | None = None
+) -> None:
+    """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now.
+
+    unopened: the account of `unopened_account`, where the ledger does not have it yet.
+    """
+    account = unopened or await ledger.lineage(certificate.lineage)
     budget, total = account.budget, 0
     for tier in certificate.tiers:
         total += tier.cost.picorho
@@ -204,4 +259,4 @@ async def check_release(ledger: Ledger, certificate: ReleaseCertificate) -> None
                 f"{to_rho(budget.limit):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    _check_payable(account.lineage, [certificate], (await ledger.quote(_wishes([certificate]))).refusal)
+    _check_payable(account.lineage, [certificate], await _refusal(ledger, [certificate], unopened))

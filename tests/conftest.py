@@ -9,6 +9,17 @@ from hypothesis import settings
 # Before anything loads them: the workers of a parallel run share the processors, and threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def torch_arithmetic(request):
+    """Exact products by PyTorch: on the processor, and on CUDA where there is one."""
+    from training.devices import TorchArithmetic
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "0")
+        yield TorchArithmetic(request.param)
+
+
 MARKERS = {"faults": "faults", "research": "research", "service/page": "browser"}
 """The marker of every test below a folder."""
 

@@ -1,7 +1,7 @@
 """A pay-once model chosen among several, by noisy scores on records that were kept back.
 
 A keyed hash of each record, or of its privacy unit, says whether it validates, one in
-`training.kinds.head.choice.ONE_IN`, or trains. Each candidate is trained on the others, for an equal share of the
+`training.inputs.validating.ONE_IN`, or trains. Each candidate is trained on the others, for an equal share of the
 price. How many records each gets right and wrong is released with Gaussian noise for as much as all the training costs,
 and the candidate with the most right answers is kept, as it was trained; the other models are deleted. A record does
 one or the other, so that the price of both is paid once: `training.pay_once.certificate.ChosenAmong` has the proof.
@@ -29,8 +29,8 @@ from training.errors import TrainingError, WrongOption
 from training.inputs.lineage import owner_key
 from training.inputs.records import Records, Units
 from training.inputs.sums import check_count
+from training.inputs.validating import ONE_IN, keyed
 from training.kinds import registry as kinds
-from training.kinds.head.choice import ONE_IN, keyed
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
 from training.pay_once.certificate import MOST_CANDIDATES, ChosenAmong, ReleaseCertificate
@@ -105,7 +105,8 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
         raise WrongOption("price", "is needed: what all candidates cost together")
     for value in values.values():
         kinds.check(kind, {**options, option: value})
-    share = whole_picorho(options["price"]) // len(values)
+    price = options["price"]
+    share = (price if isinstance(price, int) else whole_picorho(price)) // len(values)
     if share < LEAST_PRICE:
         raise WrongOption(
             "price",
@@ -136,12 +137,13 @@ def score(model: ReleasedModel, records: Records) -> int:
 
     Each row is asked in an array of its own: its term does not depend on the records beside it.
     """
-    total = 0
+    total, kind = 0, kinds.kind_of(model)
     weights: Sequence[float] | NDArray[np.float64] = (
         np.ones(len(records)) if records.weights is None else records.weights
     )
     for index in range(len(records)):
-        likeliest = int(model.probabilities(records.X[index : index + 1].copy())[0].argmax())
+        row = slice(index, index + 1)
         step = int(weights[index] * _GRID)
-        total += step if likeliest == records.y[index] else -step
+        (is_right,) = kind.right_rows(model, records.X[row].copy(), records.y[row])
+        total += step if is_right else -step
     return total

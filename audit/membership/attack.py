@@ -46,6 +46,7 @@ from audit.membership.shadow_models import (
 )
 from audit.membership.verdict import Verdict, verdict
 from audit.progress import Progress
+from training.devices import Device
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class AttackChoices:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything that came of an attack.
+    """Everything that came of an attack. shadow_device: where shadow models were trained.
 
     decided: members and others that were decided about. releases: answers that a decision saw at most. accounts:
     `GET /budget` of every key, after the attack. exhausted: whose budgets ran out. cautions: what makes the attack
@@ -89,6 +90,7 @@ class Outcome:
     charges: Charges
     accounts: tuple[Mapping[str, Any], ...]
     shadow_records: int
+    shadow_device: Device
     cautions: tuple[str, ...] = ()
 
     @property
@@ -209,6 +211,7 @@ class Attack:
             charges,
             accounts,
             draws.records,
+            trained.device,
             departures + charges.cautions + _unevenness(plan, decided, seen_of_each),
         )
 

@@ -25,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from operator import add
 from typing import Any
@@ -42,6 +41,7 @@ from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness, derived_seed
+from training.devices import Device, training_device
 from training.errors import extra
 from training.features.maps import AnyFeatureMap
 from training.fitting.sensitivity import Convexity
@@ -174,18 +174,23 @@ class ShadowModels:
     """Trained shadow models, as what they say of the pool's records.
 
     members: (k, N), who was trained on. held_out: (k, N), as many others, to learn from. logits: (k, N, C).
+    device: where they were trained, which decides their logits' last digits.
     """
 
     members: Mask
     held_out: Mask
     logits: Floats
+    device: Device
 
     def __add__(self, other: "ShadowModels") -> "ShadowModels":
-        """Return both, of the same pool."""
+        """Return both, of the same pool. Raises ValueError for models of different devices."""
+        if self.device != other.device:
+            raise ValueError(f"some shadow models were trained on {self.device!r} and others on {other.device!r}")
         return ShadowModels(
             np.concatenate([self.members, other.members]),
             np.concatenate([self.held_out, other.held_out]),
             np.concatenate([self.logits, other.logits]),
+            self.device,
         )
 
 
@@ -232,16 +237,20 @@ class Draws:
 def train_shadow_models(
     pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare = lambda _: None, *, device: str = "auto"
 ) -> ShadowModels:
-    """Train the models of `draws` together and evaluate all of them on the whole pool. device: auto, cpu or cuda."""
+    """Train the models of `draws` together and evaluate all of them on the whole pool.
+
+    device: auto, cpu or cuda, as `training_device` takes it. Raises what that raises.
+    """
+    where = training_device(device)
     of = np.arange(len(pool.y)) if pool.of is None else pool.of
     units = int(of.max()) + 1
     members, others = draws.rows(units)
     rows, weights = (members, None) if pool.of is None else _rows_of_units(members, of)
     if isinstance(recipe, HeadRecipe):
-        logits = _train_heads(pool, recipe, rows, weights, device, on_share)
+        logits = _train_heads(pool, recipe, rows, weights, where, on_share)
     else:
-        logits = _train_networks(pool, recipe, draws, rows, device, on_share)
-    return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64))
+        logits = _train_networks(pool, recipe, draws, rows, where, on_share)
+    return ShadowModels(_mask(members, units)[:, of], _mask(others, units)[:, of], logits.astype(np.float64), where)
 
 
 def _rows_of_units(units: Integers, of: Labels) -> tuple[Integers, NDArray[np.float32]]:
@@ -269,11 +278,11 @@ def _train_heads(
     recipe: HeadRecipe,
     rows: Integers,
     weights: NDArray[np.float32] | None,
-    device: str,
+    device: Device,
     on_share: OnShare,
 ) -> Floats:
-    torch = import_module("torch") if device != "cpu" and find_spec("torch") is not None else None
-    if torch is not None and (device == "cuda" or torch.cuda.is_available()):
+    if device == "cuda":
+        torch = import_module("torch")
         X, y, of_each = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, rows))
         each = None if weights is None else torch.from_numpy(weights).to("cuda")
         found: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
@@ -283,14 +292,13 @@ def _train_heads(
 
 
 def _train_networks(
-    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Integers, device: str, on_share: OnShare
+    pool: Pool, recipe: NetworkRecipe, draws: Draws, members: Integers, device: Device, on_share: OnShare
 ) -> Floats:
     import torch
 
-    from training.kinds.published.train import Assignment, device_of, stacked_logits, train_stack
+    from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
-    where = device_of(device)
-    X, y = torch.from_numpy(pool.X).to(where), torch.from_numpy(pool.y).to(where)
+    X, y = torch.from_numpy(pool.X).to(device), torch.from_numpy(pool.y).to(device)
     assignment = Assignment(torch.from_numpy(members), draws.seeds(), (recipe.alpha,) * draws.count)
     epochs = recipe.network.epochs
     parameters = train_stack(X, y, assignment, recipe.network, on_epoch=lambda done: on_share(done / epochs))
@@ -413,14 +421,14 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
 
 
 TrainShadows = Callable[[Pool, ShadowRecipe, Draws, OnShare], ShadowModels]
-"""`train_shadow_models` on this machine, on CUDA where there is one, or what `train_on_ray` returns."""
+"""`train_shadow_models` on this machine, or what `train_on_ray` returns."""
 
 _PATIENCE = 5.0
 """Seconds to wait for a connection; a cluster may take twice as long to say that it is well."""
 
 
 def train_on_ray(address: str) -> TrainShadows:
-    """Return a trainer on the cluster at this address, one share of the models for each of its processors.
+    """Return a trainer on the cluster at this address, one share of the models for each of its processors, and no GPU.
 
     Connects before it returns, so that a cluster that does not answer is known before anything is paid for.
 
@@ -471,6 +479,7 @@ def _check(address: str) -> None:
         raise ConnectionError(said) from error
 
 
-def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any]:
-    trained = train_shadow_models(Pool(*shared), recipe, draws)
-    return trained.members, trained.held_out, trained.logits
+def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any, Device]:
+    """Train a share on the processor, whatever else the worker's machine has: shares of one attack must be alike."""
+    trained = train_shadow_models(Pool(*shared), recipe, draws, device="cpu")
+    return trained.members, trained.held_out, trained.logits, trained.device

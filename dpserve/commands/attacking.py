@@ -9,15 +9,18 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from accounting.messages import OptionName
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.commands.tables import RowOptions
+from training.errors import WrongOption
 
 if TYPE_CHECKING:
     from audit.endpoint import Endpoint
     from audit.membership.candidates import Candidates, Labelled
+    from audit.membership.shadow_models import TrainShadows
 
 BUNDLE = "A bundle, in place of a service"
 SHADOWS = "Shadow models"
@@ -68,6 +71,27 @@ class ShadowOptions(Options):
     ray: str | None = option(
         None, "Train shadow models on this Ray cluster; needs extra ray.", panel=SHADOWS, metavar="ADDRESS"
     )
+    shadow_device: str | None = option(
+        None,
+        "Where shadow models are trained: cpu or cuda.",
+        panel=SHADOWS,
+        default_text="cuda where PyTorch finds a device, else cpu; on Ray cpu",
+    )
+
+    def trainer(self) -> "TrainShadows":
+        """Return what trains them. Raises TrainingError, before anything is asked, for a device that is not there."""
+        from functools import partial
+
+        from audit.membership.shadow_models import train_on_ray, train_shadow_models
+        from training.devices import training_device
+
+        if self.ray is None:
+            return partial(train_shadow_models, device=training_device(self.shadow_device or "auto"))
+        if self.shadow_device not in (None, "cpu"):
+            raise WrongOption(
+                "shadow_device", "goes without " + OptionName("ray") + ", whose workers train on their processors"
+            )
+        return train_on_ray(self.ray)
 
 
 class BundleOptions(Options):
@@ -149,7 +173,6 @@ def attack(
             _warn_of_members(errors, Path(target), found.others)
         from audit import presentation
         from audit.membership.attack import Attack, AttackChoices
-        from audit.membership.shadow_models import train_on_ray, train_shadow_models
 
         choices = AttackChoices(
             shadow_models=shadows.shadow_models,
@@ -160,7 +183,7 @@ def attack(
             rows_of_each=of.rows_of_each,
             seed=seed,
         )
-        train = train_shadow_models if shadows.ray is None else train_on_ray(shadows.ray)
+        train = shadows.trainer()
         with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,

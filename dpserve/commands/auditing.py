@@ -16,6 +16,8 @@ from dpserve.commands.reporting import Confidences, ReportOptions, Resumable, re
 if TYPE_CHECKING:
     import numpy as np
 
+    from audit.pieces import ResultStore
+    from audit.reports import Report
     from dpserve.local_services import ServicePair
 
 RUNNING = "Two running services, in place of two that are trained"
@@ -155,10 +157,6 @@ def service(
     """
     import numpy as np
 
-    from audit import presentation
-    from audit.distinguishing.mechanism import judge
-    from audit.distinguishing.service import observe_services
-    from dpserve.client import Client
     from dpserve.local_services import own_services
 
     rng = np.random.default_rng(seed)
@@ -168,6 +166,28 @@ def service(
     with (
         nullcontext(found) if found else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
         stored(kept.resume) as store,
+    ):
+        shown = report_on_pair(pair, trials, seed, rng, store, delta=delta, sure=sure)
+    report.show(shown, "audit-service")
+
+
+def report_on_pair(
+    pair: "ServicePair",
+    trials: int,
+    seed: int,
+    rng: "np.random.Generator",
+    store: "ResultStore",
+    *,
+    delta: float = _DEFAULT_DELTA,
+    sure: Confidences | None = None,
+) -> "Report":
+    """Ask two services about so many rows, tell them apart, and return the report. rng: from the seed."""
+    from audit import presentation
+    from audit.distinguishing.mechanism import judge
+    from audit.distinguishing.service import observe_services
+    from dpserve.client import Client
+
+    with (
         Client(pair.urls[0], pair.keys[0]) as first,
         Client(pair.urls[1], pair.keys[1]) as second,
         counting("asking both services", trials) as progress,
@@ -176,8 +196,8 @@ def service(
             first, second, pair.models, pair.row, trials, rng, store, seed=seed, progress=progress
         )
     movement = float(pair.models.movement(pair.row)[0])
-    shown = presentation.mechanism_report(
-        judge(chosen, scores_in, scores_out, delta=delta, **sure.model_dump()),
+    return presentation.mechanism_report(
+        judge(chosen, scores_in, scores_out, delta=delta, **(sure or Confidences()).model_dump()),
         scores_in,
         scores_out,
         f"Audit of two services by the mechanism {chosen.name!r} ({chosen.status})",
@@ -185,7 +205,6 @@ def service(
         pair.note,
         f"At the strongest row that was found the logits move by {movement:.4g} of their sensitivity.",
     )
-    report.show(shown, "audit-service")
 
 
 @app.command("sampler")

@@ -280,7 +280,7 @@ def _rows(
 
     Raises TrainingError, also for records, or units, that are in another lineage.
     """
-    X, y, records = held_out.read_held_out(certificate, held_out.data, "--data", held_out.classes, certificate.unit)
+    X, y, records = held_out.read_held_out(certificate, held_out.data, held_out.classes, certificate.unit)
     if records is None:
         yield X, y, None
         return

@@ -3,8 +3,10 @@
 import asyncio
 import signal
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -12,17 +14,22 @@ from rich.table import Table
 
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount, Ledger
+from accounting.messages import OptionName
 from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import option
 from dpserve.local_services import StartedService, started
 from service.errors import CannotServe
 from service.listener import bind
+from training.errors import WrongOption
 from training.features import rules
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
 from training.kinds.kind import Job
 from training.kinds.registry import train
+
+if TYPE_CHECKING:
+    from dpserve.client import BudgetExhausted
 
 EPSILON = 3.0
 DELTA = 1e-6
@@ -34,18 +41,36 @@ DIGITS_TO_TRY = 12
 
 def demo(
     *,
+    metered: bool = option(False, "Show the papers' system instead: each answer is paid for, and attacked."),
     stay: bool = option(False, "Keep the service up and print how to call it."),
     port: int = option(0, "The port to listen on; 0 picks a free one.", ge=0, le=65535),
+    ledger: str | None = option(
+        None,
+        "--metered: the URL of a store, redis://host:6379/0, which keeps what the demonstration does.",
+        default_text="one that goes afterwards",
+    ),
 ) -> None:
-    """Train a pay-once model on scikit-learn's digits, serve it, ask, and show what was learnt and spent."""
+    """Train a pay-once model on scikit-learn's digits, serve it, ask, and show what was learnt and spent.
+
+    With --metered: train a certified head, serve it with the selected neuron, ask until epsilon runs out, attack it,
+    and refute the mechanism that Lu et al. 2022 published. It takes about a minute.
+    """
+    if ledger is not None and (not metered or "://" not in ledger):
+        raise WrongOption("ledger", "is the URL of a store, and goes with " + OptionName("metered"), value=ledger)
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that a stopped demonstration also cleans up
     bind(port=port).close()
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
+        if metered:
+            from dpserve.commands import metered_demonstration
+
+            metered_demonstration.show(console, folder, port=port, ledger=ledger, stay=stay)
+            return
         digits = load_digits()
-        bundle = _train(console, digits, folder)
+        price = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(digits.train)}
+        bundle = train_digits(console, digits, folder, "dpsgd", price, DIGITS)
         options = ["--epsilon", str(EPSILON), "--delta", str(DELTA)]
         with started(bundle, folder, options, port=port, quiet=not stay) as service:
             key, second_key = (
@@ -53,21 +78,20 @@ def demo(
                 for client, epsilon in ((CLIENT, EPSILON), (SECOND_CLIENT, TOO_LITTLE))
             )
             if stay:
-                _say_how_to_call(console, service, key, digits, _held_out_csv(folder, digits))
-                with suppress(KeyboardInterrupt):
-                    service.process.wait()
+                say_how_to_call(console, service, key, digits, folder, CLIENT)
             else:
                 _ask(console, service, key, digits)
                 _show_refusal(console, service, second_key, digits)
 
 
-def _train(console: Console, digits: Digits, folder: Path) -> Path:
-    """Return the bundle."""
+def train_digits(
+    console: Console, digits: Digits, folder: Path, kind: str | None, options: Mapping[str, Any], lineage: str
+) -> Path:
+    """Train a model of this kind, print its certificate, and return the bundle. options: of the kind."""
     out, records = folder / "digits", digits.train
-    options = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(records)}
     feature_map = rules.feature_map("identity", records.declaration)
-    job = Job(records, "digits", DIGITS, feature_map, out, options, folder, shown)
-    print_certificate(console, train("dpsgd", job))
+    job = Job(records, "digits", lineage, feature_map, out, options, folder, shown)
+    print_certificate(console, train(kind, job))
     return out
 
 
@@ -100,13 +124,18 @@ def _show_refusal(console: Console, service: StartedService, key: str, digits: D
             client.predict(digits.held_out_rows[:1])
         except BudgetExhausted as refusal:
             console.print(f"\nA client who may spend epsilon = {TOO_LITTLE:g} was refused:", style="bold")
-            console.print(
-                f"  {type(refusal).__name__}: {refusal}\n  scope: {refusal.scope}, cost: rho = {refusal.cost:g}"
-                f"\n  {refusal.problem}",
-                highlight=False,
-            )
+            print_refusal(console, refusal)
             return
     raise CannotServe("a client was answered whose budget does not pay for the model")
+
+
+def print_refusal(console: Console, refusal: "BudgetExhausted") -> None:
+    """Print what a client is told that has nothing left."""
+    console.print(
+        f"  {type(refusal).__name__}: {refusal}\n"
+        f"  scope: {refusal.scope}, cost: {refusal.currency} = {refusal.cost:g}\n  {refusal.problem}",
+        highlight=False,
+    )
 
 
 async def _account(service: StartedService) -> ClientAccount:
@@ -133,16 +162,26 @@ def _held_out_csv(folder: Path, digits: Digits) -> Path:
     return path
 
 
-def _say_how_to_call(console: Console, service: StartedService, key: str, digits: Digits, held_out: Path) -> None:
+def say_how_to_call(
+    console: Console, service: StartedService, key: str, digits: Digits, folder: Path, client: str
+) -> None:
+    """Print how to call a service with a client's key, and wait for Ctrl-C."""
+    from dpserve.client import Client
+
     row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
     bearer = f"-H 'Authorization: Bearer {key}'"
     body = f"'{{\"instances\": [[{row}]]}}'"
+    with Client(service.address, key) as own:
+        account = own.budget()
+    at = "pure" if account["currency"] == "epsilon" else f"at delta = {account['delta']:g}"
     for line in (
         f"\nOpen {service.address}/ in a browser (the API: {service.address}/docs). Stop the service with Ctrl-C.",
-        f"Sign in with the API key of {CLIENT!r}, for epsilon = {EPSILON:g} at delta = {DELTA:g}: {key}",
-        f"Digits to ask about: {held_out}",
+        f"Sign in with the API key of {client!r}, for epsilon = {account['limit']['epsilon']:g} {at}: {key}",
+        f"Digits to ask about: {_held_out_csv(folder, digits)}",
         f"The owner's page: {service.owner}\n",
         f"curl -s {bearer} {service.address}/budget\n",
         f"curl -s {bearer} -H 'Content-Type: application/json' -d {body} {service.address}/predict\n",
     ):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+    with suppress(KeyboardInterrupt):
+        service.process.wait()

@@ -25,8 +25,9 @@ from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.console import figure, shares, stdout_console
 from dpserve.commands.console import whole as folding
-from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, image_shape, schema_alone
+from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
 from training.errors import TrainingError, WrongOption
+from training.feature_choice import FeatureChoice, shape_of
 from training.features import rules
 from training.features.maps import NORM_BOUND, UNIT_ROWS
 from training.fitting.sensitivity import Convexity
@@ -34,6 +35,7 @@ from training.inputs.declared import parse_classes
 from training.inputs.records import Records
 from training.inputs.schema import Schema, declaration_of
 from training.kinds.head.bundle import load_bundle
+from training.kinds.options import fields_of
 from training.kinds.registry import release_names
 from training.kinds.shared_options import tier_prices
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
@@ -127,10 +129,7 @@ class PlanOptions(FileOptions):
             raise TrainingError(
                 "declare the class names of the rows with --class-names a,b,..., or give their --schema"
             )
-        flag = "--public" if self.public else OUTSIDE
-        found = self.read(
-            source, flag, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema
-        )
+        found = self.read(source, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema)
         if self.public and source != "digits":
             check_public(found, source)
         return found
@@ -206,7 +205,7 @@ def _plan_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
             "by them, which everybody sees. Leave the bundle out to simulate on these rows, or give --margins; or add "
             f"{EXACT}",
         )
-    X, y, records = given.read_held_out(head.certificate, given.public, "--public", given.class_names)
+    X, y, records = given.read_held_out(head.certificate, given.public, given.class_names)
     if records is not None:
         check_public(records, given.public)
     return replace(planned, sample=sample_of(head, X, y, given.public))
@@ -341,7 +340,8 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
     declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
     shape = None
     if given.image_shape is not None:
-        shape = image_shape(given.image_shape, None if declared is None else declared.features)
+        sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
+        shape = shape_of(sides, None if declared is None else declared.features)
         kind = rules.kind_of(declared, shape) if declared else "images"
     elif declared is not None:
         kind = rules.kind_of(declared)

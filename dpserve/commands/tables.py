@@ -1,10 +1,10 @@
 """Tables of labelled rows: the options that say where they are and how they are read, and `dpserve schema`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import typer
@@ -15,20 +15,17 @@ from dpserve.commands.console import shares
 from dpserve.commands.options import state_folder
 from training.bundles.certificate import ModelCertificate
 from training.errors import DataError, TrainingError, WrongOption
-from training.features import hog
-from training.features.hog import Shape
 from training.inputs.columns import Columns
 from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
 from training.inputs.lineage import KnownRecords, equal_columns
-from training.inputs.npz_file import read_npz
+from training.inputs.reading import LOCAL as LOCAL
+from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, is_encoding, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, read_schema, schema_of
 from training.inputs.schema import draft as drafted
 
 READING = "Reading rows"
-LOCAL = "local"
-"""The engine that has the records here."""
 SCHEMA = partial(
     option,
     None,
@@ -52,19 +49,6 @@ def schema_alone(path: Path | None, **others: object) -> Schema | None:
         if path is not None and given:
             raise WrongOption("schema", f"takes the place of --{name.replace('_', '-')}: leave that out")
     return None if path is None else read_schema(path)
-
-
-def image_shape(text: str, columns: int | None) -> Shape:
-    """Return the shape that --image-shape gives, of records with so many columns. Raises TrainingError."""
-    sides = [part.strip() for part in text.split(",")]
-    if len(sides) not in (2, 3) or not all(side.isascii() and side.isdigit() for side in sides):
-        raise TrainingError(f"--image-shape takes HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS, as 28,28, not {text!r}")
-    height, width, channels = map(int, (*sides, "1")[:3])
-    try:
-        hog.check_shape((height, width, channels), height * width * channels if columns is None else columns)
-    except ValueError as error:
-        raise TrainingError(f"--image-shape: {error}") from error
-    return height, width, channels
 
 
 class RowOptions(Options):
@@ -98,74 +82,18 @@ class FileOptions(RowOptions):
         panel=READING,
     )
 
-    def read(
-        self,
-        source: Any,
-        flag: str,
-        *,
-        classes: Sequence[str] = (),
-        values: Sequence[str] | None = None,
-        bounds: Sequence[str] = (),
-        clip: bool = False,
-        schema: Schema | None = None,
-        unit: str | None = None,
-        engine: str = LOCAL,
-        missing: Sequence[str] = (),
-    ) -> Records:
-        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
+    @property
+    def rows_form(self) -> RowsForm:
+        """The form of the rows."""
+        own = {name: getattr(self, name) for name in FileOptions.model_fields}
+        return RowsForm(**own | {"ignore": tuple(self.ignore or ())})
 
-        flag: the option that names it.
-        classes: the declared names. values: what each class is called in the file, if not by its name. bounds: LOW:HIGH
-        or NAME=LOW:HIGH. schema: of a table, in place of these three. unit: a table's column of units.
-        engine: where the records shall be. missing: what a table's missing values become. Raises TrainingError for a
-        file of another kind and for rows that break the declaration.
-        """
-        is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
-        self._check(source, is_npz or source == "digits", engine, schema, unit=unit, missing=missing)
-        if source == "digits":
-            return load_digits().train
-        declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
-        if is_npz:
-            if schema is not None:
-                raise TrainingError(f"{flag}: an .npz file has no columns with names, which a schema could describe")
-            return read_npz(Path(source), where=self.where, **declared)
-        # Only who reads a table should wait for Arrow.
-        from training.inputs.table_records import read_numbers, read_with_schema
-
+    def read(self, source: Any, **declared: Any) -> Records:
+        """Read rows, showing how far that is; what is declared, and what is raised: as for `RowsForm.read`."""
         with shares("reading") as show:
-
-            def progress(records: int, share: float) -> None:
-                show(f"{records:,} records", share)
-
-            shared: dict[str, Any] = {"label": self.label, "ignore": tuple(self.ignore or ()), "unit": unit}
-            shared["missing"] = tuple(missing)
-            shared["id_column"] = self.id
-            shared |= {"encoding": self.encoding, "sheet": self.sheet, "unlabelled": self.unlabelled}
-            reader: Callable[..., Records]
-            if schema is not None:
-                reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
-            else:
-                reader = partial(read_numbers, **shared, **declared, decimal=self.decimal or ".")
-            if engine == LOCAL:
-                return reader(source, progress=progress)
-            from training.inputs.ray_sums import read_on_ray
-            from training.inputs.tables import files_of
-
-            # What trains on sums takes these records for others, and the command offers nothing else on Ray.
-            return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
-
-    def _check(self, source: Any, is_array: bool, engine: str, schema: Schema | None, **others: object) -> None:
-        """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
-        if engine != LOCAL and (not isinstance(source, str) or is_array):
-            raise TrainingError("--engine reads the files of a table, and neither digits nor .npz files, elsewhere")
-        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet")}
-        for name, given in (others | own | {"unlabelled": self.unlabelled != "refuse"}).items():
-            if given and is_array:
-                raise TrainingError(f"--{name} is for a table with named columns, not digits or .npz files")
-        if self.encoding is not None and not is_encoding(self.encoding):
-            raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
-        if schema is not None and self.decimal is not None:
-            raise WrongOption("decimal", "goes without a schema, which says it as a field's decimalChar")
+            return self.rows_form.read(
+                source, progress=lambda records, share: show(f"{records:,} records", share), **declared
+            )
 
     def read_like(
         self,
@@ -176,24 +104,22 @@ class FileOptions(RowOptions):
         classes: Sequence[str],
         class_names: str | None,
         columns: Columns = (),
-        flag: str = "--public",
         unit: str | None = None,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
         unit: as for `read`.
 
-        flag: the option that names the source. class_names: the declared names, or VALUE=NAME of each, between commas,
+        class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
         """
         limits = zip(names, lower, upper, strict=True)
         values = values_of(classes, class_names)
         return self.read(
             source,
-            flag,
             schema=schema_of(columns, self.label, classes, values),
             classes=classes,
             values=values,
-            bounds=[f"{name}={low!r}:{high!r}" for name, low, high in limits],
+            bounds={name: (low, high) for name, low, high in limits},
             unit=unit,
         )
 
@@ -201,7 +127,6 @@ class FileOptions(RowOptions):
         self,
         certificate: ModelCertificate,
         source: str,
-        flag: str,
         class_names: str | None,
         unit: str | None = None,
     ) -> tuple[Floats, Integers, Records | None]:
@@ -221,7 +146,7 @@ class FileOptions(RowOptions):
         feature_map = certificate.feature_map
         names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
         records = self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, flag=flag, unit=unit
+            source, names, lower, upper, certificate.classes, class_names, certificate.columns, unit=unit
         )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records

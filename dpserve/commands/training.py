@@ -10,15 +10,17 @@ from accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import stdout_console
-from dpserve.commands.options import ledger_location, open_ledger
+from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.train_options import NewBundle, TrainOptions
+from dpserve.trainer import Screen
 from dpserve.trainer import train as train_model
-from dpserve.trainer import trained_once
+from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from training.bundles.certificate import ProvenCertificate
 from training.errors import WrongOption, extra
+from training.fit import noted_in_lineage
 from training.kinds.published.bundle import save_published
 from training.kinds.registry import release_certificate
 
@@ -27,12 +29,15 @@ def train(given: TrainOptions) -> None:
     """Train a model on private records and write a bundle: the weights and what is proved about them.
 
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
-    pay-once model, with unlimited answers. An option that begins with the name of a release goes with that one.
+    pay-once model, with unlimited answers. The title of a section says which kinds of models take its options.
     """
-    written, warning = train_model(given)
+    fitted = train_model(given)
+    written = fitted.certificate
+    warning = None if fitted.warning is None else fitted.warning.worded(as_flag)
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"
     if (release := release_certificate(written)) is not None:
-        price = (given.tier or [given.price or given.budget or ""])[-1]
+        options = given.of_kinds()
+        price = (options.get("tier") or [options.get("price") or given.budget or ""])[-1]
         opening = _opening(price, sum(tier.cost.picorho for tier in release.tiers))
     elif given.budget and given.queries:
         whole = whole_picorho(given.budget)
@@ -57,6 +62,7 @@ class PublishedOptions(Options):
     alpha: float = option(1.0, "The strength of the convexified loss.")
     epochs: int = option(100, "Passes over the records.", ge=1)
     seed: int = option(0, "Of the first weights and the order of the records.", ge=0)
+    device: str = option("cpu", "Where PyTorch trains: cpu or cuda; auto for cuda where there is one.")
 
 
 def train_published(new: NewBundle, network: PublishedOptions) -> None:
@@ -71,7 +77,9 @@ def train_published(new: NewBundle, network: PublishedOptions) -> None:
     if records.declaration.columns:
         raise WrongOption("schema", "does not go with a network as Lu et al. train it: its input is numbers")
     made = network.model_dump() | {"hidden": tuple(network.hidden or [128])}
-    with trained_once(new, lineage, records):
+    with noted_in_lineage(
+        records, lineage, state_folder(), accepted=new.overlapping_lineage_is_accepted, watcher=Screen()
+    ):
         certificate = save_published(new.out, train_network(records, new.model_name, lineage, **made))
     lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *certificate.objections)
     stdout_console().print("\n - ".join(lines), highlight=False)

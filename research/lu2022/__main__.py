@@ -13,6 +13,7 @@ from dpserve.commands.console import shares, steps_with_progress
 from research.commands import program, run
 from research.lu2022 import printed
 from research.printing import print_tables
+from training.devices import training_device
 from training.errors import extra
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def rerun(
         bool, typer.Option("--attack/--no-attack", help="Also Priv_Leak, by shadow models on the records left over.")
     ] = True,
     out: Annotated[Path, typer.Option(help="Where CSV, PNG and finished pieces go.")] = Path("reproduction"),
+    device: Annotated[
+        str, typer.Option(help="Where networks are trained: cpu, cuda, or auto for cuda where there is one.")
+    ] = "auto",
     machine: AsJson = False,
 ) -> None:
     """Lu et al. 2022: Table V's and VI's row of a data set, and the points of its two figures."""
@@ -86,7 +90,8 @@ def rerun(
         raise ValueError("name the directory of the data set's files with --data-dir or DPSERVE_DATA_DIR")
     from research.lu2022.results import Plan
 
-    plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs)
+    where = training_device(device)
+    plan = Plan(dataset, repeats, _numbers(epsilons), seed, n=n, alpha=alpha, epochs=epochs, device=where)
     _rerun(plan, data_dir, out, machine, search_alpha=search_alpha, rivals=rivals, dp_sgd=dp_sgd, attack=attack)
 
 
@@ -186,7 +191,8 @@ def _rerun(
         shown += _points_tables(points, "privacy_leakage", "leakage_spread", "Priv_Leak")
     if search is not None:
         shown.append(_search_table(*search))
-    heading = f"{plan.dataset}: {results.source}; {plan.repeats} repeats of n = {plan.records}, seed {plan.seed}"
+    repeats = f"{plan.repeats} repeats of n = {plan.records}, seed {plan.seed}, on {plan.device}"
+    heading = f"{plan.dataset}: {results.source}; {repeats}"
     print_tables(shown, before=(heading,), after=(_UNPROVEN, f"Written: {tables}, {figure}, {plot}"))
 
 

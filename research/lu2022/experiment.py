@@ -21,7 +21,7 @@ from research.lu2022.results import Accuracies, Curve, Plan, Results
 from research.lu2022.samples import Samples
 from training.kinds.published import bounds
 from training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
-from training.kinds.published.train import Assignment, device_of, stacked_logits, train_stack
+from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done."""
@@ -101,6 +101,7 @@ def train_repeats(
         "repeats": plan.repeats,
         "seed": plan.seed,
         "epochs": plan.epochs,
+        "device": plan.device,
         "alphas": list(alphas),
         "epsilons": list(plan.epsilons) if answers else [],
     }
@@ -120,8 +121,7 @@ def _train(
     progress: Progress,
     attacks: Attacks | None,
 ) -> dict[str, Any]:
-    device = device_of(plan.device)
-    X, y = torch.from_numpy(samples.data.X).to(device), torch.from_numpy(samples.data.y).to(device)
+    X, y = torch.from_numpy(samples.data.X).to(plan.device), torch.from_numpy(samples.data.y).to(plan.device)
     recipe = PublishedRecipe(
         samples.topology,
         objective,
@@ -144,7 +144,7 @@ def _train(
     for part, rows in (("train", samples.train), ("test", samples.test)):
         own = torch.from_numpy(rows).repeat(len(alphas), 1)
         z = stacked_logits(parameters, X, own)
-        right = (z.argmax(-1) == y[own.to(device)]).double().mean(1)
+        right = (z.argmax(-1) == y[own.to(plan.device)]).double().mean(1)
         result[part] = right.cpu().numpy().reshape(shape).tolist()
         if answers:
             logits[part] = z.double().cpu().numpy()

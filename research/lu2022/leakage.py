@@ -19,6 +19,7 @@ from research.data.sampling import two_disjoint_sets
 from research.lu2022 import measures, printed
 from research.lu2022.results import Plan
 from research.lu2022.samples import Samples
+from training.devices import Device
 from training.kinds.published.bounds import PublishedRecipe, Topology
 from training.kinds.published.train import Assignment, Parameters, stacked_logits, train_stack
 
@@ -37,9 +38,9 @@ class AttackNetwork:
 
     def scores(self, answers: Floats) -> Floats:
         """Return the log-odds of membership (n,) of answers (n, C)."""
-        inputs = torch.from_numpy(answers.astype(np.float32))
+        inputs = torch.from_numpy(answers.astype(np.float32)).to(self.parameters[0].weight.device)
         z = stacked_logits(self.parameters, inputs, torch.arange(len(answers))[None])[0]
-        return np.asarray((z[:, 1] - z[:, 0]).double().numpy())
+        return np.asarray((z[:, 1] - z[:, 0]).double().cpu().numpy())
 
     def decide(self, answers: Floats, y: Labels) -> NDArray[np.bool_]:
         """Return whether each record was trained on, where membership is the likelier: (n,). y: not looked at."""
@@ -60,7 +61,7 @@ class Attacks:
     @property
     def name(self) -> str:
         """A description of what a stored leakage depends on."""
-        return f"one network that sees answers alone, {self._shadow_models} shadow models"
+        return f"one network that sees answers alone, {self._shadow_models} shadow models, on {self.plan.device}"
 
     def leakage(self, repeat: int, members: Floats, non_members: Floats) -> float:
         """Eq. 32 of answers (n, C) about the repeat's training set and test set."""
@@ -78,7 +79,10 @@ class Attacks:
             known = [self._known_answers(one) for one in range(self.plan.repeats)]
             seeds = [derived_seed(self.plan.seed, "attack", str(one)) for one in range(self.plan.repeats)]
             self._prepared = train_blind_networks(
-                known, seeds, on_share=lambda share: self.progress("attack networks", share)
+                known,
+                seeds,
+                device=self.plan.device,
+                on_share=lambda share: self.progress("attack networks", share),
             )
         return self._prepared[repeat]
 
@@ -90,7 +94,7 @@ class Attacks:
         seeds = [derived_seed(plan.seed, "shadow", str(repeat), str(model)) for model in range(count)]
         pairs = [two_disjoint_sets(len(rest), plan.records, seed) for seed in seeds]
         members, others = (rest[np.stack(rows)] for rows in zip(*pairs, strict=True))
-        X, y = torch.from_numpy(data.X), torch.from_numpy(data.y)
+        X, y = torch.from_numpy(data.X).to(plan.device), torch.from_numpy(data.y).to(plan.device)
         what = f"{count} shadow models, repeat {repeat + 1} of {plan.repeats}"
         parameters = train_stack(
             X,
@@ -100,7 +104,7 @@ class Attacks:
             on_epoch=lambda done: self.progress(what, done / plan.epochs),
         )
         rows = np.concatenate([members, others], axis=1)
-        z = stacked_logits(parameters, X, torch.from_numpy(rows)).double().numpy()
+        z = stacked_logits(parameters, X, torch.from_numpy(rows)).double().cpu().numpy()
         member = np.tile(np.repeat([True, False], plan.records), count)
         return KnownAnswers(softmax(z.reshape(-1, data.classes)), data.y[rows.reshape(-1)], member)
 
@@ -122,6 +126,7 @@ def train_blind_networks(
     seeds: Sequence[int],
     *,
     most: int = TRAINING_SET,
+    device: Device = "cpu",
     on_share: Callable[[float], None] = lambda _: None,
 ) -> tuple[AttackNetwork, ...]:
     """Train one attack that sees answers alone for each set of known answers, all of the same size, as one stack.
@@ -133,8 +138,8 @@ def train_blind_networks(
         raise ValueError("attacks that are trained together learn from equally many answers of as many classes")
     picked = [np.random.default_rng(seed).permutation(size)[:most] for seed in seeds]
     pairs = list(zip(known, picked, strict=True))
-    X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32))
-    y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64))
+    X = torch.from_numpy(np.concatenate([one.answers[rows] for one, rows in pairs]).astype(np.float32)).to(device)
+    y = torch.from_numpy(np.concatenate([one.member[rows] for one, rows in pairs]).astype(np.int64)).to(device)
     assignment = Assignment(torch.arange(len(y)).view(len(known), -1), tuple(seeds), (1.0,) * len(known))
     recipe = PublishedRecipe(
         Topology(classes, (64,), 2),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from research.lu2022 import printed
+from training.devices import Device
 from training.kinds.published.bounds import OBJECTIVES, Objective
 
 Head = Literal["certified", "convexified"]
@@ -18,7 +19,7 @@ MATCHING_READING: Objective = "per-record-and-class"
 
 @dataclass(frozen=True)
 class Plan:
-    """The part to rerun. n, alpha: the printed ones if None. device: "cpu", "cuda" or "auto"."""
+    """The part to rerun. n, alpha: the printed ones if None. device: where networks are trained."""
 
     dataset: str
     repeats: int = printed.REPEATS
@@ -28,7 +29,7 @@ class Plan:
     n: int | None = None
     alpha: float | None = None
     epochs: int = printed.EPOCHS
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "cpu"
 
     def __post_init__(self) -> None:
         """Refuse nonsense before hours are spent on it."""

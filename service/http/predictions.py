@@ -28,7 +28,7 @@ Reply = tuple[bytes, Mapping[str, str]]
 
 
 class Codec(Protocol[Some]):
-    """A protocol's requests to a model, and its answers. It raises only refusals that `as_problem` knows."""
+    """A protocol's requests and answers. It raises only refusals that `as_problem` knows."""
 
     @property
     def parameters(self) -> Set[str]:

@@ -21,6 +21,7 @@ from accounting.ledger.store import RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
 from tests.owners_commands import Owner, use_every_command
+from training.devices import DEVICES
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
 from .policy import breaches, pod_of, template_of
@@ -288,6 +289,10 @@ def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_cuda(rendered):
     (container,) = containers(named(rendered["gpu"], "Deployment", "dpserve")["spec"]["template"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["image"].endswith("-gpu")
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["DPSERVE_DEVICE"] in DEVICES
+    assert environment["CUBLAS_EMULATE_DOUBLE_PRECISION"] == "0"
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     for overlay in ("embedded", "redis"):
         assert "nvidia" not in str(rendered[overlay])
 

@@ -60,6 +60,7 @@ class Walkthrough:
     def __init__(self, folder):
         """folder: where the reader is; empty."""
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.ports = dict(zip(map(str, _free_ports()), ("8000", "8001"), strict=True))
         self.background = []
         self.status = 0
@@ -99,7 +100,7 @@ class Walkthrough:
             if what.startswith(left_out):
                 continue
             if kind == "file":
-                (self.folder / what).write_text(rest[0])
+                (self.folder / what).write_text(self.here(rest[0]))
             elif kind == "python":
                 self.run([sys.executable, "-c", self.here(what)])
                 assert self.status == 0, what

@@ -16,7 +16,18 @@ from dpserve import Client
 PACKAGE = Path(__file__).parent.parent / "another_package"
 ROWS = 60
 TRAIN = ("train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lineage", "people")
-TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "--release", "shares", "--price", "rho:0.1")
+TRAIN += (
+    "--bounds",
+    "age=0:120",
+    "--bounds",
+    "income=0:1e6",
+    "--release",
+    "shares",
+    "--price",
+    "rho:0.1",
+    "--features",
+    "identity",
+)
 
 
 @pytest.fixture
@@ -38,19 +49,23 @@ def in_a_new_process(run, *arguments, status=0):
 
 @pytest.fixture
 def model(run):
-    in_a_new_process(run, *TRAIN, "--out", "model")
+    in_a_new_process(run, *TRAIN, "--smoothing", 2, "--out", "model")
     return run.folder / "model"
 
 
 def test_help_and_wrong_usage_know_it(run):
-    assert "shares" in in_a_new_process(run, "train", "--help").stdout
+    shown = " ".join(in_a_new_process(run, "train", "--help").stdout.split())
+    assert "--smoothing" in shown
+    assert "Records of each class that are added before shares are taken." in shown
+    low = in_a_new_process(run, *TRAIN, "--smoothing", -1, "--out", "model", status=2)
+    assert "--smoothing" in low.stderr
     wrong = in_a_new_process(run, *TRAIN, "--lam", 1, "--out", "model", status=2)
     assert "--lam" in wrong.stderr
 
 
 def test_it_is_inspected_and_exported(run, model):
     shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
-    assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 1.0, True)
+    assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 2.0, True)
     in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
     in_a_new_process(run, "export", "model", "--to", "sklearn")
     answers = joblib.load(run.folder / "model.joblib").predict_proba(np.array([[30.0, 9000.0], [75.0, 55_000.0]]))
@@ -58,12 +73,29 @@ def test_it_is_inspected_and_exported(run, model):
     assert (answers[0] == answers[1]).all()
 
 
+def test_it_is_an_estimator(run):
+    program = """
+import numpy as np
+from dpserve import PrivateClassifier
+y = np.arange(90) % 3 == 0
+model = PrivateClassifier(
+    lineage="people", lineage_budget=(3, 1e-6), release="shares", epsilon=1, delta=1e-6, classes=[False, True],
+    bounds=(0, 1),
+).fit(np.linspace(0, 1, 90)[:, None], y)
+print(model.certificate_.release, model.predict_proba([[0.5]]).sum())
+"""
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=run.environment, check=False)
+    assert done.returncode == 0, done.stderr
+    release, total = done.stdout.split()
+    assert (release, float(total)) == ("shares", pytest.approx(1))
+
+
 def test_it_is_served(run, model):
     process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
     key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
     with Client(address, key) as client:
-        found = client.predict([[30.0, 9000.0]])
-        assert np.asarray(found.probabilities).sum() == pytest.approx(1)
+        assert client.predict_proba([[30.0, 9000.0]]).sum() == pytest.approx(1)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
@@ -72,7 +104,8 @@ def test_it_is_served(run, model):
 def test_it_is_attacked(run, model):
     header, *lines = run.csv.splitlines()
     others = [f"{20 + i % 60},{1000 * (i % 60) + i % 7 + 10},{i},{'yes' if i % 60 > 30 else 'no'}" for i in range(ROWS)]
-    for name, rows in (("in.csv", lines[:ROWS]), ("out.csv", others)):
+    members = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))[:ROWS]]
+    for name, rows in (("in.csv", members), ("out.csv", others)):
         (run.folder / name).write_text("\n".join([header, *rows]) + "\n")
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--json")

@@ -70,6 +70,18 @@ def test_what_is_missing_is_said_in_one_line(run, bundle, files):
     assert wrong == "bad.csv lacks the column income; the model takes age, income"
 
 
+def test_where_shadow_models_are_trained_is_chosen_before_a_row_is_paid_for(run, bundle, files):
+    run.environment["CUDA_VISIBLE_DEVICES"] = ""
+    for device, status, said in (
+        (("abacus",), 1, "'auto', 'cpu' or 'cuda'"),
+        (("cuda", "--ray", "local"), 2, "goes without --ray"),
+        (("cuda",), 1, "no CUDA device"),
+    ):
+        done = run("attack", bundle, *files, *QUICK, "--journal", "j", "--shadow-device", *device, status=status)
+        assert said in done.stderr
+    assert not (run.folder / "j").exists()
+
+
 def test_a_cluster_that_does_not_answer_is_said_in_one_line_before_a_row_is_paid_for(run, bundle, files):
     """Neither where nothing listens, nor where what listens is no cluster."""
     pytest.importorskip("ray")
@@ -89,14 +101,14 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_row_is_paid_for(run
 
 INTERRUPTIBLE = """
 import os, signal
-from audit.membership.asking import Journal
+from audit.membership.asking import AnswerJournal
 from dpserve.cli import main
 
-def add(journal, *words, before=Journal.add):
+def add(journal, *words, before=AnswerJournal.add):
     before(journal, *words)
     os.write({tell}, b".")
 
-Journal.add = add
+AnswerJournal.add = add
 # A test run in the background hands down that Ctrl-C is ignored; a user's shell does not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
@@ -127,9 +139,8 @@ def test_an_attack_that_is_interrupted_says_how_to_go_on_and_ends_as_if_it_had_n
     assert process.returncode == 130
     assert said.splitlines()[-1] == "interrupted; what was answered is in j, and the same command goes on from there"
     assert run(*command, 2, "--json").stdout == whole
-    assert "key and seed; name another file" in run.fails(
-        "attack", bundle, *files, *QUICK, "--seed", 6, "--journal", "j"
-    )
+    refused = run("attack", bundle, *files, *QUICK, "--seed", 6, "--journal", "j", status=1)
+    assert "key and seed; name another file" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from accounting.ledger import Ledger
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
-from training.errors import BundleError
+from training.errors import BundleError, WrongValue
 from training.kinds.loading import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::training.errors.PrivacyWarning")
@@ -197,6 +197,7 @@ def test_a_schema_declares_every_column(declared):
     assert apart.classes_.tolist() == ["no", "yes"]
 
 
+@pytest.mark.filterwarnings("ignore:mu n / C:UserWarning")
 @pytest.mark.parametrize(
     ("release", "more"),
     [
@@ -385,7 +386,7 @@ class TestMissingValues:
         row = {"age": None, "city": "Oslo", "since": None}
         counted = {"age": -0.5, "city": "Oslo", "since": "2020-02-03"}
         np.testing.assert_array_equal(model.predict_proba([row]), model.predict_proba([counted]))
-        with pytest.raises(ValueError, match=r"missing= age=7: 7\.0 is above the declared bound 1"):
+        with pytest.raises(ValueError, match=r"missing={age: 7}: 7\.0 is above the declared bound 1"):
             PrivateClassifier(**declared, missing={"age": 7}).fit(table, "ok")
 
 
@@ -399,7 +400,7 @@ class TestTheAccount:
 
     def test_another_budget_than_it_has_is_refused(self, declared):
         PrivateClassifier(**declared).fit(X, Y)
-        with pytest.raises(ValueError, match="has another budget already; leave lineage_budget= out"):
+        with pytest.raises(ValueError, match="has another budget already; leave lineage_budget="):
             PrivateClassifier(**declared | {"lineage_budget": (5, 1e-6)}).fit(X, Y)
 
     def test_a_fit_that_it_does_not_pay_for_leaves_no_model(self, declared, spent):
@@ -441,7 +442,7 @@ class TestBundles:
         model = PrivateClassifier(**declared).fit(FRAME, "ok")
         bundle = model.save(run.folder / "bundle")
         assert (bundle.stat().st_mode & 0o777, (bundle / "certificate.json").stat().st_mode & 0o777) == (0o700, 0o600)
-        with pytest.raises(ValueError, match=r"exists already; a bundle is never overwritten$"):
+        with pytest.raises(ValueError, match=r"exists already; a bundle is never overwritten"):
             model.save(bundle)
         process, address = run.start(bundle, "--port", 0)
         key = run("clients", "add", "alice", "--epsilon", 4, "--delta", 1e-6).stdout.strip()
@@ -487,21 +488,21 @@ class TestBundles:
         ({"lineage": None}, "name the lineage of these records with lineage="),
         ({"bounds": None}, r"declare what is public.*bounds=\(LOW, HIGH\).*never read off the records"),
         ({"classes": None}, r"declare what is public.*classes=\[NAME"),
-        ({"bounds": {"age": (-1, 1)}}, r"declare public bounds for income: bounds=\(LOW, HIGH\) for every column"),
+        ({"bounds": {"age": (-1, 1)}}, r"declare public bounds for income: bounds=\(LOW, HIGH\) for every feature"),
         ({"bounds": "-1:1"}, r"bounds= takes \(LOW, HIGH\)"),
-        ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*clip=True clips"),
+        ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*clip= clips"),
         ({"classes": ["yes", "maybe"]}, "'no' is not one of yes, maybe"),
         ({"schema": SCHEMA}, "schema= takes the place of classes= and bounds="),
         ({"epsilon": None}, "say what all answers together cost: epsilon="),
         ({"delta": None}, "say what all answers together cost"),
         ({"epsilon": 1e-3}, "must lie between"),
-        ({"release": "magic"}, "release= must be one of class-sums, objective"),
-        ({"lam": 1.0}, "lam= goes with release= objective or weights"),
+        ({"release": "magic"}, "release=.magic. must be one of class-sums, objective"),
+        ({"lam": 1.0}, "lam=1.0 goes with a head or release=objective or weights"),
         ({"release": "weights"}, "lam= is needed"),
         ({"release": "auto"}, "records_declared= is needed.*a number that may be public"),
         ({"ignore": ["age", "x"]}, "has no column 'x'"),
         ({"unit": "whose", "ignore": ["whose"], "release": "objective"}, "unit= .*has no proof for privacy units"),
-        ({"features": "magic"}, "features= takes auto, identity"),
+        ({"features": "magic"}, "features=.magic. must be one of auto, identity"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said_in_python_and_costs_nothing(declared, home, changed, said):
@@ -509,6 +510,36 @@ def test_what_is_missing_or_wrong_is_said_in_python_and_costs_nothing(declared, 
         PrivateClassifier(**declared | changed).fit(FRAME.assign(whose="me") if "unit" in changed else FRAME, "ok")
     assert "--" not in str(refused.value)
     assert not (home / "home" / "trained").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "said"),
+    [
+        ({"release": "dpsgd", "records_declared": 400, "steps": 0}, "steps", "steps=0 must be at least 1"),
+        ({"seed": -1}, "seed", "seed=-1 must be at least 0"),
+        ({"records_declared": 0}, "records_declared", "records_declared=0 must be at least 1"),
+        ({"release": None, "epsilon": None, "teachers": 1}, "teachers", "teachers=1 must be at least 2"),
+        ({"release": "objective", "lam": "x"}, "lam", "lam='x' must be a number"),
+        ({"features": 3}, "features", "features=3 must be one of auto, identity"),
+        ({"release": "objective", "lam": 0.0}, "lam", r"lam=0\.0 must be above 0"),
+        ({"name": "two words"}, "name", "name='two words' must be letters, digits"),
+        ({"lineage": 7}, "lineage", "lineage=7 must be letters, digits"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_parameter_the_reason_and_what_would_do(declared, home, changed, field, said):
+    with pytest.raises(ValueError, match=f"^{said}") as refused:
+        PrivateClassifier(**declared | changed).fit(FRAME, "ok")
+    assert isinstance(refused.value.__cause__, WrongValue)
+    assert (refused.value.__cause__.field, refused.value.__cause__.value) == (field, changed[field])
+    assert "--" not in str(refused.value)
+    assert not (home / "home" / "trained").exists()
+
+
+@pytest.mark.filterwarnings("ignore:mu n / C:UserWarning")
+@pytest.mark.parametrize("release", ["auto", "class-sums"])
+def test_a_fit_prints_nothing(declared, capfd, release):
+    PrivateClassifier(**declared | {"release": release, "records_declared": 400}).fit(FRAME, "ok")
+    assert capfd.readouterr().out == ""
 
 
 def test_values_beyond_the_bounds_are_clipped_on_demand(declared):

@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
 import pytest
 
+from tests.faults.servers import StoreServer
 from training.kinds.published.bounds import Topology, claimed_sensitivities
 
 
@@ -77,15 +80,16 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
         "Options:",
         "Reading rows:",
         "Features:",
-        "--release dpsgd:",
-        "--teachers, in place of --release:",
         "--encoder:",
+        "For --release class-sums, objective, weights or dpsgd:",
+        "For --release dpsgd or --teachers:",
+        "For --release dpsgd:",
     ]
     places = [printed.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     needed, rest = printed[: places[1]], printed[places[1] :]
-    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--lam"))
-    assert all(f"  {option} " in rest for option in ("--sampling-rate", "--bandwidth", "--teachers"))
+    assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--release"))
+    assert all(f"  {option} " in rest for option in ("--lam", "--sampling-rate", "--bandwidth", "--teachers"))
     assert "\nThe owner's port:\n" in run("serve", "--help").stdout
 
 
@@ -480,12 +484,32 @@ def test_raising_a_lineages_budget_asks_first(run, bundle):
     assert "0.2" in run("lineage", "show").stdout
 
 
-def test_the_demonstration_stays_up_for_a_browser(run):
-    command = [sys.executable, "-u", "-m", "dpserve", "demo", "--stay"]
+def demonstration(run, *options):
+    """Start a demonstration in a session of its own, as a terminal does."""
+    command = [sys.executable, "-u", "-m", "dpserve", "demo", *options]
     former = signal.signal(signal.SIGINT, signal.SIG_DFL)  # which whoever runs the tests beside their shell has ignored
-    process = subprocess.Popen(command, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=run.folder, env=run.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     signal.signal(signal.SIGINT, former)
     run.started.append(process)
+    return process
+
+
+def left_in(folder):
+    """The processes that work in a folder or were started with it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            if str(folder).encode() in said or (process / "cwd").resolve().is_relative_to(folder):
+                found.append((process.name, (process / "cmdline").read_bytes()))
+    return found
+
+
+@pytest.mark.parametrize("kind", [(), ("--metered",)])
+def test_the_demonstration_stays_up_for_a_browser(run, kind):
+    process = demonstration(run, "--stay", *kind)
     said = ""
     for line in process.stdout:
         said += line
@@ -506,6 +530,49 @@ def test_the_demonstration_stays_up_for_a_browser(run):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("moment", ["more to ask", pytest.param("Two heads", marks=pytest.mark.slow)])
+def test_a_demonstration_that_is_interrupted_leaves_nothing(run, moment):
+    with TemporaryDirectory() as temporary:  # a short path, for the store's socket
+        run.environment["TMPDIR"] = temporary
+        process = demonstration(run, "--metered")
+        assert any(moment in line for line in process.stdout)
+        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C is for all that runs in the terminal
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert left_in(temporary) == []
+        assert list(Path(temporary).iterdir()) == []
+
+
+def test_a_service_that_does_not_start_for_the_demonstration_says_why_in_one_line(run):
+    run.environment["TMPDIR"] = str(run.folder / ("long" * 30))
+    Path(run.environment["TMPDIR"]).mkdir()
+    assert "too long for a socket" in run.fails("demo", "--metered")
+
+
+def test_a_store_is_for_the_metered_demonstration(run):
+    assert "--metered" in run("demo", "--ledger", "redis://127.0.0.1:1/0", status=2).stderr
+    assert "URL" in run("demo", "--metered", "--ledger", "here", status=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("external", [False, True])
+def test_the_metered_demonstration(run, tmp_path, external):
+    """It ends with status 1 where chance decides otherwise: tests/docs/test_papers_system_page.py has how rarely."""
+    with StoreServer(tmp_path / "store") if external else nullcontext() as store:
+        ledger = ["--ledger", store.url] if external else []
+        said, _ = (process := demonstration(run, "--metered", *ledger)).communicate(timeout=600)
+        assert process.returncode == 0, said
+        if external:
+            (kept,) = json.loads(run("lineage", "show", "--json", *ledger).stdout)
+            assert kept["lineage"].startswith("demo-")
+    assert (said.count("alice asks"), said.count("bob asks"), said.count("BudgetExhausted")) == (12, 2, 2)
+    assert re.findall(r"^(?:(\S+): )?(Convicted|Not refuted):", said, re.MULTILINE) == [
+        ("", "Not refuted"),
+        ("published", "Convicted"),
+        ("selected-neuron", "Not refuted"),
+    ]
 
 
 def test_the_demonstration(run):

@@ -104,7 +104,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, given, opti
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     with pytest.raises(WrongOption) as refused:
         train(TrainOptions(**{"data": "digits", "out": tmp_path / "m", "lam": 1.0} | given))
-    assert refused.value.option == option
+    assert refused.value.field == option
     assert not (tmp_path / "m").exists()
 
 

@@ -61,7 +61,7 @@ def test_each_form_is_written_and_the_lineage_pays_once(run, train, budget):
 def test_a_tier_is_named_and_a_finer_one_costs_the_difference(run, train, budget):
     train(*TIERS)
     budget()
-    assert "say which: coarse, fine" in run.fails("export", "model", "--to", "onnx")
+    assert "say which, with --tier: coarse, fine" in run.fails("export", "model", "--to", "onnx")
     assert "no tier 'best'" in run.fails("export", "model", "--to", "onnx", "--tier", "best")
     assert (files(run), spent(run)) == (set(), 0)
     prices = [tier.cost.picorho for tier in load_model(run.folder / "model").certificate.tiers]

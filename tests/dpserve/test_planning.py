@@ -369,7 +369,7 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         (("--release", "shouts"), "must be one of class-sums, weights, objective, dpsgd, not 'shouts'"),
         (("--release", "class-sums", "--features", "fourier"), "on fourier features there are rules for dpsgd"),
         (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
-        (("--teachers", "250"), "say for how many, with --queries"),
+        (("--teachers", "250"), "say for how many, with `queries`"),
         (("--release", "weights", "--public", "digits"), "leave --release out"),
         (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
         (("--release", "weights", "--features", "relu"), "chooses the options: leave --features out"),

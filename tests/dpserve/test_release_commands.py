@@ -56,6 +56,11 @@ def next_command(printed):
     return line.partition("Next: dpserve ")[2].split()
 
 
+@pytest.mark.parametrize("kind", [(), ("--release", "dpsgd"), ("--release", "weights", "--lam", "1")])
+def test_who_names_no_price_hears_of_the_planner(train, kind):
+    assert "--budget" in train(*kind, "--out", "model", status=2).stderr
+
+
 def test_the_next_command_that_is_printed_works_whatever_was_served_before(train, run):
     started = []
     for arguments in (

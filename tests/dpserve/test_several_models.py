@@ -1,5 +1,6 @@
 """`dpserve serve` with several bundles and a folder that is watched: real processes, real bundles."""
 
+import json
 import shutil
 import socket
 import time
@@ -184,3 +185,16 @@ def test_a_watched_folder_is_served_as_it_is(run, several, workers):
     assert "broken is not served" in errors
     assert errors.count("broken is not served") == workers + 1  # each process says so once, the owner's, too
     assert "stopped serving second" in errors
+
+
+@pytest.mark.parametrize("lineage", ["others", "people"])
+def test_a_start_that_is_refused_opens_nothing(run, trained, lineage):
+    """The first model could be paid for; the second, of the same lineage or another, costs more than the budget."""
+    shutil.copytree(trained, run.folder, dirs_exist_ok=True)
+    (run.folder / "other.csv").write_text("age,income,id,ok\n" + "".join(f"{n},9.5,{n},no\n" for n in range(90, 120)))
+    train = [lineage if word == "people" else word for word in run.train]
+    dear = ["--release", "weights", "--price", "rho:3", "--features", "identity", "--out", "dear", "--name", "dear"]
+    run(*train, "--data", "own.csv" if lineage == "people" else "other.csv", *dear)
+    budget = ["--rho", 1, "--delta", 1e-6, "--price", "rho:0.001"]
+    assert "the whole budget of the lineage" in run.fails("serve", "model", "dear", "--port", 0, *budget)
+    assert json.loads(run("lineage", "show", "--json").stdout) == []

@@ -24,7 +24,7 @@ STEPS = ("authenticated", "validated", "charged", "released", "answered")
 """Those of every request for rows."""
 
 OPENED, HELD = "opened", "held"
-"""Those of a pay-once model's start: its lineage was found to be able to pay, and was charged."""
+"""Those of a pay-once model's start: its lineage was found to be able to pay and was opened, and was charged."""
 
 _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "authenticated": [(Authentication, "payer")],
@@ -32,7 +32,7 @@ _FUNCTIONS: dict[str, list[tuple[Any, str]]] = {
     "charged": [(Ledger, "charge_batch")],
     "released": [(MeteredPredictor, "_answer_batch"), (PayOncePredictor, "_answered")],
     "answered": [(RowsCodec, "encode")],
-    OPENED: [(serving, "check_release")],
+    OPENED: [(serving, "open_lineage")],
     HELD: [(serving, "hold_together")],
 }
 

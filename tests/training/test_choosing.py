@@ -53,6 +53,7 @@ class Linear:
     """A model whose weights were released."""
 
     weights: np.ndarray
+    kind_name = "class-sums"
 
     def probabilities(self, X):
         return softmax(X @ self.weights.T)

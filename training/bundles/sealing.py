@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 from accounting.arrays import Floats
 from accounting.messages import OptionName
 from mechanisms.randomness import NoiseKey
-from training.errors import BundleError, TrainingError
+from training.errors import BundleError
 from training.regular_files import read_regular, sha256_of
 
 EVALUATION_FILE = "evaluation.json"
@@ -80,11 +80,7 @@ class SealedCertificate(BaseModel):
 
     def open_files(self, folder: Path, device: str | None) -> None:
         """Open these files. device, and what is raised: as for `load_sealed`."""
-        del folder
-        if device is not None:
-            raise TrainingError(
-                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
-            )
+        del folder, device
 
 
 AnyCertificate = TypeVar("AnyCertificate", bound=SealedCertificate)
@@ -128,8 +124,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = None) -> tuple[AnyCertificate, Tensors]:
     """Read both files, verify them, and open the public files. Raises BundleError saying what is missing or different.
 
-    device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there, or
-    if one is named and the model has no encoder.
+    device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not there.
+    All else is put on a device by `training.kinds.loading`.
     """
     try:
         text = read_regular(folder / CERTIFICATE_FILE, LARGEST_CERTIFICATE)

@@ -5,15 +5,20 @@ the activations are computed from additions, multiplications and divisions alone
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from accounting.arrays import Floats
 from mechanisms import elementary
+from training.devices import Arithmetic, Matrix, product
 
 Layers = tuple[tuple[Floats, Floats], ...]
 """Weights (in, out) and biases (out,) of every layer, or (m, in, out) and (m, out) of m networks in a stack."""
+
+PlacedLayers = Sequence[tuple[Matrix, Floats]]
+"""The layers of one network, their weights where an `Arithmetic` put them."""
 
 Activation = Literal["tanh", "sigmoid", "relu"]
 
@@ -50,7 +55,12 @@ def are_exact(layers: Layers, activation: Activation) -> bool:
     return all(np.array_equal(a, b) for ours, theirs in same for a, b in zip(ours, theirs, strict=True))
 
 
-def logits(layers: Layers, inputs: Floats, activation: Activation) -> Floats:
+def placed(layers: Layers, arithmetic: Arithmetic) -> PlacedLayers:
+    """Return one network's layers where an arithmetic puts their weights."""
+    return tuple((arithmetic.matrix(weights), biases) for weights, biases in layers)
+
+
+def logits(layers: PlacedLayers, inputs: Floats, activation: Activation) -> Floats:
     """Return the logits (n, C) of inputs (n, in) between -1 and 1, whole multiples of STEP.
 
     Proof that no sum is rounded. A layer's inputs are multiples of STEP = 2^-18 of magnitude at most H: 1 for the
@@ -61,7 +71,7 @@ def logits(layers: Layers, inputs: Floats, activation: Activation) -> Floats:
     """
     hidden = inputs
     for index, (weights, biases) in enumerate(layers):
-        hidden = hidden @ weights + biases
+        hidden = product(hidden, weights) + biases
         if index < len(layers) - 1:
             hidden = rounded(_activated(hidden, activation))
     return hidden

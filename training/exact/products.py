@@ -9,6 +9,8 @@ import math
 import numpy as np
 
 from accounting.arrays import Floats
+from training import devices
+from training.devices import Matrix
 
 MOST_CLASSES = 2048
 """Largest number of classes whose probabilities have exact sums."""
@@ -60,15 +62,14 @@ def matrix_on_grid(matrix: Floats) -> Floats:
     return rounded
 
 
-def product(rows: Floats, matrix: Floats) -> Floats:
+def product(rows: Floats, matrix: Matrix) -> Floats:
     """Return rows (n, k), as `on_grid` leaves them, times a matrix (k, m) or its transpose, as `matrix_on_grid` does.
 
     Exactly, whatever the order of products and sums: every partial sum of a row with a column is a multiple of the
     product of their steps, and by Cauchy and Schwarz at most 2^26 2^27 = 2^53 of them. That product is at least
     2^-452, so that nothing underflows.
     """
-    exact: Floats = rows @ matrix
-    return exact
+    return devices.product(rows, matrix)
 
 
 def squared_lengths(rows: Floats) -> Floats:

@@ -7,6 +7,7 @@ W is rounded at training to whole multiples of a public step (`weight_step`), ph
 import numpy as np
 
 from accounting.arrays import Floats
+from training.devices import Matrix, product
 from training.features.maps import STEP_BITS
 
 LARGEST_WEIGHT_NORM = 2.0**16
@@ -46,8 +47,8 @@ def summands(weights: Floats) -> Floats:
     return np.concatenate([coarse, weights - coarse])
 
 
-def products(phi: Floats, parts: Floats) -> Floats:
-    """Return the logits (n, C) of questions phi (n, D): A phi + B phi, for `summands` of W.
+def products(phi: Floats, parts: Matrix) -> Floats:
+    """Return the logits (n, C) of questions phi (n, D): A phi + B phi, for `summands` of W, on any device.
 
     ||W||_F <= LARGEST_WEIGHT_NORM; phi is from a feature map: multiples of its step, ||phi|| <= 1.
 
@@ -64,8 +65,8 @@ def products(phi: Floats, parts: Floats) -> Floats:
     or without fused multiplication, is a whole number of such units of at most 2^53: a double holds it. A phi and
     B phi are thus the exact numbers, and their sum is rounded by IEEE 754 in one way.
     """
-    both = phi @ parts.T
-    classes = len(parts) // 2
+    both = product(phi, parts.T)
+    classes = both.shape[1] // 2
     logits: Floats = both[:, :classes] + both[:, classes:]
     return logits
 

@@ -47,8 +47,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from accounting.arrays import Floats, Singles
-from accounting.messages import OptionName
-from training.errors import BundleError, TrainingError
+from training.devices import Matrix, product
+from training.errors import BundleError
 from training.features import hog
 from training.features.encoder import OnnxEncoder
 from training.fields import Several
@@ -131,12 +131,9 @@ class FeatureMap(BaseModel):
         """Open these files of a bundle. Raises BundleError for one that is not there or is another.
 
         device: where an encoder computes, "cpu" (the default) or "cuda". Raises TrainingError for one that is not
-        there, or that is named for a map that is no encoder.
+        there. A map that is no encoder computes nothing on it here: see `training.devices`.
         """
-        if device is not None:
-            raise TrainingError(
-                "this model has no encoder to compute on a device: leave " + OptionName("device") + " out"
-            )
+        del device
         for sha256 in vectors_among(self.columns):
             word_vectors.open_bundled(folder, sha256)
 
@@ -149,11 +146,11 @@ class FeatureMap(BaseModel):
         """The random tensors of the map, drawn from its public seed."""
         return {}
 
-    def __call__(self, X: Floats, tensors: dict[str, Floats]) -> Floats:
+    def __call__(self, X: Floats, tensors: Mapping[str, Matrix]) -> Floats:
         """Map rows within or beyond the declared bounds.
 
-        X: (n, d). tensors: what `public_tensors` returned. Returns (n, dimension), multiples of STEP, with rows of norm
-        at most 1.
+        X: (n, d). tensors: what `public_tensors` returned, on any device. Returns (n, dimension), multiples of STEP,
+        with rows of norm at most 1.
         """
         phi = np.empty((len(X), self.dimension))
         length = LENGTH * math.sqrt(1 - self.bias**2)
@@ -180,7 +177,7 @@ class FeatureMap(BaseModel):
         scaled /= width
         return scaled
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         """Return h times `length`, as whole numbers."""
         raise NotImplementedError
 
@@ -190,7 +187,7 @@ class Identity(FeatureMap):
 
     kind: Literal["identity"] = "identity"
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         return _into_ball(u, self.clip_norm, length)
 
@@ -213,7 +210,7 @@ class Fourier(FeatureMap):
         omega = _standard_normal(self.seed, (self.random_features // 2, len(self.lower)))
         return {"omega": _rounded_for_products(omega / (2 * math.pi * self.bandwidth))}
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         turns = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
         angles = np.rint(turns * 2.0**_TABLE_BITS).astype(np.int64)
         table = cosines()
@@ -240,7 +237,7 @@ class Relu(FeatureMap):
         """omega: (D, d), rounded so that `_products` is exact."""
         return {"omega": _rounded_for_products(_standard_normal(self.seed, (self.random_features, len(self.lower))))}
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         products = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
         # relu(z) sqrt(2/D) drawn into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
         return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
@@ -347,7 +344,7 @@ class Bins(FeatureMap):
         """65 bins for each number, the other coordinates, the crosses, and the bias."""
         return len(self.binned) * _BINS + len(self.kept) + self._crossed + 1
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         places, values = self._filled(u, length)
         hidden = np.zeros((len(u), self.dimension - 1))
@@ -416,7 +413,7 @@ class Hog(FeatureMap):
         """32 numbers for each block of cells, 256 for the colours of a colour image, and the bias."""
         return hog.width_of(self.image_shape) + 1
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         b = hog.described(u, self.image_shape)
         return _into_ball(hog.centred(b, self.image_shape) if self.centred else b, UNIT_ROWS, length)
@@ -505,7 +502,7 @@ class Encoder(FeatureMap):
         low, high = self.input_range
         return low + (high - low) * super()._scaled(X)
 
-    def _hidden(self, u: Floats, tensors: dict[str, Floats], length: float) -> Floats:
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         if self._compute is None:
             raise RuntimeError("an encoder computes nothing before its model is attached: see `computed_by`")
@@ -595,15 +592,14 @@ def _rounded_for_products(omega: Floats) -> Floats:
     return rounded
 
 
-def _products(whole: Floats, omega: Floats) -> Floats:
+def _products(whole: Floats, omega: Matrix) -> Floats:
     """Return Omega v, (n, k), exactly, for v in steps of STEP, whole numbers (n, d), and `_rounded_for_products`.
 
     Omega's rows have norms below 2^28 of their step before they are rounded, and below 2^28 + sqrt(d)/2 < 2^29 after;
     those of v are at most 2^24 of its own. By Cauchy and Schwarz the absolute values of the products in a row's sum add
     up to less than 2^53: every partial sum, in any order, is a whole number that a double holds.
     """
-    products: Floats = (whole * STEP) @ omega.T
-    return products
+    return product(whole * STEP, omega.T)
 
 
 @functools.cache

@@ -675,41 +675,56 @@ OWN_LEVEL = "level"
 """Declares that a missing value has a coordinate of its own."""
 
 
-def with_missing(columns: "Columns", declared: Sequence[str]) -> "Columns":
+Missing = Mapping[str | None, str | float]
+"""The public value that a missing one counts as, or `OWN_LEVEL`, by column; under None, of every column not named."""
+
+
+def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns":
     """Return columns with what the owner declares for missing values.
 
-    declared: `COLUMN=VALUE`, a public value that a missing one counts as, or `COLUMN=level`, a coordinate of its own;
-    without `COLUMN=`, for every column that is not named. Raises DataError for what does not fit.
+    given: values by column, or a person's words for them: `COLUMN=VALUE`, a public value that a missing one counts as,
+    or `COLUMN=level`, a coordinate of its own; without `COLUMN=`, for every column that is not named. Raises DataError
+    for what does not fit.
     """
     names = [column.name for column in columns]
-    chosen: dict[str | None, str] = {}
-    for text in declared:
-        owners = [name for name in names if text.startswith(f"{name}=")]
-        if not owners and "=" in text:
-            raise DataError(
-                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
-            )
-        name = max(owners, key=len, default=None)
-        if name in chosen:
-            raise DataError(
-                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
-            )
-        chosen[name] = text if name is None else text.removeprefix(f"{name}=")
+    declared = given if isinstance(given, Mapping) else _read_missing(given, names)
+    unknown = [name for name in declared if name is not None and name not in names]
+    if unknown:
+        raise DataError(
+            OptionName("missing") + f": there is no column {unknown[0]!r}; the columns are {_some_of(names)}"
+        )
     made: list[AnyColumn] = []
     for column in columns:
-        value = chosen.get(column.name, chosen.get(None))
+        value = declared.get(column.name, declared.get(None))
         if value is None:
             made.append(column)
             continue
-        number = isinstance(column, NumberColumn) and NUMBER.fullmatch(value.strip())
+        number = not isinstance(value, str) or (isinstance(column, NumberColumn) and NUMBER.fullmatch(value.strip()))
         substitute = {} if value == OWN_LEVEL else {"if_missing": float(value) if number else value}
         try:
             described = column.model_dump(exclude={"if_missing"}) | {"required": False} | substitute
             made.append(type(column).model_validate(described))
         except ValidationError as error:
             said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(OptionName("missing", {column.name: value}) + f": {said}") from None
+            raise DataError(OptionName("missing", {column.name: str(value)}) + f": {said}") from None
     return tuple(made)
+
+
+def _read_missing(texts: Sequence[str], names: Sequence[str]) -> Missing:
+    declared: dict[str | None, str | float] = {}
+    for text in texts:
+        owners = [name for name in names if text.startswith(f"{name}=")]
+        if not owners and "=" in text:
+            raise DataError(
+                OptionName("missing") + f" {text}: there is no such column; the columns are {_some_of(names)}"
+            )
+        name = max(owners, key=len, default=None)
+        if name in declared:
+            raise DataError(
+                OptionName("missing") + f" is given twice for {name or 'every column'}: leave one of them out"
+            )
+        declared[name] = text if name is None else text.removeprefix(f"{name}=")
+    return declared
 
 
 def _some_of(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ Classes: `no,yes`, or `0=no,1=yes` where the records hold other values. Bounds: 
 one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from accounting.messages import OptionName
 from training.errors import DataError
@@ -38,14 +38,40 @@ def values_of(classes: Sequence[str], text: str | None) -> tuple[str, ...]:
     return tuple(value_of[name] for name in classes)
 
 
-def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+Bounds = Mapping[str | None, tuple[float, float]]
+"""The lower and the upper bound of features by name; under None, those of every feature that is not named."""
+
+
+def parse_bounds(
+    given: Sequence[str] | Bounds, feature_names: Sequence[str]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the lower and the upper bounds of every feature, in the order of `feature_names`.
 
-    texts: `LOW:HIGH` (every feature not named otherwise) or `NAME=LOW:HIGH`. Raises DataError for text of
-    another form, a name that is no feature, features that are bounded twice, and features left without bounds.
+    given: bounds, or a person's words for them: `LOW:HIGH` (every feature not named otherwise) or `NAME=LOW:HIGH`.
+    Raises DataError for text of another form, a name that is no feature, features that are bounded twice, and features
+    left without bounds.
     """
-    everywhere: tuple[float, float] | None = None
-    named: dict[str, tuple[float, float]] = {}
+    bounds = given if isinstance(given, Mapping) else _read_bounds(given)
+    everywhere = bounds.get(None)
+    unknown = [name for name in bounds if name is not None and name not in feature_names]
+    if unknown:
+        raise DataError(f"there is no feature {unknown[0]!r} to bound; the features are {_some(feature_names)}")
+    missing = [name for name in feature_names if name not in bounds] if everywhere is None else []
+    if missing or not bounds:
+        raise DataError(
+            f"declare public bounds for {_some(missing or feature_names)}: "
+            + OptionName("bounds", ("LOW", "HIGH"))
+            + " for every feature, "
+            + OptionName("bounds", {"NAME": ("LOW", "HIGH")})
+            + " for one. They must not be read off the private records. Columns that are no numbers are declared in a "
+            "schema: see 'dpserve schema draft'"
+        )
+    pairs = [bounds[name if name in bounds else None] for name in feature_names]
+    return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)
+
+
+def _read_bounds(texts: Sequence[str]) -> Bounds:
+    bounds: dict[str | None, tuple[float, float]] = {}
     for text in texts:
         name, equals, interval = text.rpartition("=")
         low, colon, high = interval.partition(":")
@@ -55,26 +81,11 @@ def parse_bounds(texts: Sequence[str], feature_names: Sequence[str]) -> tuple[tu
             colon = ""
         if not colon:
             raise DataError(f"bounds are written LOW:HIGH or NAME=LOW:HIGH, not {text!r}")
-        if name in named or (not equals and everywhere is not None):
+        key = name if equals else None
+        if key in bounds:
             raise DataError(f"bounds for {name or 'every feature'} are given twice: leave one of them out")
-        if not equals:
-            everywhere = pair
-        elif name in feature_names:
-            named[name] = pair
-        else:
-            raise DataError(f"there is no feature {name!r} to bound; the features are {_some(feature_names)}")
-    missing = [name for name in feature_names if name not in named] if everywhere is None else []
-    if missing or (everywhere is None and not named):
-        raise DataError(
-            f"declare public bounds for {_some(missing or feature_names)}: "
-            + OptionName("bounds", ("LOW", "HIGH"))
-            + " for every feature, "
-            + OptionName("bounds", {"NAME": ("LOW", "HIGH")})
-            + " for one. They must not be read off the private records. Columns that are no "
-            "numbers are declared in a schema: see 'dpserve schema draft'"
-        )
-    pairs = [named.get(name, everywhere) or (0.0, 0.0) for name in feature_names]
-    return tuple(low for low, _ in pairs), tuple(high for _, high in pairs)
+        bounds[key] = pair
+    return bounds
 
 
 def _some(names: Sequence[str]) -> str:

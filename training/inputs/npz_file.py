@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats
 from training.errors import DataError
-from training.inputs.declared import parse_bounds
+from training.inputs.declared import Bounds, parse_bounds
 from training.inputs.records import Declaration, Records, check_records
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -19,7 +19,7 @@ def read_npz(
     path: Path,
     *,
     classes: Sequence[str],
-    bounds: Sequence[str],
+    bounds: Sequence[str] | Bounds,
     where: str | None = None,
     clip: bool = False,
     values: Sequence[str] | None = None,

@@ -16,12 +16,13 @@ from training.inputs.columns import (
     Column,
     Columns,
     LevelsColumn,
+    Missing,
     NumberColumn,
     blocks_of,
     coordinates_of,
     with_missing,
 )
-from training.inputs.declared import parse_bounds
+from training.inputs.declared import Bounds, parse_bounds
 from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
 from training.inputs.schema import LabelColumn, Schema, Unlabelled
@@ -59,7 +60,7 @@ def read_with_schema(
     label: str,
     *,
     ignore: Sequence[str] = (),
-    missing: Sequence[str] = (),
+    missing: Sequence[str] | Missing = (),
     clip: bool = False,
     unit: str | None = None,
     id_column: str | None = None,
@@ -94,9 +95,9 @@ def read_numbers(
     *,
     label: str,
     classes: Sequence[str],
-    bounds: Sequence[str],
+    bounds: Sequence[str] | Bounds,
     ignore: Sequence[str] = (),
-    missing: Sequence[str] = (),
+    missing: Sequence[str] | Missing = (),
     clip: bool = False,
     values: Sequence[str] | None = None,
     unit: str | None = None,

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mechanisms.mechanism import Mechanism
 from training.bundles.certificate import LambdaChoice
-from training.errors import NotExportable
+from training.errors import NotExportable, TrainingError
 from training.features.maps import FeatureMap
 from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.options import OptionField, Options, fields_of
@@ -23,6 +26,7 @@ from training.kinds.planned import Plan, PlannedOption
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
     from training.pay_once.classifier import Classifier
+    from training.pay_once.model import ReleasedModel
 
 Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
 """Abilities that a kind may lack.
@@ -158,6 +162,18 @@ class Kind(ABC):
     def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
         """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
+
+    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
+        """Return what each tier costs beyond the one before it, in picorho. Raises TrainingError, as without tiers."""
+        raise TrainingError(f"{self.name} has no tiers, and there are {', '.join(prices)}")
+
+    def right_rows(self, model: "ReleasedModel", X: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows (n, d) with the labels y (n,) a pay-once model answers rightly: (n,).
+
+        Candidates are scored by it (`training.choosing`), so each row's is a function of that row alone.
+        """
+        right: NDArray[np.bool_] = model.probabilities(X).argmax(axis=1) == y
+        return right
 
 
 class MeteredKind(Kind):

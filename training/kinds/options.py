@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
+from accounting.messages import Wording
 from training.errors import WrongOption, WrongValue
 
 NEEDED = dataclasses.MISSING
@@ -42,7 +43,7 @@ class Declared:
     below: float | None = None
     most: float | None = None
     default_text: str | None = None
-    needed_text: str | None = None
+    needed_text: Wording | None = None
     form: str | None = None
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None

@@ -7,12 +7,13 @@ A package of someone else's adds a kind by the entry point group `dpserve.kinds`
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
+from accounting.messages import Message, OptionName, Wording, joined
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.errors import TrainingError, WrongOption
 from training.kinds.kind import Job, Kind
@@ -114,8 +115,16 @@ def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
     """Raise WrongOption for an option that a kind does not take, naming those that do."""
     for name, value in given.items():
         if name not in kind.fields:
-            others = " or ".join(each.name for each in takers(name))
-            raise WrongOption(name, f"goes with {others}", value=value)
+            raise WrongOption(name, "goes with " + _named(takers(name)), value=value)
+
+
+def _named(kinds: Sequence[Kind]) -> Message:
+    """Return how kinds are asked for."""
+    releases = [kind.name for kind in kinds if kind.asked_by == "release"]
+    parts: list[Wording] = ["a head"] * any(kind.asked_by is None for kind in kinds)
+    parts += [OptionName("release", " or ".join(releases))] * bool(releases)
+    parts += [OptionName(kind.asked_by) for kind in kinds if kind.asked_by not in (None, "release")]
+    return joined(parts, " or ")
 
 
 def train(kind: str | None, job: Job) -> ProvenCertificate:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
+from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from training.errors import TrainingError
@@ -28,11 +29,14 @@ def price_words(whole: int) -> str:
     return f"rho:{to_rho(whole)!r}"
 
 
+PLANNED = "; " + OptionName("budget") + " in its place leaves it to the planner"
+"""The end of the sentence on a price for all answers: the planner may set it."""
+
 PRICE = Declared(
     "What all answers together cost.",
     unit="picorho",
     least=1,
-    needed_text=f"what all answers together cost: {PRICE_FORM}, for all answers together",
+    needed_text=f"what all answers together cost: {PRICE_FORM}, for all answers together" + PLANNED,
     form=PRICE_FORM,
     read=whole_picorho,
     write=price_words,
@@ -63,7 +67,7 @@ RECORDS = Declared(
 LAMBDA = Declared(
     "Lambda: a larger one means less noise and a simpler model.",
     above=0,
-    needed_text="a larger Lambda means less noise and a simpler model",
+    needed_text="a larger Lambda means less noise and a simpler model" + PLANNED,
 )
 
 LAMBDA_AMONG_VALUES = Declared(

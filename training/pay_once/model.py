@@ -11,6 +11,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from mechanisms.answer_noise import AnyNoise
+from training.devices import NUMPY, Arithmetic, Matrix, product
 from training.exact.quantised import norms
 from training.pay_once.certificate import ReleaseCertificate
 
@@ -87,20 +88,21 @@ class Around:
     distance is off by a few 2^-53, and at CLOSEST or farther the distance by less than 10^-8 of itself.
     """
 
-    rows: Floats
+    rows: Matrix
     """M's, and the two of the mean."""
     of_mean: Floats
     squared: float
 
     @classmethod
-    def mean(cls, mean: Floats, matrix: Floats) -> Self:
-        """Take directions around this mean, (D,)."""
+    def mean(cls, mean: Floats, matrix: Floats, arithmetic: Arithmetic = NUMPY) -> Self:
+        """Take directions around this mean, (D,), by products that this arithmetic computes."""
         coarse = rounded(mean[None])
-        return cls(np.vstack([matrix, coarse, rounded(mean - coarse)]), matrix @ mean, float(mean @ mean))
+        rows = arithmetic.matrix(np.vstack([matrix, coarse, rounded(mean - coarse)]))
+        return cls(rows, matrix @ mean, float(mean @ mean))
 
     def products(self, phi: Floats) -> Floats:
         """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""
-        lengths, each = norms(phi), phi @ self.rows.T
+        lengths, each = norms(phi), product(phi, self.rows.T)
         divided = np.maximum(lengths, SHORTEST)
         along = (each[:, -2] + each[:, -1]) / divided
         apart = np.sqrt(np.maximum((lengths > 0) - 2 * along + self.squared, 0.0))

@@ -13,8 +13,7 @@ from training.features.rules import Features
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Heads, weights_move
 from training.kinds.planned import PlannedOption, Trial
-from training.kinds.weights.model import tier_steps
-from training.planning.options import planned_options
+from training.planning.options import kind_of_option, planned_options
 from training.planning.recommendation import SEEDS, budget_for, case_of
 
 
@@ -44,7 +43,7 @@ def planned_tiers(prices: Mapping[str, int], budget: int) -> tuple[PlannedTier, 
     each must fit the budget, and their sum need not. Raises TrainingError for one that does not, and for tiers that
     cannot be trained.
     """
-    steps = tier_steps(prices)
+    steps = kind_of_option(tiered_option()).tier_steps(prices)
     tiers, before = [], 0
     for name, whole in prices.items():
         if whole > budget:

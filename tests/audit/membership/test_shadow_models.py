@@ -1,5 +1,7 @@
 """Shadow models: who is trained on what, that stacks and shares agree, and that heads reach their minimum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from audit.membership.shadow_models import (
     train_heads,
     train_shadow_models,
 )
+from training.errors import TrainingError
 from training.fitting.log_mean_exp import RegularisedLogMeanExp
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import Convexity
@@ -77,7 +80,7 @@ def test_shadow_models_remember_their_members(pool):
 
 
 def test_a_pool_that_is_too_small_says_what_to_do(pool):
-    with pytest.raises(ValueError, match=r"need 92, and there are 90: .* --shadow-records"):
+    with pytest.raises(ValueError, match=r"need 92, and there are 90: .*shadow_records"):
         train_shadow_models(pool, HEADS, Draws(2, 46, 0))
 
 
@@ -86,6 +89,15 @@ def test_shares_cover_all_models_once():
     for parts in (1, 3, 10, 40):
         shares = draws.shares(parts)
         assert sum((part.seeds() for part in shares), ()) == draws.seeds()
+
+
+def test_models_of_two_devices_are_not_joined(pool):
+    here = train_shadow_models(pool, HEADS, Draws(2, 30, seed=3), device="cpu")
+    assert here.device == (here + here).device == "cpu"
+    with pytest.raises(ValueError, match="'cpu' and others on 'cuda'"):
+        here + replace(here, device="cuda")
+    with pytest.raises(TrainingError, match="'auto', 'cpu' or 'cuda'"):
+        train_shadow_models(pool, HEADS, Draws(2, 30, seed=3), device="abacus")
 
 
 @pytest.mark.gpu

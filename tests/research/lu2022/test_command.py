@@ -12,6 +12,7 @@ from research.lu2022 import printed
 from research.lu2022.__main__ import app
 from research.lu2022.presentation import closed_form
 from research.lu2022.results import Plan
+from training.errors import TrainingError
 
 SMALL = ("--no-attack", "--repeats", "2", "--n", "100", "--epochs", "3", "--epsilons", "0.1,1000000")
 
@@ -120,6 +121,17 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     resumed = small_run(small_location, out)
     assert trained == ["cross-entropy", "per-record", "per-record-and-class", "per-record-and-class"]
     assert resumed == small_run(small_location, tmp_path / "whole")
+
+
+def test_pieces_say_where_they_were_computed(small_location: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    small_run(small_location, tmp_path / "out", "--device", "cpu")
+    pieces = [json.loads(path.read_text())["piece"] for path in (tmp_path / "out" / "pieces").iterdir()]
+    assert [piece["device"] for piece in pieces] == ["cpu"] * 3
+    if not torch.cuda.is_available():
+        with pytest.raises(TrainingError, match="no CUDA device"):
+            small_run(small_location, tmp_path / "out", "--device", "cuda")
 
 
 def test_the_alpha_search_tries_twenty_in_one_stack(small_location: Path, tmp_path: Path) -> None:

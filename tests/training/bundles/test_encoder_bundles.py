@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dpserve.cli import app
 from tests.training.onnx_models import FEATURES, perceptron
 from training.bundles.certificate import ASSUMPTIONS, ENCODER_ASSUMPTIONS
 from training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
+from training.devices import NUMPY
 from training.errors import BundleError, NotExportable, TrainingError
 from training.export.files import exported
 from training.features.maps import ENCODER_FILE, NORM_BOUND
@@ -108,11 +110,14 @@ def test_a_bundle_is_saved_again_with_its_encoder_and_not_with_another(bundle, t
     assert not (tmp_path / "another").exists()
 
 
-def test_a_head_without_an_encoder_takes_no_device(trained):
+def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
     assert train(trained, "--lam", "1").exit_code == 0
     assert sorted(file.name for file in (trained / "bundle").iterdir()) == [CERTIFICATE_FILE, MODEL_FILE]
-    with pytest.raises(TrainingError, match="no encoder"):
-        load_bundle(trained / "bundle", "cpu")
+    assert load_model(trained / "bundle", "cpu").arithmetic is NUMPY
+    for device, said in (("abacus", "'cpu' or 'cuda'"), ("cuda", "no CUDA device")):
+        if device == "abacus" or not torch.cuda.is_available():
+            with pytest.raises(TrainingError, match=said):
+                load_model(trained / "bundle", device)
 
 
 @pytest.mark.parametrize(

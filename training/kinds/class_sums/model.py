@@ -36,6 +36,7 @@ from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.errors import TrainingError
 from training.exact.products import on_grid, squared_lengths
 from training.features.maps import FeatureMap
@@ -148,6 +149,7 @@ class ClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
     calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.
+    arithmetic: what computes its products.
 
     Nothing in it but the certificate's lineage and digest is private.
     """
@@ -158,6 +160,7 @@ class ClassSums:
     tensors: dict[str, Floats]
     calibration: Calibration
     stepped: Floats | None = None
+    arithmetic: Arithmetic = NUMPY
 
     def probabilities(self, X: Floats) -> Floats:
         """Return the softmax of the calibrated logits, (n, C)."""
@@ -183,7 +186,7 @@ class ClassSums:
         """
         if self.stepped is not None:
             return self.probabilities(X), _OF_STEPS
-        both = self._both.products(self.certificate.feature_map(X, self.tensors))
+        both = self._both.products(self.certificate.feature_map(X, self._public))
         classes = both.shape[1] // 2
         logits = self.calibration(both[:, :classes])
         noise = self.calibration.scale * self._noise[None, :]
@@ -191,11 +194,15 @@ class ClassSums:
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C), before calibration."""
-        return self._scores.products(self.certificate.feature_map(X, self.tensors))
+        return self._scores.products(self.certificate.feature_map(X, self._public))
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
     @functools.cached_property
     def _scores(self) -> Around:
-        return Around.mean(self.mean, self.weights)
+        return Around.mean(self.mean, self.weights, self.arithmetic)
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -206,7 +213,7 @@ class ClassSums:
     def _both(self) -> Around:
         """The logits, and behind them `answers`' r, before calibration."""
         released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
-        return Around.mean(self.mean, np.vstack([self.weights, released]))
+        return Around.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
 
     @functools.cached_property
     def _noise(self) -> Floats:

@@ -18,6 +18,7 @@ from training.bundles.sealing import (
     save_sealed,
     with_public_tensors,
 )
+from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.exact.products import matrix_on_grid, on_grid, product
 from training.kinds.dpsgd.certificate import DpSgdCertificate
 from training.pay_once.model import Around, rounded
@@ -32,13 +33,14 @@ class DpSgdModel:
     """A network on a public feature map. parameters: (size,), as `Network` lays them out, the last layer calibrated.
 
     centre: (dimension,), what inputs are taken around, released before training; zeros where nothing was.
-    tensors: the feature map's public ones.
+    tensors: the feature map's public ones; arithmetic: what computes its products.
     """
 
     certificate: DpSgdCertificate
     parameters: Floats
     centre: Floats
     tensors: dict[str, Floats]
+    arithmetic: Arithmetic = NUMPY
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.pay_once.model.ReleasedModel`."""
@@ -59,7 +61,7 @@ class DpSgdModel:
         By construction: every product of matrices is exact, whatever the order of its sums, and what is between them
         are functions of single numbers (`mechanisms.elementary`), and of a row's largest (`exact.on_grid`).
         """
-        first = self.first_layer.products(self.certificate.feature_map(X, self.tensors))
+        first = self.first_layer.products(self.certificate.feature_map(X, self._public))
         values = first * self.certificate.input_norm + self.layers[0][1]
         for weights, biases in self._later:
             active = elementary.tanh(values) if self.certificate.activation == "tanh" else np.maximum(values, 0)
@@ -71,12 +73,13 @@ class DpSgdModel:
         return values
 
     @functools.cached_property
-    def _later(self) -> list[tuple[Floats, Floats]]:
+    def _later(self) -> list[tuple[Matrix, Floats]]:
         """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
         found = []
         for weights, biases in self.layers[1:]:
             coarse = matrix_on_grid(weights)
-            found.append((np.hstack([coarse, matrix_on_grid(weights - coarse)]), biases))
+            both = np.hstack([coarse, matrix_on_grid(weights - coarse)])
+            found.append((self.arithmetic.matrix(both), biases))
         return found
 
     @functools.cached_property
@@ -88,7 +91,11 @@ class DpSgdModel:
     @functools.cached_property
     def first_layer(self) -> Around:
         """The first layer on rows around the centre."""
-        return Around.mean(self.centre, self.layers[0][0].T)
+        return Around.mean(self.centre, self.layers[0][0].T, self.arithmetic)
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
 
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:

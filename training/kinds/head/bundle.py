@@ -21,6 +21,7 @@ from training.bundles.sealing import (
     with_noise_key,
     with_public_tensors,
 )
+from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.errors import BundleError
 from training.exact.quantised import LARGEST_WEIGHT_NORM, is_quantised, norms, products, summands
 from training.features.maps import Encoder
@@ -32,13 +33,14 @@ class CertifiedHead:
     """A linear head on a public feature map.
 
     weights: (C, D), multiples of the certificate's step; tensors: the feature map's public ones; noise_key: what
-    the noise of its answers follows from.
+    the noise of its answers follows from; arithmetic: what computes its products.
     """
 
     certificate: Certificate
     weights: Floats
     tensors: dict[str, Floats]
     noise_key: NoiseKey
+    arithmetic: Arithmetic = NUMPY
 
     @property
     def on_encoder(self) -> bool:
@@ -47,7 +49,7 @@ class CertifiedHead:
 
     def features(self, X: Floats) -> Floats:
         """phi of each row, (n, D): the questions. Public."""
-        return self.certificate.feature_map(X, self.tensors)
+        return self.certificate.feature_map(X, self._public)
 
     def logits(self, phi: Floats) -> Floats:
         """The logits (n, C) of questions, never shown: the same bits whenever and wherever they are computed."""
@@ -59,8 +61,12 @@ class CertifiedHead:
         return moved
 
     @functools.cached_property
-    def _summands(self) -> Floats:
-        return summands(self.weights)
+    def _summands(self) -> Matrix:
+        return self.arithmetic.matrix(summands(self.weights))
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
 
 def save_bundle(folder: Path, head: CertifiedHead) -> Certificate:

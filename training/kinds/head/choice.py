@@ -21,10 +21,8 @@ the exponential mechanism, although its proof is the same: accounts of Gaussian 
 candidates its noise is no smaller: at equal rho 0.9 against 1.2 standard deviations for three.
 """
 
-import hashlib
-import hmac
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,15 +40,11 @@ from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import logit_sensitivity_per_norm, quantised_weight_sensitivity, weight_sensitivity
 from training.fitting.solver import minimise
 from training.inputs.records import Records
+from training.inputs.validating import ONE_IN, keyed
 from training.kinds.head.recipe import Recipe
-
-ONE_IN = 6
-"""One in so many records validates."""
 
 MOST_RECORDS = 2**20
 _GRID = 2**30
-_PURPOSE = b"dpserve: which records validate\0"
-_OF_UNIT = b"dpserve: which units validate\0"
 
 
 @dataclass(frozen=True)
@@ -142,23 +136,6 @@ def parted(records: Records, key: bytes, most: int) -> tuple[NDArray[np.int64], 
             validating.append((digest[8:], index))
     counted = [index for _, index in sorted(validating)[:most]]
     return np.array(training, dtype=np.int64), np.array(counted, dtype=np.int64)
-
-
-def keyed(records: Records, key: bytes) -> Iterator[bytes]:
-    """Yield a keyed hash of each record alone, or of its privacy unit's name. key: the owner's secret.
-
-    A record is its features and its label as 64-bit numbers. Raises TrainingError for units without names.
-    """
-    if records.units is None:
-        for row, label in zip(records.X, records.y, strict=True):
-            # 0.0 and -0.0 are the same number.
-            content = (row + 0.0).astype("<f8").tobytes() + int(label).to_bytes(8, "little")
-            yield hmac.digest(key, _PURPOSE + content, hashlib.sha256)
-        return
-    if records.units.names is None:
-        raise TrainingError("the units have no names, which say whether they validate")
-    of_unit = [hmac.digest(key, _OF_UNIT + name.tobytes(), hashlib.sha256) for name in records.units.names]
-    yield from (of_unit[unit] for unit in records.units.of)
 
 
 def choose(

@@ -24,6 +24,7 @@ from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianNoise, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
+from training.devices import NUMPY, Arithmetic, Matrix, matrices, product
 from training.errors import TrainingError
 from training.exact.quantised import LARGEST_WEIGHT_NORM, norms
 from training.features.maps import NORM_BOUND, FeatureMap
@@ -119,6 +120,8 @@ class PerturbedHead:
     weights: Floats
     tensors: dict[str, Floats]
     calibration: Calibration
+    arithmetic: Arithmetic = NUMPY
+    """The device that computes its products."""
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.pay_once.model.ReleasedModel`."""
@@ -138,9 +141,9 @@ class PerturbedHead:
         logits differ from it by at most b ||phi|| ||B|| / Lambda, which says little. As for released weights, b is
         taken as if it did not depend on the noise.
         """
-        phi = self.certificate.feature_map(X, self.tensors)
+        phi = self.certificate.feature_map(X, self._public)
         scale = self.calibration.scale * self._movement * norms(phi)
-        probabilities = softmax(self.calibration(phi @ self._rounded.T))
+        probabilities = softmax(self.calibration(product(phi, self._placed.T)))
         return probabilities, AnswerNoise("gaussian", scale, "training")
 
     @functools.cached_property
@@ -153,11 +156,15 @@ class PerturbedHead:
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return self.certificate.feature_map(X, self.tensors) @ self._rounded.T
+        return product(self.certificate.feature_map(X, self._public), self._placed.T)
 
     @functools.cached_property
-    def _rounded(self) -> Floats:
-        return rounded(self.weights)
+    def _placed(self) -> Matrix:
+        return self.arithmetic.matrix(rounded(self.weights))
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ The certificate has the shape of a certified head's where a service reads it. Se
 is NumPy's, in steps in which it gives the same bits everywhere.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,9 @@ from training.bundles.sealing import (
     save_sealed,
     with_noise_key,
 )
+from training.devices import NUMPY, Arithmetic
 from training.errors import BundleError, TrainingError
-from training.exact.network import Layers, are_exact, logits, rounded
+from training.exact.network import Layers, PlacedLayers, are_exact, logits, placed, rounded
 from training.fields import Several
 from training.kinds.published.bounds import Activation, Objective, Topology, claimed_sensitivities
 
@@ -146,12 +148,13 @@ class PublishedNetwork:
     """A trained network as a service sees it: the same methods as a certified head, and nothing proved.
 
     layers: as `training.exact.network.exact_layers` returns them; noise_key: what the noise of its answers follows
-    from.
+    from; arithmetic: what computes its products.
     """
 
     certificate: UnprovenCertificate
     layers: Layers
     noise_key: NoiseKey
+    arithmetic: Arithmetic = NUMPY
 
     def features(self, X: Floats) -> Floats:
         """The questions: rows clipped to the declared bounds, scaled to [0, 1] and rounded to steps, (n, d). Public."""
@@ -161,11 +164,15 @@ class PublishedNetwork:
 
     def logits(self, phi: Floats) -> Floats:
         """The logits (n, C) of questions, never shown: the same bits whenever and wherever they are computed."""
-        return logits(self.layers, phi, self.certificate.activation)
+        return logits(self._placed, phi, self.certificate.activation)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """The claimed Delta z of one output neuron, the same for every row: (n,). No bound on anything."""
         return np.full(len(phi), self.certificate.claimed_neuron_sensitivity)
+
+    @functools.cached_property
+    def _placed(self) -> PlacedLayers:
+        return placed(self.layers, self.arithmetic)
 
 
 def save_published(folder: Path, network: PublishedNetwork) -> UnprovenCertificate:

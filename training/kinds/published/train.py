@@ -33,6 +33,7 @@ from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from mechanisms.randomness import NoiseKey
+from training.devices import training_device
 from training.exact.network import exact_layers
 from training.inputs.records import Records
 from training.kinds.published.bounds import Activation, Objective, PublishedRecipe, Topology
@@ -182,13 +183,6 @@ def _adam(parameters: Parameters, recipe: PublishedRecipe) -> torch.optim.Adam:
     )
 
 
-def device_of(wanted: str) -> torch.device:
-    """Return the device of this name; for "auto" CUDA where there is one, or the processor."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
-
-
 def record_losses(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy l_i = -ln p_{y_i} of each record. logits: (n, C); y: (n,); result: (n,)."""
     return -log_softmax(logits, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
@@ -217,8 +211,13 @@ def train_published(
     l2_regulariser: float = 0.001,
     activation: Activation = "tanh",
     seed: int = 0,
+    device: str = "cpu",
 ) -> PublishedNetwork:
-    """Train Table IV's network on the records. The digest in its certificate is zero until it was saved."""
+    """Train Table IV's network on the records. The digest in its certificate is zero until it was saved.
+
+    device: as `training_device` takes it, which decides the weights' last digits. Raises what that raises.
+    """
+    where = training_device(device)
     declaration = records.declaration
     inputs = ScaledInputs(lower=declaration.lower, upper=declaration.upper)
     lower, upper = np.asarray(inputs.lower), np.asarray(inputs.upper)
@@ -236,9 +235,9 @@ def train_published(
         l2_regulariser=l2_regulariser,
         **claims(topology, len(records), l2_regulariser),
     )
-    X = torch.from_numpy(((records.X - lower) / (upper - lower)).astype(np.float32))
+    X = torch.from_numpy(((records.X - lower) / (upper - lower)).astype(np.float32)).to(where)
     recipe = PublishedRecipe(topology, objective, epochs=epochs, l2_regulariser=l2_regulariser, activation=activation)
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
-    model = one_model(train_stack(X, torch.from_numpy(records.y), assignment, recipe), 0)
-    layers = tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in model)
+    model = one_model(train_stack(X, torch.from_numpy(records.y).to(where), assignment, recipe), 0)
+    layers = tuple((layer.weight.double().cpu().numpy(), layer.bias.double().cpu().numpy()) for layer in model)
     return PublishedNetwork(certificate, exact_layers(layers, activation), NoiseKey.fresh())

@@ -1,5 +1,6 @@
 """Teachers as a service sees them, with the methods of a certified head, and their bundle. Serving needs no PyTorch."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from training.bundles.sealing import (
     with_noise_key,
     with_public_tensors,
 )
+from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.errors import BundleError
-from training.exact.network import Layers, are_exact, logits, rounded, shares
+from training.exact.network import Layers, PlacedLayers, are_exact, logits, placed, rounded, shares
 from training.kinds.teachers.certificate import Rule, TeachersCertificate
 
 _TAUGHT = "taught"
@@ -34,7 +36,7 @@ class Teachers:
     """m networks and which of them have records.
 
     layers: as `training.exact.network.exact_layers` returns them; taught: (m,); tensors: the feature map's public ones;
-    noise_key: what the noise of their answers follows from.
+    noise_key: what the noise of their answers follows from; arithmetic: what computes their products.
     """
 
     certificate: TeachersCertificate
@@ -42,10 +44,11 @@ class Teachers:
     taught: NDArray[np.bool_]
     tensors: dict[str, Floats]
     noise_key: NoiseKey
+    arithmetic: Arithmetic = NUMPY
 
     def features(self, X: Floats) -> Floats:
         """phi of each row, (n, D): the questions. Public."""
-        return self.certificate.feature_map(X, self.tensors)
+        return self.certificate.feature_map(X, self._public)
 
     def logits(self, phi: Floats) -> Floats:
         """The mean of the teachers' answers times the temperature, (n, C), never shown: the same bits everywhere.
@@ -63,13 +66,26 @@ class Teachers:
         classes = len(self.certificate.classes)
         if not self.taught[teacher]:
             return np.full((len(phi), classes), GRID // classes, dtype=np.int64)
-        own = tuple((weights[teacher], biases[teacher]) for weights, biases in self.layers)
-        said = shares(logits(own, rounded(phi), self.certificate.activation))
+        said = shares(logits(self._placed[teacher], rounded(phi), self.certificate.activation))
         return grid_answers(said, self.certificate.rule)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """Sensitivity in L2 of each row's logits: (n,). The same for every row."""
         return np.full(len(phi), self.certificate.logit_sensitivity)
+
+    @functools.cached_property
+    def _placed(self) -> tuple[PlacedLayers, ...]:
+        """Each teacher's layers; none of those that have no records."""
+        return tuple(
+            placed(tuple((weights[each], biases[each]) for weights, biases in self.layers), self.arithmetic)
+            if taught
+            else ()
+            for each, taught in enumerate(self.taught)
+        )
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
 
 def grid_answers(said: Floats, rule: Rule) -> Integers:

@@ -13,7 +13,7 @@ from training.features.maps import FeatureMap
 from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
 from training.kinds.kind import Ability, Job, PayOnceKind
 from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, PRICE_FORM, TIERS
+from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
@@ -34,7 +34,7 @@ class WeightsOptions(HeadOptions):
         super().__post_init__()
         if (self.price is None) == (self.tier is None):
             remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
-            raise WrongOption("price", "is needed", value=self.price, remedy=remedy)
+            raise WrongOption("price", "is needed", value=self.price, remedy=remedy + PLANNED)
 
     @property
     def tiers(self) -> dict[str, int]:
@@ -74,6 +74,12 @@ class WeightsKind(PayOnceKind):
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the price, and the Lambda that suits it."""
         return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+
+    def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
+        """Return what each tier costs beyond the one before it, in picorho, its calibration among it."""
+        from training.kinds.weights.model import tier_steps
+
+        return tier_steps(prices)
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap

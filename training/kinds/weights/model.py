@@ -49,6 +49,7 @@ from mechanisms.grid import round_up, square_root_up
 from mechanisms.randomness import Randomness
 from training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjective, check_convexified, derive
 from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from training.devices import NUMPY, Arithmetic, Matrix, matrices, product
 from training.errors import TrainingError
 from training.exact.quantised import norms
 from training.fields import NAME, Several
@@ -160,6 +161,8 @@ class ReleasedWeights:
     calibrations: Several[Calibration]
     level: int = -1
     """Which of the tiers answers: its place among `certificate.precisions`."""
+    arithmetic: Arithmetic = NUMPY
+    """The device that computes its products."""
 
     def at(self, tier: str) -> "ReleasedWeights":
         """Return the model that answers at one tier. Raises KeyError for an unknown name."""
@@ -187,12 +190,20 @@ class ReleasedWeights:
 
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
         """See `training.pay_once.model.ReleasedModel`."""
-        phi = self.certificate.feature_map(X, self.tensors)
-        return softmax(self.calibration(phi @ self.weights.T)), AnswerNoise("gaussian", self._noise(phi))
+        phi = self.certificate.feature_map(X, self._public)
+        return softmax(self.calibration(product(phi, self._placed.T))), AnswerNoise("gaussian", self._noise(phi))
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
-        return self.certificate.feature_map(X, self.tensors) @ self.weights.T
+        return product(self.certificate.feature_map(X, self._public), self._placed.T)
+
+    @functools.cached_property
+    def _placed(self) -> Matrix:
+        return self.arithmetic.matrix(self.weights)
+
+    @functools.cached_property
+    def _public(self) -> dict[str, Matrix]:
+        return matrices(self.arithmetic, self.tensors)
 
     def _noise(self, phi: Floats) -> Floats:
         """Return the standard deviation of the noise on each logit, (n,).

@@ -19,7 +19,8 @@ from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.solver import minimise
 from training.inputs.digits import load_digits
 from training.inputs.records import Records, Units
-from training.kinds.head.choice import ONE_IN, Choice, choice_for, choose, loss_sum, parted
+from training.inputs.validating import ONE_IN
+from training.kinds.head.choice import Choice, choice_for, choose, loss_sum, parted
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train
 

@@ -15,7 +15,6 @@ from training.kinds.published.bounds import (  # noqa: E402
 from training.kinds.published.train import (  # noqa: E402  # noqa: E402  # noqa: E402
     Assignment,
     batch_loss,
-    device_of,
     initial_parameters,
     logits,
     one_model,
@@ -139,10 +138,3 @@ def test_invalid_arguments_are_refused() -> None:
         Assignment(torch.zeros(2, 3, dtype=torch.long), (1,), (1.0, 1.0))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Assignment(torch.zeros(1, 3, dtype=torch.long), (1,), (0.0,))
-
-
-@pytest.mark.parametrize(("there", "chosen"), [(True, "cuda"), (False, "cpu")])
-def test_cuda_is_taken_where_there_is_one(monkeypatch, there, chosen):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert device_of("auto") == torch.device(chosen)
-    assert device_of("cpu") == torch.device("cpu")

@@ -1,0 +1,553 @@
+"""Training as a function: records and a request in, a fitted model out.
+
+    request = Request(name="loans", lineage="loans", kind="class-sums", options={"price": 10**12})
+    fitted = fit(records, request, Path("bundle"), state=state)
+
+Nothing is printed here, and nothing is known of who asks: progress goes to `watcher`, what the owner should hear of
+goes to `watcher.hear`, and what costs a budget goes through `purse`. An error names a field of the request, its value,
+the reason and what would do (`training.errors.WrongOption`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from accounting.losses import Cost
+from accounting.messages import Message, OptionName, message
+from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.randomness import SystemRandomness
+from training.bundles.certificate import LambdaChoice, ProvenCertificate
+from training.errors import TrainingError, WrongOption, WrongValue
+from training.feature_choice import FeatureChoice, compute_features
+from training.features import rules
+from training.features.maps import Fourier, Hog
+from training.fields import NAME
+from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
+from training.inputs.records import Records
+from training.kinds import registry as kinds
+from training.kinds.head.kind import HeadOptions, recipe_for
+from training.kinds.kind import Job, Kind, TrainingProgress
+from training.kinds.options import Options, fields_of
+from training.kinds.shared_options import RECORDS, tier_prices
+from training.pay_once.certificate import ReleaseCertificate
+
+Event = Any
+"""`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning for the owner, and nobody else: what no budget, or a second one, covers."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The planner's recommendation for a budget. reason, warnings: sentences without an end."""
+
+    reason: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LambdaChosen:
+    """The Lambda that was chosen. losses: the noisy log loss of each candidate; noise: their standard deviation."""
+
+    lams: tuple[float, ...]
+    choice: LambdaChoice
+    noise: float
+
+
+@dataclass(frozen=True)
+class ModelChosen:
+    """The candidate that was chosen. values: those of the option, by their texts."""
+
+    option: str
+    certificate: ReleaseCertificate
+
+
+class Watcher(TrainingProgress, Protocol):
+    """Who watches a training: takes its progress, and what its owner should hear of."""
+
+    def steps_with_progress(self, steps: int, what: str = "training", /) -> AbstractContextManager[Any]:
+        """Give a function that takes how many of the steps are done."""
+
+    def shares(self, what: str, /) -> AbstractContextManager[Any]:
+        """Give a function that takes what is done now, and which share of all."""
+
+    def hear(self, event: Event, /) -> None:
+        """Take an event, as soon as it is known."""
+
+
+class Unwatched:
+    """Takes nothing."""
+
+    def minimising(self, goal: float, /) -> AbstractContextManager[Any]:
+        """Give a function that does nothing."""
+        del goal
+        return nullcontext(lambda _: None)
+
+    def steps_with_progress(self, steps: int, what: str = "", /) -> AbstractContextManager[Any]:
+        """Give a function that does nothing."""
+        del steps, what
+        return nullcontext(lambda _: None)
+
+    def shares(self, what: str, /) -> AbstractContextManager[Any]:
+        """Give a function that does nothing."""
+        del what
+        return nullcontext(lambda _, __: None)
+
+    def hear(self, event: Event, /) -> None:
+        """Do nothing."""
+
+
+class Purse(Protocol):
+    """Who charges the lineage while a model is made: for a choice, and no one else."""
+
+    def check(self, picorho: int, /) -> None:
+        """Raise, before anything is trained, if the lineage could not pay so much."""
+
+    def pay_for_choice(self, cost: Cost, /) -> None:
+        """Charge the lineage for a choice of Lambda, durably, or raise."""
+
+    def pay_for_model(self, certificate: ReleaseCertificate, /) -> None:
+        """Charge the lineage for all candidates of a model, durably, or raise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetPlan:
+    """A budget for which the planner sets the options, and chooses the kind where none is named.
+
+    budget: what all answers together may cost, in picorho or as a person writes a price. queries: how many answers
+    there shall be; None for no end. public: reads public rows to simulate on, which is done once the private records
+    are noted in their lineage; None for rules.
+    """
+
+    budget: int | str
+    queries: int | None = None
+    public: Callable[[], Records] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise WrongValue for fewer than one answer."""
+        if self.queries is not None and self.queries < 1:
+            raise WrongValue("queries", "must be at least 1", value=self.queries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Values of an option, of which one is chosen by noisy scores on records that are kept back.
+
+    values: by their texts. price: of a choice of Lambda among heads, in picorho or as a person writes a price; None
+    where the models share the price of all.
+    """
+
+    option: str
+    values: Mapping[str, Any]
+    price: int | str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request for a training.
+
+    name: the model's public name. lineage: the name of the records' lineage. kind: a name in the registry; None for the
+    kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name, as its
+    declarations take them: those that were given. features, encoder: the feature map. plan, candidates: how options
+    that are not given are found. overlapping_lineage_is_accepted: train although records are in another lineage.
+    """
+
+    name: str
+    lineage: str
+    kind: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    features: FeatureChoice = field(default_factory=FeatureChoice)
+    encoder: bytes | None = None
+    plan: BudgetPlan | None = None
+    candidates: Candidates | None = None
+    overlapping_lineage_is_accepted: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise WrongValue for names that are none."""
+        for name in ("name", "lineage"):
+            if not isinstance(value := getattr(self, name), str) or not NAME.fullmatch(value):
+                requirement = "must be letters, digits, '.', '_' and '-', at most 64"
+                raise WrongValue(name, requirement, value=value)
+
+    @classmethod
+    def of_model(cls, model: Options, **common: Any) -> "Request":
+        """Return the request for a model whose options are all set, as a value of its kind's options."""
+        kind = next(each for each in kinds.all_kinds().values() if each.options is type(model))
+        given = {name: value for name in kind.fields if (value := getattr(model, name)) is not None}
+        return cls(kind=None if kind is kinds.default_kind() else kind.name, options=given, **common)
+
+    @property
+    def made_kind(self) -> Kind:
+        """The kind that is asked for."""
+        return kinds.default_kind() if self.kind is None else kinds.kind_named(self.kind)
+
+    @property
+    def chooses_lambda(self) -> bool:
+        """Whether Lambda is chosen among heads, for a price of its own."""
+        return self.candidates is not None and (self.kind is None or self.candidates.price is not None)
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A model that was trained. folder: its bundle. warning: of a second budget for the same records."""
+
+    certificate: ProvenCertificate
+    folder: Path
+    warning: Message | None
+
+
+def kind_asked(release: str | None, given: Mapping[str, Any]) -> str | None:
+    """Return the name of the kind that is asked for, by its name or by an option of its own; None for the default.
+
+    given: options by name, as far as they were given. Raises WrongOption for a name that nothing has, and for two.
+    """
+    names = kinds.release_names()
+    by_option = {kind.asked_by: name for name, kind in kinds.trainable_kinds().items() if kind.asked_by in kind.fields}
+    if release is not None and release not in names:
+        remedy = "ask by " + OptionName(option, "N") if (option := _asked_by(release)) in by_option else None
+        raise WrongValue("release", f"must be one of {', '.join(names)}", value=release, remedy=remedy)
+    options = [option for option in by_option if option is not None and option in given]
+    if options and release is not None:
+        reason = "takes the place of " + OptionName("release") + ": leave that out"
+        raise WrongOption(options[0], reason, value=given[options[0]])
+    return by_option[options[0]] if options else release
+
+
+def _asked_by(release: str) -> str:
+    kind = kinds.all_kinds().get(release)
+    return "" if kind is None or kind.asked_by is None else kind.asked_by
+
+
+def check(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
+    """Raise WrongOption for what does not go together, before any record is read. unit: the column of units."""
+    check_options(request)
+    check_together(request, unit=unit, on_ray=on_ray)
+
+
+def check_options(request: Request) -> None:
+    """Raise WrongOption for options that the kind does not take, needs, or has wrong, where nothing sets others."""
+    if request.candidates is None and request.plan is None:
+        kinds.check(request.kind, request.options)
+
+
+def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
+    """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
+    kind, options, plan = request.made_kind, request.options, request.plan
+    if on_ray and (lack := kind.lack("ray", options)):
+        raise WrongOption("engine", lack)
+    if on_ray and (plan is not None or request.encoder is not None):
+        raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
+    if unit is not None and (lack := kind.lack("units", options)):
+        raise WrongOption("unit", lack)
+    if request.candidates is not None and (lack := kind.lack("choosing", options)):
+        raise WrongOption("choose", lack)
+    if request.encoder is not None:
+        _check_encoder(request)
+    if request.candidates is not None:
+        _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
+    if plan is not None:
+        _check_plan(request, plan, unit)
+
+
+def _check_plan(request: Request, plan: BudgetPlan, unit: str | None) -> None:
+    if unit is not None:
+        raise WrongOption(
+            "unit",
+            "does not go with "
+            + OptionName("budget")
+            + ": what it chooses by simulates single records. Name a "
+            + OptionName("release")
+            + " and its "
+            + OptionName("price"),
+        )
+    _check_nothing_is_chosen_twice(request)
+    if plan.public is not None and request.kind is not None:
+        option = request.made_kind.asked_by or "release"
+        raise WrongOption("public", "chooses the mechanism: leave " + OptionName(option) + " out")
+
+
+def _check_encoder(request: Request) -> None:
+    chosen = request.features
+    lack = request.made_kind.lack("encoder", request.options)
+    others = chosen.image_shape or chosen.cross or chosen.features not in ("auto", "identity")
+    if lack or others or request.plan is not None:
+        raise WrongOption(
+            "encoder",
+            "goes with none of "
+            + OptionName("features")
+            + ", "
+            + OptionName("image_shape")
+            + ", "
+            + OptionName("cross")
+            + " and "
+            + OptionName("budget")
+            + (f"; {lack}" if lack else ""),
+        )
+
+
+def fit(
+    records: Records,
+    request: Request,
+    out: Path,
+    *,
+    state: Path,
+    watcher: Watcher | None = None,
+    purse: Purse | None = None,
+) -> FittedModel:
+    """Train what is asked for and write its bundle; note the records in their lineage.
+
+    records: private. out: the bundle, a new folder. state: the folder of the owner's secrets. watcher: who hears of
+    progress, warnings and choices; None for nobody. purse: who pays for a choice; needed with candidates alone. A
+    pay-once model is not charged here, but when it is served or taken.
+
+    Raises WrongOption for fields that are wrong or do not go together, TrainingError for records that do not suit, and
+    what `purse` raises.
+    """
+    watcher = watcher or Unwatched()
+    check(request, unit=records.unit)
+    head = request.made_kind.centred_images
+    feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
+    with noted_in_lineage(
+        records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
+    ) as warning:
+        if request.encoder is not None:
+            with watcher.steps_with_progress(len(records), "features") as done:
+                compute_features(feature_map, records.X, done)
+        job = Job(
+            records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
+        )
+        if request.candidates is not None and not request.chooses_lambda:
+            certificate: ProvenCertificate = _chosen_model(job, request, request.candidates, watcher, purse)
+        else:
+            if request.candidates is not None:
+                job = _with_choice(job, request.candidates, watcher, purse)
+            kind = request.kind
+            if request.plan is not None:
+                kind, job = _planned(job, request, request.plan, watcher)
+            certificate = kinds.train(kind, job)
+    return FittedModel(certificate, out, warning)
+
+
+@contextmanager
+def noted_in_lineage(
+    records: Records, lineage: str, state: Path, *, accepted: bool, watcher: Watcher
+) -> Iterator[Message | None]:
+    """Note the records in the lineage while something is done, and for good when it has succeeded.
+
+    Gives the warning of a second budget, which the watcher hears of, too. accepted: whether the owner accepts one.
+    Raises TrainingError for records, or units, that are in another lineage, unless the owner accepts that.
+    """
+    known = KnownRecords(state)
+    digests = known.digests(records)
+    with known.noted(lineage, digests, records.unit) as elsewhere:
+        warning: Message | None = None
+        if elsewhere:
+            shared = overlap(lineage, digests, elsewhere)
+            if not accepted:
+                raise TrainingError(
+                    shared
+                    + " To keep one budget, train with "
+                    + OptionName("lineage", next(iter(elsewhere)))
+                    + ". To open a second one all the same, add "
+                    + OptionName("overlapping_lineage_is_accepted")
+                )
+            warning = "WARNING: A SECOND BUDGET FOR THE SAME RECORDS. " + shared
+        elif others := known.equal_rows_with_other_names(digests, lineage):
+            warning = "WARNING: PERHAPS A SECOND BUDGET FOR THE SAME RECORDS. " + other_names(digests, others)
+        if warning is not None:
+            watcher.hear(Warned(warning))
+        yield warning
+
+
+def _picorho(price: int | str) -> int:
+    return price if isinstance(price, int) else whole_picorho(price)
+
+
+def _records_declared(options: Mapping[str, Any]) -> int:
+    """Return about how many records there are. Raises WrongOption where that is not said."""
+    if options.get("records_declared") is None:
+        raise WrongOption("records_declared", "is needed", remedy=RECORDS.needed_text)
+    declared: int = options["records_declared"]
+    return declared
+
+
+def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> tuple[str | None, Job]:
+    """Return the kind of model and the job that the planner recommends for a budget; the watcher hears why.
+
+    Of a kind that the owner chose, the options are set for the budget. Raises TrainingError for public rows that are
+    private records.
+    """
+    # A simulation needs what training needs and more.
+    from training.planning.recommendation import by_rule, by_simulation, of_kind
+    from training.planning.tiers import planned_tiers, tier_options
+
+    options, queries = job.options, plan.queries
+    n = _records_declared(options)
+    whole, declared = _picorho(plan.budget), job.records.declaration
+    shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
+    kind = rules.kind_of(declared, shape)
+    public = None if plan.public is None else plan.public()
+    if public is not None and (shared := rows_in_both(public, job.records)):
+        raise TrainingError(
+            f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
+            "covered by any budget. Put rows that are public into a file of their own"
+        )
+    if request.kind is not None:
+        found = of_kind(request.kind, "fourier" if isinstance(job.feature_map, Fourier) else "identity", queries)
+    elif public is not None:
+        with watcher.shares("simulating") as progress:
+            found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+    else:
+        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
+    watcher.hear(Planned(found.reason, found.warnings))
+    made = found.training_options(n, whole, queries, kind)
+    chosen = found.chosen
+    recommended = kinds.default_kind() if chosen.release is None else kinds.kind_named(chosen.release)
+    made |= {name: options[name] for name in recommended.beside_budget if name in options}
+    if "tier" in options:
+        tier = options["tier"]
+        made = dict(tier_options(planned_tiers(tier if isinstance(tier, Mapping) else tier_prices(tier), whole)))
+    if "tolerance" in options and "tolerance" in recommended.fields:
+        made["tolerance"] = options["tolerance"]
+    feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
+    return chosen.release, replace(job, feature_map=feature_map, options=made)
+
+
+def _check_nothing_is_chosen_twice(request: Request) -> None:
+    """Raise WrongOption for options in whose place the planner's rules would put their own.
+
+    Of feature maps the rules have two, and an owner who names the kind chooses between these: `auto`, `fourier`.
+    Images have a third, by their shape.
+    """
+    chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
+    chosen = request.features
+    free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
+    for name in ("features", "cross", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
+        value = getattr(chosen, name)
+        if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
+            reason: Message = chooses + OptionName(name) + " out. Its rules are for auto and fourier features"
+            raise WrongOption("budget", reason)
+    beside = request.made_kind.beside_budget if request.kind is not None else ()
+    for name in request.options:
+        if name not in ("records_declared", "tolerance", *beside):
+            raise WrongOption("budget", chooses + OptionName(name) + " out")
+
+
+def rows_in_both(rows: Records, private: Records) -> int:
+    """Return how many of the rows are, in their columns and label, private records."""
+    known = {row.tobytes() + label.tobytes() for row, label in zip(private.X, private.y, strict=True)}
+    return sum(row.tobytes() + label.tobytes() in known for row, label in zip(rows.X, rows.y, strict=True))
+
+
+def _check_candidates(request: Request, candidates: Candidates, *, unit: str | None, on_ray: bool) -> None:
+    """Raise WrongOption for candidates that cannot be chosen among."""
+    if request.plan is not None or on_ray:
+        raise WrongOption("choose", "goes with neither " + OptionName("budget") + " nor " + OptionName("engine"))
+    if not request.chooses_lambda:
+        # It needs what trains and loads.
+        from training.choosing import check as check_candidates
+
+        check_candidates(str(request.kind), request.options, candidates.option, candidates.values)
+        return
+    if unit is not None:
+        among_heads = "goes with " + OptionName("unit") + " for pay-once models alone, and without "
+        raise WrongOption("choose", among_heads + OptionName("choose_price"))
+    fields = request.made_kind.fields
+    if not set(fields_of(HeadOptions)) <= set(fields):
+        reason = "goes with a head and " + OptionName("release", "weights") + "; "
+        raise WrongOption("choose_price", reason + f"{request.kind} has " + OptionName("price") + " for it")
+    if "lam" in request.options:
+        raise WrongOption("lam", "is what is chosen: leave it out")
+    if candidates.option != "lam" or len(candidates.values) < 2:
+        raise WrongOption("choose", "takes lam=L1,L2,..., two values or more")
+    if candidates.price is None:
+        raise WrongOption("choose_price", "is needed", remedy="what the choice costs the lineage")
+    # A choice is paid for before the model is trained: what is wrong with the model is said before.
+    options = {name: value for name, value in request.options.items() if name != "records_declared"}
+    kinds.check(request.kind, options | {"lam": _lams(candidates)[0]})
+
+
+def _lams(candidates: Candidates) -> tuple[float, ...]:
+    given = fields_of(HeadOptions)["lam"]
+    return tuple(given.value_of(value) for value in candidates.values.values())
+
+
+def _with_choice(job: Job, candidates: Candidates, watcher: Watcher, purse: Purse | None) -> Job:
+    """Return the job with the Lambda that is chosen; charge the lineage, and have the watcher hear of it."""
+    # It needs the solver.
+    from training.kinds.head.choice import choice_for, choose
+
+    if purse is None or candidates.price is None:
+        raise WrongOption("choose_price", "is needed, and somebody who pays it")
+    lams, declared = _lams(candidates), _records_declared(job.options)
+    rest = {name: value for name, value in job.options.items() if name != "records_declared"}
+    head = {name: value for name, value in rest.items() if name in fields_of(HeadOptions)}
+    recipe = recipe_for(job, HeadOptions.from_given(head | {"lam": lams[0]}))
+    whole = _picorho(candidates.price)
+    choice = choice_for(lams, declared, whole, recipe, len(job.records.declaration.classes))
+
+    def pay(cost: Cost) -> None:
+        purse.pay_for_choice(cost)
+        _note(job)
+
+    key = owner_key(job.state / "lineage.key")
+    with watcher.steps_with_progress(len(lams), "choosing") as report:
+        chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
+    watcher.hear(LambdaChosen(lams, chosen, choice.noise))
+    return replace(job, options=rest | {"lam": chosen.lam}, choice=chosen)
+
+
+def _chosen_model(
+    job: Job, request: Request, candidates: Candidates, watcher: Watcher, purse: Purse | None
+) -> ReleaseCertificate:
+    """Train the candidates, charge the lineage for all, and keep the best."""
+    # Other trainings should not wait for what these import.
+    from training.choosing import choose_release
+
+    if purse is None:
+        raise WrongOption("choose", "needs somebody who pays for the candidates")
+    purse.check(_picorho(job.options["price"]))
+
+    def pay(certificate: ReleaseCertificate) -> None:
+        purse.pay_for_model(certificate)
+        _note(job)
+
+    certificate = choose_release(
+        str(request.kind), job, candidates.option, candidates.values, SystemRandomness(), pay=pay
+    )
+    watcher.hear(ModelChosen(candidates.option, certificate))
+    return certificate
+
+
+def _note(job: Job) -> None:
+    """Note in the lineage that its records were chosen by, whatever becomes of the training."""
+    known = KnownRecords(job.state)
+    with known.noted(job.lineage, known.digests(job.records), job.records.unit):
+        pass
+
+
+def read_candidates(words: str, price: int | str | None) -> Candidates:
+    """Return the candidates that a person writes as OPTION=V1,V2,... Raises WrongOption."""
+    name, equals, listed = words.partition("=")
+    option = name.removeprefix("-" * 2).replace("-", "_")
+    if not equals or option not in kinds.option_fields():
+        raise WrongValue("choose", "must be OPTION=V1,V2,..., two values or more", value=words)
+    values: dict[str, Any] = {}
+    declared: Sequence[str] = [word.strip() for word in listed.split(",")]
+    field_ = kinds.option_fields()[option]
+    for word in declared:
+        try:
+            value = field_.value_of([word] if field_.is_several else word)
+        except WrongOption as error:
+            raise WrongOption("choose", message(f"{name}: ") + error.explanation) from error
+        if value in values.values():
+            raise WrongValue("choose", "must have each value once", value=words)
+        values[word] = value
+    return Candidates(option=option, values=values, price=price)

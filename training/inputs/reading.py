@@ -1,0 +1,105 @@
+"""Labelled rows from wherever they are: the digits, an NPZ file, or a table in a file, at a URL or in memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from accounting.messages import OptionName
+from training.errors import WrongOption
+from training.inputs.columns import Missing
+from training.inputs.declared import Bounds
+from training.inputs.digits import load_digits
+from training.inputs.lineage import DIGITS
+from training.inputs.npz_file import read_npz
+from training.inputs.records import Records
+from training.inputs.schema import Schema, Unlabelled, is_encoding
+
+LOCAL = "local"
+"""The engine that has the records here."""
+
+Progress = Callable[[int, float], None]
+"""Takes how many records have been read, and which share of all that is, as far as is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsForm:
+    """The form in which labelled rows are written.
+
+    label: a table's column of class names. ignore: columns to leave out. encoding: of a CSV file. decimal: the sign
+    before a number's fraction, of a table without a schema. sheet: of a spreadsheet. unlabelled: what becomes of
+    records without a label. where: the boolean array of an NPZ file that picks the rows. id: a table's column with a
+    key of each record.
+    """
+
+    label: str = "label"
+    ignore: tuple[str, ...] = ()
+    encoding: str | None = None
+    decimal: str | None = None
+    sheet: str | None = None
+    unlabelled: Unlabelled = "refuse"
+    where: str | None = None
+    id: str | None = None
+
+    def read(
+        self,
+        source: Any,
+        *,
+        classes: Sequence[str] = (),
+        values: Sequence[str] | None = None,
+        bounds: Sequence[str] | Bounds = (),
+        clip: bool = False,
+        schema: Schema | None = None,
+        unit: str | None = None,
+        engine: str = LOCAL,
+        missing: Sequence[str] | Missing = (),
+        progress: Progress = lambda _, __: None,
+    ) -> Records:
+        """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
+
+        classes: the declared names. values: what each class is called in the file, if not by its name. bounds: as
+        `parse_bounds` takes them. schema: of a table, in place of these three. unit: a table's column of units. engine:
+        where the records shall be. missing: what a table's missing values become, as `with_missing` takes it. Raises
+        TrainingError for a file of another kind and for rows that break the declaration.
+        """
+        is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
+        is_digits = isinstance(source, str) and source == DIGITS
+        self._check(source, is_npz or is_digits, engine, schema, unit=unit, missing=missing)
+        if is_digits:
+            return load_digits().train
+        declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
+        if is_npz:
+            if schema is not None:
+                raise WrongOption("schema", "does not go with an .npz file, which has no columns with names")
+            return read_npz(Path(source), where=self.where, **declared)
+        # Only who reads a table should wait for Arrow.
+        from training.inputs.table_records import read_numbers, read_with_schema
+
+        shared: dict[str, Any] = {"label": self.label, "ignore": self.ignore, "unit": unit, "missing": missing}
+        shared |= {"id_column": self.id, "encoding": self.encoding, "sheet": self.sheet, "unlabelled": self.unlabelled}
+        reader: Callable[..., Records]
+        if schema is not None:
+            reader = partial(read_with_schema, schema=schema, clip=clip, **shared)
+        else:
+            reader = partial(read_numbers, **shared, **declared, decimal=self.decimal or ".")
+        if engine == LOCAL:
+            return reader(source, progress=progress)
+        from training.inputs.ray_sums import read_on_ray
+        from training.inputs.tables import files_of
+
+        # What trains on sums takes these records for others, and no other kind is trained on Ray.
+        return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
+
+    def _check(self, source: Any, is_array: bool, engine: str, schema: Schema | None, **others: object) -> None:
+        """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
+        if engine != LOCAL and (not isinstance(source, str) or is_array):
+            raise WrongOption("engine", "reads the files of a table, and neither digits nor .npz files, elsewhere")
+        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet")}
+        for name, given in (others | own | {"unlabelled": self.unlabelled != "refuse"}).items():
+            if given and is_array:
+                raise WrongOption(name, "is for a table with named columns, not digits or .npz files")
+        if self.encoding is not None and not is_encoding(self.encoding):
+            raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
+        if schema is not None and self.decimal is not None:
+            raise WrongOption("decimal", "goes without " + OptionName("schema") + ", which says it as a decimalChar")
