@@ -101,7 +101,7 @@ _FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 
 @dataclass(frozen=True)
 class NoiseFinding:
-    """What the tests of noise found. rows: how many answers they saw, 0 where nothing was tested, and why in `note`.
+    """The result of the tests of noise. rows: the number of answers, 0 where nothing was tested, and why in `note`.
 
     p_values: of each test, for the claim that the noise is what it should be. ratio: the noise that was measured over
     what is promised; a difference of exact logits makes it larger. None where no number shows noise.
@@ -231,7 +231,7 @@ class _Noise:
 
     @property
     def error(self) -> float:
-        """How far one number may be from that of the continuous law, in units of the scale."""
+        """Largest distance of a number from that of the continuous law, in units of the scale."""
         return self.half_step + _LOGARITHM_ERROR / self.scale
 
     @property

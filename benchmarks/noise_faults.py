@@ -1,4 +1,4 @@
-"""What the test of noise finds: planted faults of noise, by mechanism, and services without a fault.
+"""Findings of the test of noise: planted faults of noise, by mechanism, and services without a fault.
 
 A head of the digits, or teachers of a few of them, answers in this process behind each mechanism at a noise multiplier
 of about 20, as `dpserve attack` asks it (`audit.membership.near_copies`), and as a service asks itself: 128 answers in

@@ -34,7 +34,7 @@ CONVICTION_CONFIDENCE = 1 - 1e-9
 """A sound mechanism is convicted by one audit in a thousand million at most."""
 
 _NOISE_SHARE = 1e-3
-"""Of the probability of a false conviction."""
+"""Share of the probability of a false conviction."""
 _UNTESTED = NoiseFinding(0, note="the noise of the answers was not seen")
 _CHUNK = 2000
 _LARGEST_FACTOR = 16.0

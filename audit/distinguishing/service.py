@@ -149,7 +149,7 @@ def _check_agreement(service_in: PredictionClient, service_out: PredictionClient
 CONFIDENCE = 0.95
 _DOUBT = 0.05
 _CONVICTION_DOUBT = 5e-10
-"""Of either test that convicts, the bound of errors and that of noise: 1e-9 together."""
+"""False-alarm rate of either test that convicts, the bound of errors and that of noise: 1e-9 together."""
 _LEAST_PROBABILITY = 2.0**-1000
 """Below it softmax underflows soon, and a probability no longer says what the noisy logit was."""
 _REFERENCE_SHARE = 0.25

@@ -25,7 +25,7 @@ _WIDER = 8.0
 
 @dataclass(frozen=True, eq=False)
 class NearCopies:
-    """What is asked for the test of noise. rows: (n, d), None where nothing is, and why in `note`."""
+    """Questions for the test of noise. rows: (n, d); None where there are none, and why in `note`."""
 
     model: Mapping[str, Any]
     mechanism: Mechanism | None
@@ -34,7 +34,7 @@ class NearCopies:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return 0 if self.rows is None else len(self.rows)
 
     def unanswered(self, journal: AnswerJournal) -> int:

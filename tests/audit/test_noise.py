@@ -78,7 +78,7 @@ def test_a_p_value_is_small_no_more_often_than_it_says(name, price):
 
 
 def test_logits_that_differ_convict_nobody_however_far():
-    """What near-copies' exact logits do makes the spread larger: the test looks for one that is too small."""
+    """The exact logits of near-copies make the spread larger, and the test looks for one that is too small."""
     mechanism, rng = Gaussian(1.0), np.random.default_rng(0)
     for run, spread in enumerate((0.0, 1e-3, 1.0, 30.0)):
         logits = spread * rng.normal(size=(64, 5))

@@ -202,7 +202,7 @@ def test_a_mechanism_that_cannot_be_audited_so_is_refused_at_the_start(run, bund
 
 
 class Spending:
-    """Of a service with a fifth less noise than it promises, whose key pays for two looks."""
+    """A service with a fifth less noise than it promises, whose key pays for two looks."""
 
     def __init__(self, *_, **__):
         self.looks = 0
