@@ -67,7 +67,7 @@ def _request(cost: Cost) -> ChargeRequest:
 
 def _report(budget: Budget, price: Cost) -> report.AccountReport:
     _forget()
-    return report.account_report(report.AccountState.of({price: 17}, budget), price=price)
+    return report.account_report(report.AccountState.after_releases({price: 17}, budget), price=price)
 
 
 def _explain(release: str) -> explanation.Explanation:
@@ -77,7 +77,7 @@ def _explain(release: str) -> explanation.Explanation:
 
 def _account(budget: Budget, cost: Cost) -> explanation.AccountExplanation:
     _forget()
-    return explanation.explain_account(report.AccountState.of({cost: RELEASES}, budget), price=cost)
+    return explanation.explain_account(report.AccountState.after_releases({cost: RELEASES}, budget), price=cost)
 
 
 def _forget() -> None:

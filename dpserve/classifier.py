@@ -144,17 +144,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tier : mapping of str to float, optional
         The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
     lam : float, optional
-        Lambda: a larger one means less noise and a simpler model: above 0. For head, objective, weights.
+        Lambda: a larger one means less noise and a simpler model: above 0. For weights, objective, head.
     objective : {"sum", "convexified"}, optional
         What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
-        losses count more in. For head, weights.
+        losses count more in. For weights, head.
     alpha : float, optional
-        How much more large losses count: 0.01 costs little, 1 a great deal. For head, weights.
+        How much more large losses count: 0.01 costs little, 1 a great deal. For weights, head.
     least_records : int, optional
         n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the
-        number of records declared, which may be too high: in records, at least 2. For head, weights.
+        number of records declared, which may be too high: in records, at least 2. For weights, head.
     tolerance : float, optional
-        tau: the gradient norm that is reached, or training fails: above 0. For head, objective, weights.
+        tau: the gradient norm that is reached, or training fails: above 0. For weights, objective, head.
     features : {"auto", "identity", "fourier", "relu", "bins", "hog"}, optional
         The public feature map; auto follows public rules.
     image_shape : sequence of int, optional
@@ -171,11 +171,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     seed : int, optional
         The public seed of the random features: at least 0 and below 4.29497e+09.
     hidden : sequence of int, optional
-        The width of each hidden layer: in units, at least 0. For teachers, dpsgd.
+        The width of each hidden layer: in units, at least 0. For dpsgd, teachers.
     activation : {"tanh", "relu"}, optional
-        What hidden units compute: tanh or relu. For teachers, dpsgd.
+        What hidden units compute: tanh or relu. For dpsgd, teachers.
     steps : int, optional
-        How many steps: at least 1. For teachers, dpsgd.
+        How many steps: at least 1. For dpsgd, teachers.
     sampling_rate : float, optional
         The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
     sampling : str, optional
@@ -185,7 +185,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     gradient_clip : float, optional
         The largest norm of a record's gradient: above 0. For dpsgd.
     learning_rate : float, optional
-        The learning rate: above 0. For teachers, dpsgd.
+        The learning rate: above 0. For dpsgd, teachers.
     teachers : int, optional
         How many teachers, each trained on a part of the records: at least 2. For teachers. Asks for teachers,
         with `release=None`.

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -130,19 +130,27 @@ def _service(
 
 @dataclass(frozen=True)
 class StartedService:
-    """A service in a process of its own. owner: what it prints about the owner's port. ledger: its folder, or URL."""
+    """A service in a process of its own. owner: what it prints about the owner's port. store: its folder, or URL.
+
+    replicas: on how many of the store's replicas a charge must be on disk, too.
+    """
 
     address: str
     owner: str
-    ledger: Path | str
+    store: Path | str
+    replicas: int
     process: subprocess.Popen[str]
+
+    def ledger(self) -> AbstractAsyncContextManager[Ledger]:
+        """Open its ledger."""
+        return Ledger.open(self.store, replicas=self.replicas)
 
     def add_client(self, lineage: str, name: str, budget: Budget) -> str:
         """Give a client a budget; return its API key."""
         key = new_api_key()
 
         async def add() -> None:
-            async with Ledger.open(self.ledger) as ledger:
+            async with self.ledger() as ledger:
                 await ledger.add_client(lineage, name, budget, key_digest(key), time=time.time())
 
         asyncio.run(add())
@@ -158,15 +166,16 @@ def started(
     port: int = 0,
     quiet: bool = True,
     ledger: str | None = None,
+    replicas: int = 0,
 ) -> Iterator[StartedService]:
     """Start a service of a bundle; stop it at the end. port: 0 for a free one.
 
     quiet: keep its log in the folder, for the error if it does not start. ledger: the URL of a store; by default the
-    ledger is in the folder. Raises CannotServe.
+    ledger is in the folder. replicas: of the store. Raises CannotServe.
     """
     store: Path | str = folder / "ledger" if ledger is None else ledger
     command = [sys.executable, "-c", _COMMAND_LINE, "serve", str(bundle), "--port", str(port)]
-    command += ["--ledger", str(store), *options]
+    command += ["--ledger", str(store), "--ledger-replicas", str(replicas), *options]
     environment = environment_without_settings() | {"PYTHONUNBUFFERED": "1", "DPSERVE_HOME": str(folder)}
     with (folder / "service.log").open("w+") as log:
         process = subprocess.Popen(  # noqa: S603
@@ -188,7 +197,7 @@ def started(
             if not address:
                 log.seek(0)
                 raise CannotServe(log.read().strip().removeprefix("dpserve: ") or "the service did not start")
-            yield StartedService(address, owner, store, process)
+            yield StartedService(address, owner, store, replicas, process)
         finally:
             process.terminate()
             process.wait()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Budget
-from accounting.ledger import ClientAccount, Ledger
+from accounting.ledger import ClientAccount
 from accounting.messages import OptionName
 from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
@@ -49,6 +49,9 @@ def demo(
         "--metered: the URL of a store, redis://host:6379/0, which keeps what the demonstration does.",
         default_text="one that goes afterwards",
     ),
+    ledger_replicas: int = option(
+        0, "--metered: on how many replicas of the store a charge must be on disk, too.", ge=0
+    ),
 ) -> None:
     """Train a pay-once model on scikit-learn's digits, serve it, ask, and show what was learnt and spent.
 
@@ -66,7 +69,7 @@ def demo(
         if metered:
             from dpserve.commands import metered_demonstration
 
-            metered_demonstration.show(console, folder, port=port, ledger=ledger, stay=stay)
+            metered_demonstration.show(console, folder, port=port, ledger=ledger, replicas=ledger_replicas, stay=stay)
             return
         digits = load_digits()
         price = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(digits.train)}
@@ -139,7 +142,7 @@ def print_refusal(console: Console, refusal: "BudgetExhausted") -> None:
 
 
 async def _account(service: StartedService) -> ClientAccount:
-    async with Ledger.open(service.ledger) as ledger:
+    async with service.ledger() as ledger:
         return await ledger.client(DIGITS, CLIENT)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from accounting.budgets import Budget
-from accounting.ledger import Ledger, LineageAccount
+from accounting.ledger import LineageAccount
 from dpserve.commands import demonstration
 from dpserve.commands.auditing import ModelsToTrain, report_on_pair
 from dpserve.commands.console import shares
@@ -38,8 +38,9 @@ TRIALS = 1000
 SEED = 0
 
 
-def show(console: Console, folder: Path, *, port: int, ledger: str | None, stay: bool) -> None:
-    """Show it all. folder: an empty one, which goes afterwards. ledger: the URL of a store, or None for one of its own.
+def show(console: Console, folder: Path, *, port: int, ledger: str | None, replicas: int, stay: bool) -> None:
+    """Show it all. folder: an empty one, which goes afterwards. ledger: the URL of a store, or None for one of its
+    own. replicas: of the store, on which a charge must be on disk, too.
 
     Raises CannotServe where something else comes out than should.
     """
@@ -51,7 +52,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, stay:
     options = ["--mechanism", "selected-neuron", "--price", f"epsilon:{PRICE:g}"]
     options += ["--epsilon", f"{LINEAGE_EPSILON:g}", "--delta", DELTA]
     _begin(console, 2, "serve it with the selected neuron", " ".join(["dpserve serve metered", *options]))
-    with started(bundle, folder, options, port=port, quiet=not stay, ledger=ledger) as service:
+    with started(bundle, folder, options, port=port, quiet=not stay, ledger=ledger, replicas=replicas) as service:
         _say(console, f"An answer costs epsilon = {PRICE:g}, pure. The attack needs all that the lineage may spend.")
         budgets = [f"dpserve clients add {name} --epsilon {epsilon:g} --delta 0" for name, epsilon in CLIENTS.items()]
         _begin(console, 3, "give two clients budgets in pure epsilon", *budgets)
@@ -109,7 +110,7 @@ def _ask_until_refused(console: Console, service: StartedService, name: str, key
 
 
 async def _account(service: StartedService, lineage: str) -> LineageAccount:
-    async with Ledger.open(service.ledger) as ledger:
+    async with service.ledger() as ledger:
         return await ledger.lineage(lineage)
 
 

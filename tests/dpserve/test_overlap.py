@@ -146,7 +146,7 @@ def test_an_id_tells_people_with_equal_rows_apart(owner):
     owner.trained(few, *ids)
     done = owner(others, *TRAIN, "--lineage", "others", "--out", owner.folder / "others")
     assert "Chance can explain that many" in str(done.exception)
-    assert "--id COLUMN" in str(done.exception)
+    assert "`id`" in str(done.exception)
     owner.trained(others, *ids, lineage="others")
     again = owner(others.assign(age=1), *ids, "--lineage", "third", "--out", owner.folder / "third")
     assert "300 units are in the lineage 'others'" in str(again.exception)

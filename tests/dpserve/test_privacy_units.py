@@ -54,7 +54,7 @@ def test_one_lineage_trains_models_of_one_unit(people):
         for data in ("a.csv", "b.csv"):
             said = people.fails(*arguments, "--data", data, "--lineage", "l", "--out", "other")
             assert "'person'" in said
-            assert "--unit person" in said
+            assert "`unit`" in said
     assert not (people.folder / "other").exists()
     people(*BY_PERSON, "--data", "b.csv", "--lineage", "l", "--out", "second")
 

@@ -114,7 +114,7 @@ def test_invalid_arguments_are_refused(said):
 def test_the_password_of_the_store_is_not_in_the_error(where):
     with pytest.raises(CannotServe) as refusal:
         rate_limit("5/hour", where)
-    assert "rate-limit-store" in str(refusal.value)
+    assert "rate_limit_store" in str(refusal.value)
     assert not [part for part in ("pa@", "ss/", "word") if part in str(refusal.value)]
 
 

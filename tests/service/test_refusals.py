@@ -16,11 +16,12 @@ from accounting.ledger import (
     UnitLost,
     UnknownGroup,
 )
+from accounting.ledger.recovery import CannotRecover, LossUndeclared
 from service.errors import InvalidRows, Overloaded, RequestRefused
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 
-OWNERS = {ActRefused, OtherUnit, UnitLost, UnknownGroup}
+OWNERS = {ActRefused, CannotRecover, LossUndeclared, OtherUnit, UnitLost, UnknownGroup}
 """Raised for what the owner does, which no request of a client does."""
 
 

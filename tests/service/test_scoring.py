@@ -145,8 +145,8 @@ def test_json_is_read_where_its_kind_is_said_or_left_to_the_client(http, kind):
         ({"dataframe_split": {"columns": list("abcd"), "data": [[1]]}}, 422, "invalid-rows", "row 0 has 1 values"),
         ({"dataframe_split": {"data": [[0, 0, 0, None]]}}, 422, "invalid-rows", "row 0, column 3 must be a finite"),
         ({"dataframe_records": [RECORDS[0], {"a": 1}]}, 422, "invalid-rows", "row 1"),
-        ({"inputs": ROWS, "params": {"temperature": 1}}, 400, "invalid-request", "params takes nothing but"),
-        ({"inputs": ROWS, "params": {"tier": 3}}, 400, "invalid-request", "params takes nothing but"),
+        ({"inputs": ROWS, "params": {"temperature": 1}}, 400, "invalid-request", "params takes the name of a"),
+        ({"inputs": ROWS, "params": {"tier": 3}}, 400, "invalid-request", "params takes the name of a"),
         ({"inputs": ROWS, "params": {"tier": "fine"}}, 400, "unknown-tier", ""),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_platform_without_an_embedded_store_is_told_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "distribution", lambda name: type("Wheel", (), {"files": None}))
-    with pytest.raises(EmbeddedStoreFailed, match="--ledger redis://"):
+    with pytest.raises(EmbeddedStoreFailed, match="`ledger`"):
         EmbeddedStore(tmp_path).open()
 
 

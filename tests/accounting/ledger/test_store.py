@@ -61,8 +61,8 @@ def store(changeable_url: str) -> Iterator["redis.Redis[bytes]"]:
 async def _lines(url: str) -> tuple[str, ...]:
     with pytest.raises(UnsafeStore) as caught:
         await Ledger.connect(url)
-    assert str(caught.value) == "\n".join(caught.value.failures)
-    return caught.value.failures
+    assert str(caught.value) == "\n".join(map(str, caught.value.failures))
+    return tuple(map(str, caught.value.failures))
 
 
 @pytest.mark.parametrize(

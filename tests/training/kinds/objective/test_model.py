@@ -57,7 +57,7 @@ def test_it_costs_what_was_asked_and_no_more(price, classes, lam):
 def test_prices_that_cannot_be_met_are_refused():
     with pytest.raises(ValueError, match="two releases, and costs at least"):
         perturbation_for(whole_picorho("rho:0.0005"), 3)
-    with pytest.raises(ValueError, match=r"leave --lam out"):
+    with pytest.raises(ValueError, match=r"leave `lam` out"):
         perturbation_for(whole_picorho("epsilon:1@1e-5"), 3, 1.0)
 
 
