@@ -87,6 +87,5 @@ def test_a_bundles_account_pays_for_a_release_with_coins_without_a_stated_budget
     cost = Cost((ApproximateGaussianLoss(mu, 2.0**-40),))
     certificate = SimpleNamespace(cost=str(cost), tiers=(SimpleNamespace(cost=cost),))
     budget = price_of_release(SimpleNamespace(certificate=certificate), 1e-6)
-    assert account_report(AccountState.after_releases({cost: 1}, budget), price=None).spent.rho == pytest.approx(
-        mu**2 / 2
-    )
+    state = AccountState.after_releases({cost: 1}, budget)
+    assert account_report(state, price=None).spent.rho == pytest.approx(mu**2 / 2)
