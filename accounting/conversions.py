@@ -45,6 +45,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     log_delta = _log_down(delta)
     if mu == 0 or _log_gaussian_delta(mu, 0.0) <= log_delta:
         return 0.0
+    mu = max(mu, LEAST_MU)  # steps from an epsilon that is subnormal would round to no step
     enough = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)
     while _log_gaussian_delta(mu, enough) > log_delta:
         enough *= 1 + 2.0**-20

@@ -74,13 +74,13 @@ def test_it_says_unproven_and_why_but_not_what_is_private(network: PublishedNetw
 )
 def test_no_proven_mechanism_serves_it(network: PublishedNetwork, mechanism: Mechanism) -> None:
     for accept in (True, False):
-        with pytest.raises(NoCertificate, match=r"needs a certificate.*dpserve train.*--accept-unproven"):
+        with pytest.raises(NoCertificate, match=r"needs a certificate.*dpserve train.*`accept_unproven`"):
             network.certificate.check_mechanism(mechanism, accept_unproven=accept)
 
 
 def test_the_published_mechanism_needs_to_be_accepted(network: PublishedNetwork) -> None:
     published = Published(3, 1.0, "gaussian")
-    with pytest.raises(NoCertificate, match=r"unproven.*--accept-unproven"):
+    with pytest.raises(NoCertificate, match=r"unproven.*`accept_unproven`"):
         network.certificate.check_mechanism(published, accept_unproven=False)
     network.certificate.check_mechanism(published, accept_unproven=True)
 
