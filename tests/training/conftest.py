@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -35,3 +37,15 @@ def records() -> Records:
 @pytest.fixture
 def head(records: Records) -> CertifiedHead:
     return train(records, Recipe("small", identity(records, bias=0.25), 1.0), "lineage-of-tests")
+
+
+class Silent:
+    """Shows no progress."""
+
+    @contextmanager
+    def minimising(self, goal):
+        yield lambda reached: None
+
+    @contextmanager
+    def steps_with_progress(self, steps):
+        yield lambda done: None

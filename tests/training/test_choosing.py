@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -16,7 +16,7 @@ from audit.estimators import gdp
 from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.seeded import SeededRandomness
-from tests.training.conftest import identity, make_records
+from tests.training.conftest import Silent, identity, make_records
 from training.choosing import choose_release, parted, score
 from training.errors import BundleError, TrainingError
 from training.inputs.digits import load_digits
@@ -28,16 +28,6 @@ from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
 
 KEY = bytes(32)
 STEP = 2**28
-
-
-class Silent:
-    @contextmanager
-    def minimising(self, goal):
-        yield lambda _: None
-
-    @contextmanager
-    def steps_with_progress(self, steps):
-        yield lambda _: None
 
 
 def words(seed: int) -> SeededRandomness:

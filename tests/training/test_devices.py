@@ -1,7 +1,6 @@
 """Products on PyTorch's devices have NumPy's bits: each by itself, and in the answers of every kind of model."""
 
 import os
-from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 
@@ -17,7 +16,7 @@ from mechanisms.laplace import Laplace
 from mechanisms.published import Published
 from mechanisms.selected_neuron import SelectedNeuron
 from tests.training.answering import answers
-from tests.training.conftest import make_records
+from tests.training.conftest import Silent, make_records
 from tests.training.exact.test_network import layers_of
 from tests.training.exact.test_products import EXPONENTS, made
 from tests.training.exact.test_quantised import hardest
@@ -67,16 +66,6 @@ PAY_ONCE = {
     ),
 }
 MECHANISMS = (Gaussian(2.0), Laplace(0.5), SelectedNeuron(0.25, Gaussian(2.0).cost.losses[0]))
-
-
-class Silent:
-    @contextmanager
-    def minimising(self, goal):
-        yield lambda reached: None
-
-    @contextmanager
-    def steps_with_progress(self, steps):
-        yield lambda done: None
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import tracemalloc
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.numpy import load, save
 
-from tests.training.conftest import identity, make_records
+from tests.training.conftest import Silent, identity, make_records
 from training.bundles.sealing import CERTIFICATE_FILE, EVALUATION_FILE, MODEL_FILE, _check_counts
 from training.errors import BundleError, TrainingError
 from training.kinds.kind import Job
@@ -30,16 +29,6 @@ KINDS = {
     "objective": ("objective", {"price": "rho:0.5"}),
 }
 HOSTILE = [1e308, -1e308, 1e-320, 0, -1, 0.5, 2**31, 2**62, 10**30, "", "x" * 1000, None, True, [], {}, [[]]]
-
-
-class Silent:
-    @contextmanager
-    def minimising(self, goal):
-        yield lambda reached: None
-
-    @contextmanager
-    def steps_with_progress(self, steps):
-        yield lambda done: None
 
 
 @pytest.fixture(scope="module")
