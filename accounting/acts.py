@@ -2,8 +2,10 @@
 
 An act is a model with its name, the accounts that it is about, and its fields, each with a type, a range and one
 sentence. `plan` reads the ledger and returns what the act means and how it is done; nothing is changed before `Plan.do`
-is awaited. The owner's port makes a request of each act in `ACTS`, and the command line a command: to let the owner do
-something else, add a class here. `Names` and `Lasting` tell both what a text names and in which unit a time is.
+is awaited. The owner's port makes a request of each act in `ACTS`, the owner's page a form, and the command line a
+command: to let the owner do something else, add a class here. `Names` and `Lasting` tell all three what a text names
+and in which unit a time is. A JSON Schema of an act says the same: `x-names`, `x-seconds`, `x-about`, `x-opens` and
+`x-urgent`, and of a budget `x-measure` and `x-periods`.
 """
 
 import time
@@ -11,11 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.config import JsonDict
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from accounting.budgets import MEASURES, Accepts, Budget, Refill, Scope, accepted_at, currency_of
+from accounting.budgets import MEASURES, Accepts, Budget, Period, Refill, Scope, accepted_at, currency_of
 from accounting.ledger import (
     RAISED_AFTER_ANSWERS,
     SCOPES,
@@ -35,13 +40,18 @@ from accounting.report import AccountState
 
 _DAY = 86400
 _LONGEST_NAME = 256
+_MEASURE: JsonDict = {"x-measure": True}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Marks a field that names a client, a group or a lineage."""
+    """Marks a field that names a client, a group, a lineage, or a client's API key."""
 
-    scope: Scope
+    scope: Scope | Literal["key"]
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the field's JSON Schema, with what it names."""
+        return handler(core) | {"x-names": self.scope}
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,15 @@ class Lasting:
     unit: int
     suffix: str
 
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the field's JSON Schema, with its unit."""
+        return handler(core) | {"x-seconds": self.unit}
+
 
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
-Display = Annotated[str, Field(description="What lists call it, beside its id; may be changed at will.")]
+Display = Annotated[
+    str, Field(max_length=_LONGEST_NAME, description="What lists call it, beside its id; may be changed at will.")
+]
 
 
 @dataclass(frozen=True)
@@ -84,21 +100,25 @@ class Plan:
 class BudgetTerms(BaseModel):
     """A budget as an owner states it: by one of its measures."""
 
-    epsilon: float | None = Field(None, description="The budget as epsilon, at its delta.")
+    epsilon: float | None = Field(None, json_schema_extra=_MEASURE, description="The budget as epsilon, at its delta.")
     delta: float | None = Field(
         None,
         description="The budget's delta, as 1e-6: part of an epsilon, and where a budget is reported; 0 for pure "
         "epsilon.",
     )
-    rho: float | None = Field(None, description="The budget as zCDP rho.")
-    mu: float | None = Field(None, description="The budget as mu of mu-GDP, for Gaussian noise only.")
+    rho: float | None = Field(None, json_schema_extra=_MEASURE, description="The budget as zCDP rho.")
+    mu: float | None = Field(
+        None, json_schema_extra=_MEASURE, description="The budget as mu of mu-GDP, for Gaussian noise only."
+    )
     posterior_belief: float | None = Field(
         None,
+        json_schema_extra=_MEASURE,
         description="The budget as the surest belief about one record, from 0.5 to below 1, that someone at even odds "
         "may reach, except with probability delta.",
     )
     advantage: float | None = Field(
         None,
+        json_schema_extra=_MEASURE,
         description="The budget as the most, between 0 and 1, by which any attack may catch members more often than it "
         "accuses others.",
     )
@@ -110,6 +130,7 @@ class BudgetTerms(BaseModel):
     )
     refill: str | None = Field(
         None,
+        json_schema_extra={"x-periods": list(get_args(Period))},
         description="How much of the budget may be spent in each day, week or month (UTC), as epsilon:1@1e-6/month or "
         "rho:0.01/week; 'none' ends it. The budget itself stays the most that is ever spent.",
     )
@@ -139,11 +160,22 @@ class BudgetTerms(BaseModel):
 
 
 class OwnerAct(BaseModel, ABC):
-    """An act of the owner on a lineage. name: what requests call it. about: whose accounts it may be about."""
+    """An act of the owner on a lineage.
+
+    name: the act in requests. about: the accounts that it may be about. opens: whether it makes the account. urgent:
+    whether it is done even if another act was done since its owner looked.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     name: ClassVar[str]
     about: ClassVar[tuple[Scope, ...]] = ("client",)
+    opens: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the act's JSON Schema, with its accounts and whether it opens one."""
+        return handler(core) | {"x-about": list(cls.about), "x-opens": cls.opens, "x-urgent": cls.urgent}
 
     async def plan(self, ledger: Ledger, lineage: str) -> Plan:
         """Return what the act means and how it is done. Raises ValueError and what the ledger raises."""
@@ -158,6 +190,8 @@ class _OfClient(OwnerAct):
 
 
 class _Opening(BudgetTerms, OwnerAct):
+    opens = True
+
     async def opened(self, ledger: Ledger, lineage: str, name: str, group: str = "") -> Budget:
         """Return the budget of a new account. Raises ActRefused for a name that was given before."""
         above = await ledger.above(lineage, group)
@@ -188,7 +222,7 @@ class _Keyed(OwnerAct):
         return secret, ApiKey(key_digest(secret), expiry(life, now=time.time()), tuple(s for s in SCOPES if s in asked))
 
 
-class AddClient(_OfClient, _Opening, _Keyed):
+class AddClient(_OfClient, _Keyed, _Opening):
     """Open a client's account with a budget, and make its API key: shown once, for only a digest is kept."""
 
     name = "add-client"
@@ -211,7 +245,9 @@ class AddClient(_OfClient, _Opening, _Keyed):
             secret, key = self.new_key()
             do = partial(self._add, ledger, lineage, budget, [key])
             words = f"{self.client} gets an account, and an API key that is shown once."
-            return Plan(words, f"The API key of {self.client}", do, raises=True, after=after, secret=secret)
+            warning = await _too_small(ledger, lineage, budget)
+            done = f"The API key of {self.client}"
+            return Plan(words, done, do, raises=True, warning=warning, after=after, secret=secret)
         if self.expires_in_days is not None or self.scopes is not None:
             raise ValueError(
                 "keys of another lineage stay as they are: state neither how long they last nor their scopes"
@@ -221,7 +257,8 @@ class AddClient(_OfClient, _Opening, _Keyed):
             raise ActRefused("no-keys", f"{self.client} has no API key in {self.keys_of}")
         done = f"{self.client} asks with the keys that it has in {self.keys_of}"
         do = partial(self._add, ledger, lineage, budget, keys)
-        return Plan(f"{self.client} gets an account, and {done}.", done, do, raises=True, after=after)
+        warning = await _too_small(ledger, lineage, budget)
+        return Plan(f"{self.client} gets an account, and {done}.", done, do, raises=True, warning=warning, after=after)
 
     async def _add(self, ledger: Ledger, lineage: str, budget: Budget, keys: Sequence[ApiKey]) -> None:
         now, first = time.time(), keys[0]
@@ -242,7 +279,8 @@ class AddGroup(_Opening):
         add = partial(ledger.add_group, lineage, self.group, budget, display=self.display)
         words = f"The group {self.group} is opened: what all its members together may learn."
         after = _unused(budget, "group", self.group)
-        return Plan(words, f"the group {self.group} is open", lambda: add(time=time.time()), raises=True, after=after)
+        done, warning = f"the group {self.group} is open", await _too_small(ledger, lineage, budget)
+        return Plan(words, done, lambda: add(time=time.time()), raises=True, warning=warning, after=after)
 
 
 class SetBudget(BudgetTerms, OwnerAct):
@@ -282,8 +320,11 @@ class SetBudget(BudgetTerms, OwnerAct):
             meaning = "It has spent more than that: it is refused every new question, and what it was told stays told."
         else:
             meaning = "What is spent stays spent."
-        former, new = before.currency.words(before.limit), budget.currency.words(budget.limit)
+        former, new = before.words(before.limit), budget.words(budget.limit)
         paced = _paced(budget)
+        warnings = [f"{whose} has asked already. {RAISED_AFTER_ANSWERS}"] if late else []
+        if small := await _too_small(ledger, lineage, budget, account.spent):
+            warnings.append(small)
         question = ""
         if raises and budget.limit > before.limit:
             question = f"Raise the budget of {whose} from {former} to {new}? More may then be learnt about every record"
@@ -295,7 +336,7 @@ class SetBudget(BudgetTerms, OwnerAct):
             partial(ledger.set_budget, lineage, budget, client=self.client or "", group=self.group or ""),
             raises=raises,
             question=question,
-            warning=f"{whose} has asked already. {RAISED_AFTER_ANSWERS}" if late else "",
+            warning=" ".join(warnings),
             before=account.state,
             after=account.with_budget(budget).state,
         )
@@ -339,6 +380,8 @@ class Revoke(_OfClient):
     """Refuse a client from now on. What it spent stays spent."""
 
     name = "revoke"
+    # Whoever must be refused now must be refused whatever else was done meanwhile.
+    urgent = True
 
     async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         # The account is not read: the right ends also where it is damaged.
@@ -367,7 +410,9 @@ class RotateKey(_OfClient, _Keyed):
 
     name = "rotate-key"
     key: Annotated[
-        str | None, Field(description="Replace only the key of this id, whose scopes the new one gets by default.")
+        str | None,
+        Names("key"),
+        Field(description="Replace only the key of this id, whose scopes the new one gets by default."),
     ] = None
     overlap_seconds: Annotated[
         int,
@@ -394,7 +439,7 @@ class RemoveKey(_OfClient):
     """Take one API key away from a client, at once; its others stay."""
 
     name = "remove-key"
-    key: Annotated[str, Field(description="The key's id, as it stands in the client's list of keys.")]
+    key: Annotated[str, Names("key"), Field(description="The key's id, as it stands in the client's list of keys.")]
 
     async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
         key = _named(await ledger.client(lineage, self.client), self.key)
@@ -427,7 +472,20 @@ def _named(account: ClientAccount, key: str) -> ApiKey:
 
 def _paced(budget: Budget) -> str:
     refill = budget.refill
-    return "" if refill is None else f", and {budget.currency.words(refill.amount)} of it in each {refill.period}"
+    return "" if refill is None else f", and {budget.words(refill.amount)} of it in each {refill.period}"
+
+
+async def _too_small(ledger: Ledger, lineage: str, budget: Budget, spent: int = 0) -> str:
+    """Say that a budget can never buy anything that its lineage has paid for so far; nothing where it can."""
+    prices = [budget.currency.price(cost) for cost in (await ledger.lineage(lineage)).tally]
+    least = min((price for price in prices if price), default=0)
+    if budget.most_at_once(spent) >= least:
+        return ""
+    at_this = ", at this refill," if budget.refill is not None and budget.limit - spent >= least else ""
+    return (
+        f"This account can never{at_this} pay for anything that the lineage {lineage} has paid for so far: the least "
+        f"of it costs {budget.words(least)}."
+    )
 
 
 def _unused(budget: Budget, scope: Scope, group: str) -> AccountState:

@@ -65,10 +65,10 @@ def side_by_side(releases: Mapping[Cost, int], delta: float) -> SideBySide:
     domains.require_delta(delta)
     losses = composition_of(releases)
     analyses = tuple(analyse(losses, delta) for analyse in ALL.values())
-    known = [(analysis.epsilon, analysis.name) for analysis in analyses if analysis.epsilon is not None]
-    if not known:
+    finite = [(analysis.epsilon, analysis.name) for analysis in analyses if analysis.epsilon is not None]
+    if not finite:
         raise ValueError(f"no epsilon can be given at delta = {delta:g}: {analyses[0].method}")
-    return SideBySide(sum(releases.values()), delta, analyses, min(known, key=lambda pair: pair[0])[1])
+    return SideBySide(sum(releases.values()), delta, analyses, min(finite, key=lambda pair: pair[0])[1])
 
 
 def _coins_first(analyse: Callable[[Composition, float], Analysis]) -> Callable[[Composition, float], Analysis]:
@@ -82,8 +82,8 @@ def _coins_first(analyse: Callable[[Composition, float], Analysis]) -> Callable[
         left = math.nextafter(delta - coins, 0.0)
         if left <= 0:
             return Analysis(analyse.__name__, None, f"the coins of the releases take {coins:.3g} of delta", False)
-        found = analyse(rest, left)
-        return replace(found, method=f"{found.method}; coins take {coins:.3g} of delta")
+        analysis = analyse(rest, left)
+        return replace(analysis, method=f"{analysis.method}; coins take {coins:.3g} of delta")
 
     return with_coins
 
@@ -96,8 +96,8 @@ def delta_at(analyse: Callable[[Composition, float], Analysis], losses: Composit
     domains.require_up_to("epsilon", epsilon, conversions.LARGEST_EPSILON)
 
     def excess(log_delta: float) -> float:
-        found = analyse(losses, math.exp(log_delta)).epsilon
-        return math.inf if found is None else found - epsilon
+        epsilon_at = analyse(losses, math.exp(log_delta)).epsilon
+        return math.inf if epsilon_at is None else epsilon_at - epsilon
 
     strictest, laxest = math.log(1e-250), math.log(1 - 1e-9)
     if excess(strictest) <= 0:

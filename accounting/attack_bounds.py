@@ -199,8 +199,8 @@ def _coins_off(composition: Composition, delta: float) -> tuple[Composition, flo
 
 
 def _curve(composition: Composition, delta: float) -> compositions.NumericalCurve | None:
-    found = compositions.numerical_curve(composition, delta) if composition else ""
-    return None if isinstance(found, str) else found
+    curve = compositions.numerical_curve(composition, delta) if composition else ""
+    return None if isinstance(curve, str) else curve
 
 
 def _epsilons(largest: float) -> NDArray[np.float64]:

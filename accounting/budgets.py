@@ -140,6 +140,10 @@ class Refill:
                 f"{text!r}: {error}"
             ) from error
 
+    def words(self, currency: Currency) -> str:
+        """Return it in words, as `rho = 0.2 a month`."""
+        return f"{currency.words(self.amount)} a {self.period}"
+
     def ends(self, began: int) -> date:
         """Return the day on which the period ends that began on a day, in days since 1970: that of the next refill."""
         first = date(1970, 1, 1) + timedelta(days=began)
@@ -310,6 +314,21 @@ class Budget:
         if self.currency is EPSILON:
             return 0
         return sampling_error.coins_allowed(_units(self.limit), self.delta)
+
+    def most_at_once(self, spent: int = 0) -> int:
+        """Return the most that may ever be spent in one charge, once so much is spent."""
+        left = max(self.limit - spent, 0)
+        return left if self.refill is None else min(left, self.refill.amount)
+
+    def words(self, amount: int) -> str:
+        """Return an amount in words, as `rho = 0.5 (epsilon = 5.2 at delta = 1e-05)`."""
+        said = self.currency.words(amount)
+        if self.currency is EPSILON or is_unproven(self.accepts) or amount <= 0:
+            return said
+        try:
+            return f"{said} (epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g})"
+        except ValueError:  # more than the sampler's reserve is for
+            return said
 
     def epsilon_at(self, spent: int) -> float:
         """Return the tightest valid epsilon at `delta` of that amount under `accepts`, rounded up."""

@@ -12,7 +12,7 @@ Assumed of the platform, and tested against 60-digit arithmetic: IEEE doubles; `
 import math
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import NDArray
 
 from accounting import domains

@@ -316,14 +316,14 @@ def _meaning_in_words(
 def _releases_in_words(side_by_side: analyses.SideBySide, meaning: Identifiability) -> str:
     if not side_by_side.releases:
         return _NOTHING
-    known = [analysis.epsilon for analysis in side_by_side.analyses if analysis.epsilon is not None]
+    epsilons = [analysis.epsilon for analysis in side_by_side.analyses if analysis.epsilon is not None]
     words = [
         _count_in_words(side_by_side.releases),
-        *_meaning_in_words(meaning, min(known), side_by_side.delta, "has seen all of them", "they are together"),
+        *_meaning_in_words(meaning, min(epsilons), side_by_side.delta, "has seen all of them", "they are together"),
     ]
-    if max(known) > 1.001 * min(known):
+    if max(epsilons) > 1.001 * min(epsilons):
         words.append(
-            f"Depending on the analysis the epsilon reads from {min(known):.4g} to {max(known):.4g}; what was "
+            f"Depending on the analysis the epsilon reads from {min(epsilons):.4g} to {max(epsilons):.4g}; what was "
             "released is the same, and every one of these numbers is a valid upper bound."
         )
     return " ".join([*words, "All of this holds if their number and their prices were settled before the first."])

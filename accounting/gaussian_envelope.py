@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy.special
+import scipy
 
 from accounting import domains, sampling_error
 from accounting.arrays import Floats
@@ -31,6 +31,9 @@ LARGEST_MU = 4.0
 """No run may cost more."""
 
 MOST_STEPS = 10**6
+
+LEAST_NOISE, LARGEST_NOISE = 0.25, 1e6
+"""The noise multiplier of a step lies between these."""
 
 _IDEAL_DELTA = 2.0**-41
 """The part of DELTA for ideal noise."""
@@ -216,7 +219,7 @@ class _Curve:
 
 
 def _check(noise_multiplier: float, sampling_rate: float, steps: int) -> None:
-    domains.require_between("the noise multiplier", noise_multiplier, 0.25, 1e6)
+    domains.require_between("the noise multiplier", noise_multiplier, LEAST_NOISE, LARGEST_NOISE)
     domains.require_within("the sampling rate", sampling_rate, 1e-6, 1)
     if _LARGEST_RATE < sampling_rate < 1:
         # Losses of a record's absence end at ln(1 - q), near which an edge would be computed too roughly.

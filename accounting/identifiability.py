@@ -6,7 +6,7 @@ likely, sees every answer, and computes without limit.
 
 import math
 
-import scipy.special
+import scipy
 
 from accounting import conversions, domains
 
@@ -143,8 +143,8 @@ def zcdp_advantage(rho: float) -> float:
     `zcdp_delta` at epsilon = 0, which is the total variation distance.
     """
     domains.require_up_to("rho", rho, conversions.LARGEST_RHO)
-    known = (math.sqrt(rho / 2), math.sqrt(-math.expm1(-rho)))
-    return min(1.0, min(known) * _ROUND_UP, conversions.zcdp_delta(rho, 0.0))
+    bounds = (math.sqrt(rho / 2), math.sqrt(-math.expm1(-rho)))
+    return min(1.0, min(bounds) * _ROUND_UP, conversions.zcdp_delta(rho, 0.0))
 
 
 def zcdp_rho_of_advantage(advantage: float) -> float:

@@ -8,7 +8,7 @@ attack on the membership of one record lies below it.
 from collections.abc import Callable
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import conversions, domains

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -50,7 +50,7 @@ from accounting.arrays import Floats
 from mechanisms.elementary import softmax
 
 Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
-Place = Literal["logits", "log-odds", "selection", "training"]
+Place = Literal["logits", "log-odds", "selection", "training", "answer"]
 Holds = Literal["without noise", "median"]
 """The probability that the model gives without noise, or the median of those that it gives with noise drawn anew."""
 
@@ -86,6 +86,9 @@ class AnswerNoise:
     on: Place = "logits"
     """Each of the logits; the log-odds of the one class that was drawn; the draw; or what training minimised."""
     logits: Floats | None = None
+
+    digits: ClassVar[float] = SHOWN_DIGITS
+    """Ends of intervals are whole numbers over this."""
 
     @property
     def holds(self) -> Holds:
@@ -199,10 +202,50 @@ class AnswerNoise:
 
 
 @dataclass(frozen=True)
+class NumberNoise:
+    """Gaussian noise on a number that is the answer itself. scale: (n,), the standard deviation in each row. Public.
+
+    The number shown is the one without noise, and the noise: it lies further than 1.97 standard deviations away with a
+    probability of at most 4.9 %, which leaves 0.1 % for the rounding to a grid.
+    """
+
+    scale: Floats
+    law: ClassVar[Law] = "gaussian"
+    on: ClassVar[Place] = "answer"
+    holds: ClassVar[Holds] = "without noise"
+    no_interval: ClassVar[str] = ""
+    digits: ClassVar[float] = 1.0
+
+    @property
+    def largest(self) -> Floats:
+        """The scale of each row's answer, (n,)."""
+        return self.scale
+
+    def reach(self, numbers: Floats) -> Floats:
+        """Return how far numbers (n, k) shown may lie above, and below, those that intervals hold: (n, 2, 1)."""
+        either = _QUANTILES[self.law] * np.resize(self.scale, len(numbers))
+        return np.stack([either, either], axis=1)[:, :, None]
+
+    def ends(self, numbers: Floats) -> Floats:
+        """Return the ends of the intervals of numbers (n, k): (n, 2, k)."""
+        above, below = self.reach(numbers).transpose(1, 0, 2)
+        return np.stack([numbers - above, numbers + below], axis=1)
+
+    def undecided(self, numbers: Floats) -> None:
+        """Return None: numbers (n, k) have no likeliest class that noise could have made so."""
+        del numbers
+
+
+@dataclass(frozen=True)
 class UnknownNoise:
-    """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why."""
+    """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why.
+
+    ranks: whether answers rank classes, of which noise may have made the winner.
+    """
 
     no_interval: str
+    ranks: bool = True
+    digits: ClassVar[float] = SHOWN_DIGITS
     law: None = None
     on: None = None
     holds: None = None
@@ -214,19 +257,19 @@ class UnknownNoise:
 
     ends = reach
 
-    def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
-        """Return that no answer, (n, C), is decided: (n,)."""
-        return np.ones(len(probabilities), dtype=np.bool_)
+    def undecided(self, probabilities: Floats) -> NDArray[np.bool_] | None:
+        """Return that no answer, (n, C), is decided: (n,). None for answers that rank no classes."""
+        return np.ones(len(probabilities), dtype=np.bool_) if self.ranks else None
 
 
-AnyNoise = AnswerNoise | UnknownNoise
+AnyNoise = AnswerNoise | NumberNoise | UnknownNoise
 
 
 class Uncertainty(Struct, eq=False):
     """The noise of answers, in parts: see `AnswerNoise`, whose methods give each. None: not known.
 
-    probabilities: all answers that were computed together, (n, C); rows: those that this is about. A part is computed
-    when it is first asked for, for all of them; computed: what was, by its name.
+    probabilities: all answers that were computed together, (n, C), or other numbers, (n, k); rows: those that this is
+    about. A part is computed when it is first asked for, for all of them; computed: what was, by its name.
     """
 
     noise: AnyNoise
@@ -242,8 +285,8 @@ class Uncertainty(Struct, eq=False):
         """Return what `compute` makes of all answers, (n, ...), for these; None for None. name: of what it makes."""
         if name not in self.computed:
             self.computed[name] = compute(self.probabilities)
-        found = self.computed[name]
-        return None if found is None else found[self.rows]
+        column = self.computed[name]
+        return None if column is None else column[self.rows]
 
     @property
     def scale(self) -> Floats | None:
@@ -261,12 +304,12 @@ class Uncertainty(Struct, eq=False):
     def intervals(self) -> tuple[Floats, Floats] | None:
         """The least and the largest probability, (n, C) each."""
         ends = self.for_rows("ends", self.noise.ends)
-        return None if ends is None else (ends[:, 0] / SHOWN_DIGITS, ends[:, 1] / SHOWN_DIGITS)
+        return None if ends is None else (ends[:, 0] / self.noise.digits, ends[:, 1] / self.noise.digits)
 
     @property
-    def undecided(self) -> NDArray[np.bool_]:
-        """Whether the noise could have made the likeliest class so, (n,)."""
-        undecided: NDArray[np.bool_] = self.for_rows("undecided", self.noise.undecided)
+    def undecided(self) -> NDArray[np.bool_] | None:
+        """Whether the noise could have made the likeliest class so, (n,); None for answers that rank no classes."""
+        undecided: NDArray[np.bool_] | None = self.for_rows("undecided", self.noise.undecided)
         return undecided
 
 
@@ -278,6 +321,7 @@ DRAWN = (
 
 def _ends(probabilities: Floats, above: Floats, below: Floats) -> Floats:
     """Return the ends of the intervals, (n, 2, C)."""
+    # A probability that is shown as 0 or 1 has infinite log-odds; the noisy ones were finite, and larger than this.
     shown = np.maximum(probabilities, _LEAST)
     rest = np.maximum(1 - probabilities, _LEAST_REST)
     ends = np.empty((len(shown), 2, shown.shape[1]))
@@ -312,6 +356,7 @@ def _leaving_the_rest(ends: Floats, probabilities: Floats) -> Floats:
     is_drawn = probabilities != common
     is_drawn &= is_drawn.sum(axis=1, keepdims=True) == 1
     lower = np.where(is_drawn, ends[:, 0], 0.0)
+    # The others share what the drawn class leaves, so each has at most all of it.
     left = SHOWN_DIGITS - lower.sum(axis=1, keepdims=True)
     return np.stack([lower, np.where(is_drawn, ends[:, 1], left)], axis=1)
 

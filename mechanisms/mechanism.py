@@ -132,8 +132,8 @@ def default_price(name: str, *, pure: bool = False) -> str:
     pure: for an account that counts pure epsilon: 0.05, so that a budget of 1 pays for 20 answers. Gaussian noise has
     no such price and keeps its own, which the account then refuses. Raises ValueError for an unknown name.
     """
-    found = _pricing(name)
-    return found.pure_default or found.default if pure else found.default
+    pricing = _pricing(name)
+    return pricing.pure_default or pricing.default if pure else pricing.default
 
 
 def priced(name: str, price: str | Price, classes: int) -> Mechanism:

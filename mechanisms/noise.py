@@ -16,15 +16,14 @@ Promised: the law of a draw is within `DISTANCE` of the ideal law in total varia
 
 import functools
 import itertools
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 
-from accounting.arrays import Floats, Integers, Words
+from accounting.arrays import Floats, Integers, Mask, Words
 
 DISTANCE = 2.0**-106
 """The total variation distance of one draw, of any law of this module, from its ideal law, at most."""
@@ -45,6 +44,12 @@ _SEGMENT_SHIFT = 52 - _SEGMENT_BITS  # of a double's bits: what is left are expo
 _PRECISION = 192  # bits after the point in fixed-point arithmetic
 _ONE = 1 << _PRECISION
 _SUM_BYTES = _PRECISION // 8 + 4  # of up to 2^32 masses of at most 1
+_CENTRES_PER_DEVIATION = 64
+CENTRES = _GAUSSIAN_REACH * _CENTRES_PER_DEVIATION
+"""Number of points around which the Gaussian distribution function is expanded."""
+TERMS = 21
+"""Number of coefficients of an expansion."""
+_DIGITS_BITS = 160  # bits after the point of what is multiplied as matrices of digits
 
 
 class NoiseLaw(Protocol):
@@ -80,16 +85,18 @@ class InversionTable:
         """
         high, low, values = self._distinct
         pairs = words.reshape(-1, 2)
-        found = self._lines.values_at(complements(pairs)).astype(np.int64)
-        upper = high.take(found)
+        places = self._lines.values_at(complements(pairs)).astype(np.int64)
+        upper = high.take(places)
+        # Both words are compared for every draw, though the first decides nearly all: a branch would tell by its time.
         passed = upper < pairs[:, 0]
-        passed |= (upper == pairs[:, 0]) & (low.take(found) <= pairs[:, 1] >> np.uint64(1))
-        found += passed
-        return (found if values is None else values.take(found)).reshape(words.shape[:-1])
+        passed |= (upper == pairs[:, 0]) & (low.take(places) <= pairs[:, 1] >> np.uint64(1))
+        places += passed
+        return (places if values is None else values.take(places)).reshape(words.shape[:-1])
 
     @functools.cached_property
     def _distinct(self) -> tuple[Words, Words, Integers | None]:
         """The thresholds without repetitions, and the value that as many of them passed stand for, if there are any."""
+        # A value of mass below 2^-127 has the threshold of the one before it. A line cannot pass two at one place.
         last = np.append((self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1]), True)
         if last.all():
             return self.high, self.low, None
@@ -124,6 +131,7 @@ class InversionTable:
         lines = _Lines(heights[:-1] - slopes * seams[:-1] - 0.5, slopes)
         ends = lines.values_at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
         off = np.max(np.abs(lines.values_at(places) - (counts - 0.5)))
+        # Slopes are negative, so -slope x is what a relative error in x can move a line by.
         falls = np.max(np.maximum.accumulate(ends) - ends) + np.max(-slopes * seams[1:]) * 2.0**-48 + 2.0**-30
         if not off + falls < 0.5:
             raise ValueError("the table's thresholds do not lie near enough to lines to be drawn from")
@@ -139,6 +147,8 @@ class _Lines:
 
     def values_at(self, x: Floats) -> Floats:
         """Return the lines' values, less 1/2, at x >= 0, shape (n,)."""
+        # The bits of a positive double, read as an integer, are its exponent and then its fraction: shifted they number
+        # the segments without a logarithm or a search.
         segments = x.view(np.int64) >> _SEGMENT_SHIFT
         segments -= (_FIRST_OCTAVE + 1023) << _SEGMENT_BITS
         heights = self.slopes.take(segments, mode="clip")
@@ -200,30 +210,26 @@ class FlooredExponential:
 
 @functools.lru_cache(maxsize=16)
 def rounded_gaussian(scale: int) -> RoundedGaussian:
-    """Return the law of rint(Y), Y from N(0, scale^2), within DISTANCE. Built once per scale, in up to 1 s.
+    """Return the law of rint(Y), Y from N(0, scale^2), within DISTANCE. Built once per scale.
 
-    The magnitude |rint(Y)| is drawn with a fair sign (a signed zero is zero). Its masses are, with f the
-    density of N(0, S^2) and k = 0, 1, ..., K = 12 S,
+    The magnitude |rint(Y)|, at most K = 12 S, is drawn with a fair sign (a signed zero is zero). It is below k where
+    |Y| < k - 1/2, so with F(z) = integral of exp(-s^2/2) over [0, z] the thresholds are
 
-        w_0 = p_0,  w_k = 2 p_k,   p_k = integral of f over [k - 1/2, k + 1/2].
+        T_k = F((k - 1/2) / S) / F((K + 1/2) / S),   k = 1, ..., K.
 
-    Taylor's theorem at k, where odd orders cancel and the m-th even one integrates to 1 / (4^m (2m+1)!), gives
-
-        p_k = f(k) sum_{m=0..M} He_2m(k/S) / (S^2m 4^m (2m+1)!) + R_k,
-        |R_k| <= max |f^(2M+2)| / (4^(M+1) (2M+3)!),   |f^(n)| <= sqrt(n!) / (2 S^(n+1)),
-
-    the last because f^(n) = +-He_n(x) phi(x) / S^(n+1) at x = k/S and |He_n(x)| <= 1.09 sqrt(n!) e^(x^2/4)
-    (Cramer's inequality, Abramowitz and Stegun 22.14.17). M is the smallest with 2 (K+1) |R_k| <= 2^-132.
-    The factor f(k)/f(0) = exp(-k^2/2S^2) comes from two multiplications a step, in fixed point with 192 bits.
+    F is expanded around CENTRES points (`_normal_integral`), each for the S/64 thresholds that lie within 1/128 of it:
+    T_k = sum_n c_n t^n with |t| < 1 an odd multiple of 64/S. The sums are products of matrices of whole numbers below
+    2^16, the digits of the c_n and of the t^n with 160 bits after the point: every partial sum is below
+    21 10 2^32 < 2^53, so doubles hold it exactly, whatever the order of summation.
 
     Distance from the ideal law:
     - cutting at K and scaling the rest to 1: P(|Y| > 12 S) <= 2 phi(12)/12 < 2^-107.7 (Mills' ratio);
-    - Taylor's remainder: 2^-132;
-    - fixed point, u = 2^-192: exp(-1/2S^2) and exp(-1/S^2) are within 2^4 u, hence the ratio of step k within
-      2^5 (k+1) u; hence exp(-k^2/2S^2) within u sum_{j<=k} (2^5 (j+1) e^(-j^2/2S^2) + 1) <= 2^7 S^2 u; Horner's
-      rule at k^2/S^2 <= 144 is within 2 * 145^M u <= 2^-140 for M <= 7; the polynomial is below 2. The errors
-      of all masses together, over the masses' sum (2.5 S, in units of f(0)), are below 2^-137;
-    - rounding K thresholds down to 127 bits: each moves by less than 2^-127, so K 2^-127 <= 2^-107.4.
+    - F's error, below 2^-162 (`_normal_integral`), in units v = 2^-160 less than 1 v after division by F > 1; 21
+      coefficients are rounded by less than v each, and powers of t by v times |c_n|, together below 1 v more;
+      products of digits i and j with i + j < 8 are left out: 36 21 2^32 of 2^(16 (7 - 10)) v at most, below 1 v.
+      Together below 2^5 v = 2^-155;
+    - rounding K thresholds down to 127 bits: each moves by less than 2^-127, and by 2^-155 for the errors above, so
+      all together by K (2^-127 + 2^-155) <= 2^-107.4 + 2^-135, which bounds what the masses move by.
     Together below 2^-106 = DISTANCE.
 
     Raises ValueError unless `scale` is a power of two between 2^8 and 2^16.
@@ -233,10 +239,12 @@ def rounded_gaussian(scale: int) -> RoundedGaussian:
             f"the scale must be a power of two between {SMALLEST_GAUSSIAN_SCALE} and {LARGEST_GAUSSIAN_SCALE}, "
             f"not {scale}"
         )
-    reach = _GAUSSIAN_REACH * scale
-    masses = itertools.islice(_gaussian_masses(scale), reach + 1)
-    centre = next(masses)
-    return RoundedGaussian(scale, _table(itertools.chain([centre], (2 * mass for mass in masses))))
+    cell = scale // _CENTRES_PER_DEVIATION
+    expansions, one = _normal_integral(), 1 << _DIGITS_BITS
+    total = sum(f * (cell + 1) ** n // cell**n for n, f in enumerate(expansions[-1]))
+    coefficients = [[_divided(f * one, total) for f in row] for row in expansions]
+    powers = [[_divided(t**n * one, cell**n) for t in range(1 - cell, cell, 2)] for n in range(TERMS)]
+    return RoundedGaussian(scale, _inversion_table(*_thresholds(_digits(coefficients), _digits(powers))))
 
 
 @functools.lru_cache(maxsize=4)
@@ -260,6 +268,8 @@ def rounded_laplace(scale: int) -> RoundedLaplace:
     ratio = _exp_minus(Fraction(1, 2 * scale))
     digits = []
     for _ in range(_DIGITS):
+        # The digits of a geometric number are independent and geometric themselves: three small tables serve for one of
+        # 2^33 entries.
         digits.append(_table(itertools.islice(_powers(ratio), 1 << _DIGIT_BITS)))
         for _ in range(_DIGIT_BITS):
             ratio = ratio * ratio >> _PRECISION
@@ -278,47 +288,84 @@ def floored_exponential(scale: int) -> FlooredExponential:
     return FlooredExponential(scale, rounded_laplace(scale // 2).digits)
 
 
-def _gaussian_masses(scale: int) -> Iterator[int]:
-    """Yield the masses p_0, p_1, ... of `rounded_gaussian`, over f(0), in fixed point."""
-    coefficients = [int(c * _ONE) for c in reversed(_correction(scale, taylor_order(scale)))]
-    leading, others = coefficients[0], coefficients[1:]
-    scale_bits = 2 * (scale.bit_length() - 1)
-    density = _ONE
-    ratio = _exp_minus(Fraction(1, 2 * scale**2))
-    ratio_of_ratios = _exp_minus(Fraction(1, scale**2))
-    for k in itertools.count():
-        polynomial = leading
-        for coefficient in others:
-            polynomial = (polynomial * (k * k) >> scale_bits) + coefficient
-        yield density * polynomial >> _PRECISION
+@functools.lru_cache(maxsize=1)
+def _normal_integral() -> tuple[tuple[int, ...], ...]:
+    """Return the integral F of exp(-s^2/2) from 0, in fixed point, around each z = (2 j + 1) / 128, j < CENTRES.
+
+    Of each z the coefficients f_n of F(z + t/128) = sum_{n < TERMS} f_n t^n.
+
+    With d = 1/128 and a_m = d^m g^(m)(z) / m! for g = exp(-s^2/2), f_(m+1) = d a_m / (m + 1), and from g' = -s g,
+
+        (m + 1) a_(m+1) = -d z a_m - d^2 a_(m-1).
+
+    F at a point follows from F at the one before by the series of both up to the middle between them.
+
+    Error, with u = 2^-192. What is left out behind N = TERMS - 1 = 20 is at most |d t|^21 max|g^(20)| / 21!, and
+    |g^(20)(z)| = |He_20(z)| exp(-z^2/2) <= 1.09 sqrt(20!) (Cramer's inequality, Abramowitz and Stegun 22.14.17): below
+    2^-181 for |t| <= 1, and 2^-174 at the t <= 5/4 where `rounded_gaussian` takes the whole. exp(-z^2/2) comes from two
+    multiplications a point: the first factors are within 2^4 u, the ratio of step j within 2^5 (j + 1) u, so each is
+    within 2^24 u. By |d z| < 0.1 the errors of the a_m do not grow, and each sum of a series is within 2^19 u. F adds
+    up 2 CENTRES of them: within 2^30 u + 2^11 2^-181 < 2^-161.9. Divided by 1.25 < F(12) it is below 2^-162.
+    """
+    density, ratio = _exp_minus(Fraction(1, 2**15)), _exp_minus(Fraction(1, 2**12))
+    ratio_of_ratios, whole, found = ratio, 0, []
+    for place in range(1, 2 * CENTRES, 2):
+        series, before, now = [0], 0, density
+        for m in range(1, TERMS):
+            series.append(now // (m << 7))
+            before, now = now, -((place * now + before) // (m << 14))
+        whole -= sum(f * (-1) ** n for n, f in enumerate(series))
+        series[0] = whole
+        whole = sum(series)
+        found.append(tuple(series))
         density = density * ratio >> _PRECISION
         ratio = ratio * ratio_of_ratios >> _PRECISION
+    return tuple(found)
 
 
-def taylor_order(scale: int) -> int:
-    """Return the smallest M whose remainder, over the whole table of `rounded_gaussian`, is at most 2^-132."""
-    entries = 2 * (_GAUSSIAN_REACH * scale + 1)
-    for order in itertools.count(1):
-        n = 2 * order + 2
-        largest_derivative = Fraction(math.isqrt(math.factorial(n)) + 1, 2 * scale ** (n + 1))
-        if entries * largest_derivative / (2**n * math.factorial(n + 1)) <= Fraction(1, 2**132):
-            return order
-    raise AssertionError("unreachable: the remainder tends to 0")
+def _divided(numerator: int, denominator: int) -> int:
+    """Return the quotient, rounded towards zero."""
+    quotient = abs(numerator) // denominator
+    return -quotient if numerator < 0 else quotient
 
 
-def _correction(scale: int, order: int) -> list[Fraction]:
-    """Return the coefficients, by powers of (k/S)^2, of sum_{m<=order} He_2m(k/S) / (S^2m 4^m (2m+1)!).
+def _digits(numbers: Sequence[Sequence[int]]) -> Floats:
+    """Return the digits to the base 2^16, the last first, of numbers (n, m) of magnitude at most 2^160: (10, n, m).
 
-    He_2m(x) = sum_j (-1)^j (2m)! / (j! (2m-2j)! 2^j) x^(2m-2j).
+    They have their number's sign. The first digit of 2^160 is 2^16.
     """
-    coefficients = [Fraction(0)] * (order + 1)
-    for m in range(order + 1):
-        for j in range(m + 1):
-            hermite = Fraction(
-                (-1) ** j * math.factorial(2 * m), math.factorial(j) * math.factorial(2 * (m - j)) * 2**j
-            )
-            coefficients[m - j] += hermite / (scale ** (2 * m) * 4**m * math.factorial(2 * m + 1))
-    return coefficients
+    count = _DIGITS_BITS // 16
+    octets = b"".join(abs(each).to_bytes(2 * count + 2, "little") for row in numbers for each in row)
+    found = np.frombuffer(octets, dtype="<u2").astype(np.float64).reshape(len(numbers), -1, count + 1)
+    found[..., count - 1] += found[..., count] * 2.0**16
+    signs = np.array([[-1.0 if each < 0 else 1.0 for each in row] for row in numbers])
+    return np.moveaxis(found[..., :count] * signs[..., None], -1, 0)
+
+
+def _thresholds(coefficients: Floats, powers: Floats) -> tuple[Words, Words]:
+    """Return the thresholds' upper 64 and lower 63 bits, from the digits of their series (10, J, n) and t^n (10, n, B).
+
+    The products of digits are added up from the least place on, and each place's carry goes to the next.
+    """
+    count = len(coefficients)
+    used: Mask = np.any(coefficients, axis=1)
+    carry = np.zeros((coefficients.shape[1], powers.shape[2]))
+    high, low = (np.zeros(carry.shape, dtype=np.uint64) for _ in range(2))
+    for place in range(count - 2, 2 * count):
+        pairs = [(i, place - i) for i in range(max(0, place - count + 1), min(place + 1, count)) if used[i].any()]
+        total = carry
+        if pairs:
+            left = np.concatenate([coefficients[i][:, used[i]] for i, _ in pairs], axis=1)
+            total = left @ np.concatenate([powers[j][used[i]] for i, j in pairs]) + carry
+        carry = np.floor(total * 2.0**-16)
+        digit, at = (total - carry * 2.0**16).astype(np.uint64), 16 * (place - count)
+        if at >= 96:
+            high |= digit << np.uint64(at - 96)
+        elif at >= 33:
+            low |= digit << np.uint64(at - 33)
+        elif at == 32:
+            low |= digit >> np.uint64(1)
+    return high.ravel(), low.ravel()
 
 
 def _exp_minus(x: Fraction) -> int:
@@ -350,10 +397,15 @@ def _table(masses: Iterable[int]) -> InversionTable:
     largest, octets = (1 << _THRESHOLD_BITS) - 1, bytearray()
     for place in range(_SUM_BYTES, len(sums), _SUM_BYTES):
         below = int.from_bytes(sums[place : place + _SUM_BYTES], "little")
+        # Rounding a small last mass down can reach 2^127 itself, which the words never do.
         octets += min((below << _THRESHOLD_BITS) // total, largest).to_bytes(16, "little")
     words = np.frombuffer(octets, dtype="<u8").astype(np.uint64).reshape(-1, 2)
-    high = (words[:, 1] << np.uint64(1)) | (words[:, 0] >> np.uint64(63))
-    low = words[:, 0] & np.uint64(2**63 - 1)
+    return _inversion_table(
+        (words[:, 1] << np.uint64(1)) | (words[:, 0] >> np.uint64(63)), words[:, 0] & np.uint64(2**63 - 1)
+    )
+
+
+def _inversion_table(high: Words, low: Words) -> InversionTable:
     high.setflags(write=False)
     low.setflags(write=False)
     table = InversionTable(high, low)

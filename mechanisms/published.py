@@ -29,8 +29,8 @@ from fractions import Fraction
 from typing import ClassVar, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from accounting.arrays import Floats, Words
 from accounting.losses import ClaimedGaussianLoss, ClaimedLaplaceLoss, Cost
@@ -145,7 +145,7 @@ def _sampled_neurons(
 
 def _standard_noise(uniforms: Floats, noise: Noise) -> Floats:
     if noise == "gaussian":
-        gaussian: Floats = ndtri(uniforms)
+        gaussian: Floats = scipy.special.ndtri(uniforms)
         return gaussian
     centred = uniforms - 0.5
     laplace: Floats = -np.sign(centred) * elementary.log(1 - 2 * np.abs(centred))

@@ -92,6 +92,7 @@ class KeyedRandomness:
         keyed = hashlib.blake2b(frame_parts(context), key=noise_key.secret, person=_PURPOSE)
         derived = []
         for question in questions:
+            # The key and the context are hashed once for all questions of a batch.
             each = keyed.copy()
             each.update(question)
             derived.append(each.digest())
@@ -107,6 +108,7 @@ class KeyedRandomness:
 
     @functools.cached_property
     def _streams(self) -> list[CipherContext]:
+        # A nonce of zeros is safe: each question has a key of its own, and no key ever has a second stream.
         start = bytes(16)
         return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
 

@@ -143,6 +143,7 @@ def select(logits: Floats, sensitivity: Floats, epsilon: float, words: Words) ->
     """
     cumulative = cumulative_weights(logits, sensitivity, epsilon)
     points = high_product(words, cumulative[:, -1])
+    # Compares with every sum, as a search would end the earlier the earlier the class comes.
     classes: Integers = np.sum(cumulative <= points[:, None], axis=1, dtype=np.int64)
     return classes
 
@@ -175,6 +176,7 @@ def cumulative_weights(logits: Floats, sensitivity: Floats, epsilon: float) -> n
     steps, eta = _steps_and_eta(sensitivity, epsilon)
     integers = on_grid(logits, steps)
     below_the_largest = integers.max(axis=1, keepdims=True) - integers
+    # Beyond the floor the exponential does not matter; a bounded argument keeps its error bound.
     exponents = np.minimum(eta[:, None] * below_the_largest, _BEYOND_THE_FLOOR)
     ratios = np.maximum(elementary.exp(-exponents), _FLOOR)
     weights = np.rint(_WEIGHT_OF_THE_LARGEST * ratios).astype(np.uint64)
@@ -194,6 +196,7 @@ def _steps_and_eta(sensitivity: Floats, epsilon: float) -> tuple[Floats, Floats]
     _check_epsilon(epsilon)
     steps = np.maximum(sensitivity / _STEPS_PER_SENSITIVITY, SMALLEST_STEP)
     spread = (_SQUARE_ROOT_OF_TWO * (sensitivity / steps) + _SPREAD_OF_ROUNDING) * _TOWARDS_LARGER
+    # Rounded towards a smaller eta, which is the safe side: it spends less than epsilon.
     return steps, (epsilon - _SLACK) / spread * _TOWARDS_SMALLER
 
 

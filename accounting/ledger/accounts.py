@@ -146,9 +146,9 @@ class Accounts:
             folder = journal_folder(self._journals_folder, lineage)
             services = [LineageKeys(lineage).services]
             journals = await asyncio.to_thread(read_acknowledged, folder)
-            for known in journals:
-                await self.store.call(lineage, "read", services, {}, asker=known.asker, durably=False, mark=mark)
-            units = {known.charged_unit for known in journals}
+            for journal in journals:
+                await self.store.call(lineage, "read", services, {}, asker=journal.asker, durably=False, mark=mark)
+            units = {journal.charged_unit for journal in journals}
         for unit in units | {self._units.get(lineage)}:
             if unit is not None:
                 await self._compare_unit(lineage, unit, mark)
@@ -215,7 +215,7 @@ class Accounts:
         *,
         kind: str,
         subject: str,
-        said: Mapping[str, Any],
+        details: Mapping[str, Any],
         mark: str = "",
     ) -> list[Any]:
         """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy.
@@ -224,17 +224,17 @@ class Accounts:
         it has nothing else to refuse, and before it writes.
         """
         own = LineageKeys(lineage)
-        detail = msgspec.json.encode(said).decode()
+        detail = msgspec.json.encode(details).decode()
         for _ in range(_TRIES):
-            known, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
+            count, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
             with reading(lineage):
-                number, time = int(known) + 1, now.decode()
-            if self._after is not None and int(known) != self._after:
+                number, time = int(count) + 1, now.decode()
+            if self._after is not None and int(count) != self._after:
                 text = "something else was done since this was prepared: look at the accounts again"
                 raise ActRefused("act-between", text)
             words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
             hash_ = act_hash(newest or GENESIS, number, *words.values())
-            act = words | {"known": "none" if self._dry else known.decode(), "hash": binary(hash_)}
+            act = words | {"known": "none" if self._dry else count.decode(), "hash": binary(hash_)}
             named, durably = [own.account, own.acts, *keys], not self._dry
             reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark)
             if self._dry and reply == [b"stale"]:
@@ -245,9 +245,9 @@ class Accounts:
                 return reply
         raise LedgerBusy
 
-    async def note(self, lineage: str, kind: str, said: Mapping[str, Any]) -> None:
+    async def note(self, lineage: str, kind: str, details: Mapping[str, Any]) -> None:
         """Write an act that changes nothing in the store, as an export. Raises UnknownLineage."""
-        (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", said=said)
+        (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", details=details)
         _check_done(status, LineageKeys(lineage).own)
 
     async def _read_fields(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
@@ -262,7 +262,7 @@ class Accounts:
 
     async def key_types(self, lineage: str, keys: Sequence[str]) -> list[str]:
         """Return the type of each key of the lineage, `none` where there is none; with a stream's newest number."""
-        return [found.decode() for found in await self.call(lineage, "types", keys, {}, durably=False)]
+        return [kind.decode() for kind in await self.call(lineage, "types", keys, {}, durably=False)]
 
     async def _account(self, keys: AccountKeys[Kind], fields: Fields, *, listed: bool = False) -> Kind:
         """Read an account; one that is `listed` somewhere is lost if there is none.
@@ -283,7 +283,7 @@ class Accounts:
 
     async def _check_unused(self, keys: AccountKeys[Account]) -> None:
         """Raise LedgerDamaged if an account is missing whose other keys are there: then it was lost."""
-        if any(found != "none" for found in await self.key_types(keys.lineage, keys.contents)):
+        if any(kind != "none" for kind in await self.key_types(keys.lineage, keys.contents)):
             raise LedgerDamaged(keys.lineage, f"{keys.title} is lost")
 
     async def _change(
@@ -291,7 +291,7 @@ class Accounts:
         account: AccountKeys[Account],
         function: str,
         kind: str,
-        said: Mapping[str, Any],
+        details: Mapping[str, Any],
         arguments: Arguments,
         keys: Sequence[str] = (),
     ) -> None:
@@ -303,13 +303,13 @@ class Accounts:
             {"id": account.id, **arguments},
             kind=kind,
             subject=account.subject,
-            said=said,
+            details=details,
         )
         if status == b"unknown-lineage":
             whole = LineageKeys(account.lineage).own
             await self._check_unused(whole)
             raise whole.unknown
-        _check_done(status, account, said.get("group", ""))
+        _check_done(status, account, details.get("group", ""))
 
     # Lineages
 
@@ -319,15 +319,15 @@ class Accounts:
         An account that exists is left as it is, whatever its budget. `time` is in seconds since the epoch.
         """
         await self.list_lineage(lineage)
-        said = wire.budget_arguments(budget)
+        terms = wire.budget_arguments(budget)
         await self.act(
             lineage,
             "open_lineage",
             LineageKeys(lineage).contents[1:],
-            {"budget": said, "created": repr(time)},
+            {"budget": terms, "created": repr(time)},
             kind="open",
             subject="lineage",
-            said=said,
+            details=terms,
         )
         return await self.lineage(lineage)
 
@@ -353,18 +353,18 @@ class Accounts:
             await self._settle_unit(lineage, unit, lost=True)
 
     async def _settle_unit(self, lineage: str, unit: str, *, lost: bool, mark: str = "") -> None:
-        status, *found = await self.act(
+        status, *fields = await self.act(
             lineage,
             "settle_unit",
             [],
             {"unit": unit, "lost": lost},
             kind="unit",
             subject="lineage",
-            said={"unit": unit},
+            details={"unit": unit},
             mark=mark,
         )
         if status == b"other-unit":
-            raise OtherUnit(lineage, found[0].decode(), unit)
+            raise OtherUnit(lineage, fields[0].decode(), unit)
         _check_done(status, LineageKeys(lineage).own)
 
     async def _acts_of_kind(self, lineage: str, kind: str) -> int:
@@ -385,12 +385,12 @@ class Accounts:
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name."""
         names = await self.lineage_names()
-        found = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
-        for error in found:
+        accounts = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
+        for error in accounts:
             # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
             if isinstance(error, BaseException) and not isinstance(error, UnknownLineage):
                 raise error
-        return [account for account in found if isinstance(account, LineageAccount)]
+        return [account for account in accounts if isinstance(account, LineageAccount)]
 
     async def lineage_names(self) -> list[str]:
         """Return the names of the lineages that the store lists: some may be damaged, and some not opened yet."""
@@ -409,19 +409,19 @@ class Accounts:
         keys = LineageKeys(lineage)
         own: AccountKeys[Account] = keys.client(client) if client else keys.group(group) if group else keys.own
         _check_delta(await self._read_account(own), budget)
-        said = wire.budget_arguments(budget)
-        await self._change(own, "set_budget", "budget", said, {"budget": said})
+        terms = wire.budget_arguments(budget)
+        await self._change(own, "set_budget", "budget", terms, {"budget": terms})
 
     async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
         """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
 
         Raises UnknownLineage.
         """
-        found = await self.read_accounts(lineage)
+        fields = await self.read_accounts(lineage)
         keys = LineageKeys(lineage)
-        account = await self._account(keys.own, found.lineage)
-        clients = [await self._account(keys.client(name), each, listed=True) for name, each in found.clients.items()]
-        groups = [await self._account(keys.group(name), each, listed=True) for name, each in found.groups.items()]
+        account = await self._account(keys.own, fields.lineage)
+        clients = [await self._account(keys.client(name), each, listed=True) for name, each in fields.clients.items()]
+        groups = [await self._account(keys.group(name), each, listed=True) for name, each in fields.groups.items()]
         return account, clients, groups
 
     async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
@@ -431,39 +431,39 @@ class Accounts:
         while True:
             clients, groups = listed
             accounts = [own.client(name).account for name in clients] + [own.group(name).account for name in groups]
-            found = await self._read_fields(lineage, own.account, *keys, *accounts)
+            fields = await self._read_fields(lineage, own.account, *keys, *accounts)
             before, listed = listed, await self._names(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
                 break
-        others, rest = found[1 : len(keys) + 1], iter(found[len(keys) + 1 :])
+        others, rest = fields[1 : len(keys) + 1], iter(fields[len(keys) + 1 :])
         of_clients = {name: next(rest) for name in clients}
-        return AccountFields(found[0], of_clients, {name: next(rest) for name in groups}, others)
+        return AccountFields(fields[0], of_clients, {name: next(rest) for name in groups}, others)
 
     async def _names(self, lineage: str) -> tuple[list[str], list[str]]:
         """Return the names of the lineage's clients and of its groups."""
         keys = LineageKeys(lineage)
-        found = await self._read_fields(lineage, keys.clients, keys.groups)
+        fields = await self._read_fields(lineage, keys.clients, keys.groups)
         with reading(lineage):
-            clients, groups = (sorted(name.decode() for name in numbers) for numbers in found)
+            clients, groups = (sorted(name.decode() for name in numbers) for numbers in fields)
         return clients, groups
 
     async def numbers(self, lineage: str) -> Numbers:
         """Return what the numbers in the lineage's receipts stand for, as the store has it now."""
         keys = LineageKeys(lineage)
-        found = await self._read_fields(lineage, keys.terms, keys.clients, keys.groups, keys.services)
+        fields = await self._read_fields(lineage, keys.terms, keys.clients, keys.groups, keys.services)
         with reading(lineage):
-            numbers = wire.read_numbers(*found)
+            numbers = wire.read_numbers(*fields)
         self._numbers[lineage] = self.store.mark(lineage), numbers
         return numbers
 
     async def scan(self, lineage: str, key: str) -> dict[bytes, bytes]:
         """Return the fields of a hash of the lineage, which may be large; of a set its members, with nothing."""
-        cursor, found = b"0", dict[bytes, bytes]()
+        cursor, entries = b"0", dict[bytes, bytes]()
         while True:
             cursor, some = await self.call(lineage, "scan", [key], {"cursor": cursor.decode()}, durably=False)
-            found |= wire.fields_of(some)
+            entries |= wire.fields_of(some)
             if cursor == b"0":
-                return found
+                return entries
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
@@ -493,9 +493,9 @@ class Accounts:
         client's.
         """
         first = key if isinstance(key, ApiKey) else ApiKey(key)
-        said = {"group": group, **_charge_act_fields(first)}
+        details = {"group": group, **_charge_act_fields(first)}
         more = {"group": group, "key": wire.key_arguments(first)}
-        await self._add(LineageKeys(lineage).client(client), budget, time, display, said, more)
+        await self._add(LineageKeys(lineage).client(client), budget, time, display, details, more)
         return await self.client(lineage, client)
 
     async def add_group(
@@ -511,14 +511,14 @@ class Accounts:
         budget: Budget,
         time: float,
         display: str,
-        said: Mapping[str, Any],
+        details: Mapping[str, Any],
         more: Arguments,
     ) -> None:
         keys, scope = LineageKeys(own.lineage), own.kind.scope
         stated, named = wire.budget_arguments(budget), {"display": checked_display(display)}
         opened = {"scope": scope, "name": own.name, "budget": stated, "created": repr(time), **named, **more}
-        known = [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents]
-        await self._change(own, "add_account", f"add-{scope}", {**stated, **named, **said}, opened, known)
+        account_keys = [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents]
+        await self._change(own, "add_account", f"add-{scope}", {**stated, **named, **details}, opened, account_keys)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
         """Return a client's account. Raises UnknownClient."""
@@ -573,10 +573,10 @@ class Accounts:
         """
         await self._describe(lineage, client, "group", {"group": group})
 
-    async def _describe(self, lineage: str, client: str, kind: str, said: Mapping[str, str]) -> None:
+    async def _describe(self, lineage: str, client: str, kind: str, details: Mapping[str, str]) -> None:
         keys = LineageKeys(lineage)
         own = keys.client(client)
-        await self._change(own, "describe", kind, said, said, [keys.groups, own.account])
+        await self._change(own, "describe", kind, details, details, [keys.groups, own.account])
 
     async def revoke(self, lineage: str, client: str) -> None:
         """Refuse this client from now on, the questions that it paid for included.
@@ -591,7 +591,7 @@ class Accounts:
         subject, named = own.subject, {"id": own.id}
         try:
             status, *failure = await self.act(
-                lineage, "revoke", [own.account], named, kind="revoke", subject=subject, said={}
+                lineage, "revoke", [own.account], named, kind="revoke", subject=subject, details={}
             )
         except LedgerDamaged as error:  # the act cannot be numbered, and must not keep the right alive
             words = dict.fromkeys(("known", "detail", "by", "why", "time"), "")
@@ -617,15 +617,15 @@ class Accounts:
             if name is not None:
                 expected_keys = keys.client(name)
                 own, named["id"] = [expected_keys.account], expected_keys.id
-            found, *told = await self.call(lineage, "find_client", [keys.api_keys, *own], named, durably=False)
-            if not found:
+            status, *reply = await self.call(lineage, "find_client", [keys.api_keys, *own], named, durably=False)
+            if not status:
                 self.forget(lineage, digest)
                 raise UnknownKey
             with reading(lineage):
-                expected, name = name, found.decode()
+                expected, name = name, status.decode()
             if name == expected:
                 break
-        refused, fields = told
+        refused, fields = reply
         account = await self._account(keys.client(name), wire.fields_of(fields), listed=True)
         error = ClientRevoked(name) if account.revoked else _refused_key(refused, scope)
         if error is None:
@@ -681,11 +681,11 @@ class Accounts:
             "ending": ending if isinstance(ending, str) else binary(ending),
             "seconds": seconds,
         }
-        said: dict[str, Any] = {"ends": which, "after_seconds": seconds}
+        details: dict[str, Any] = {"ends": which, "after_seconds": seconds}
         if new is not None:
             named["key"] = wire.key_arguments(new)
-            said |= _charge_act_fields(new)
-        await self._change(own, "change_keys", kind, said, named, [keys.api_keys, own.account])
+            details |= _charge_act_fields(new)
+        await self._change(own, "change_keys", kind, details, named, [keys.api_keys, own.account])
 
     # Receipts
 

@@ -72,28 +72,28 @@ class Books:
             self.findings.append(f"act {number} was altered or is missing")
         self._acts_head = act.hash
         try:
-            said = act.said
-            if "limit" in said:
-                self._last["budget", act.subject] = said
-                self._limits.add((act.subject, int(said["limit"])))
+            details = act.details
+            if "limit" in details:
+                self._last["budget", act.subject] = details
+                self._limits.add((act.subject, int(details["limit"])))
             if act.kind != "budget":
-                self._last[act.kind, act.subject] = said
+                self._last[act.kind, act.subject] = details
             for name in ("display", "group"):
-                if name in said:
-                    self._last[name, act.subject] = said
-            if "key" in said or "ends" in said:
-                self._enter_keys(self._keys[act.subject], said)
+                if name in details:
+                    self._last[name, act.subject] = details
+            if "key" in details or "ends" in details:
+                self._enter_keys(self._keys[act.subject], details)
             if act.kind == "reconcile":
-                self._resumed |= resumed_links(said)
+                self._resumed |= resumed_links(details)
         except (KeyError, TypeError, ValueError):
             self.findings.append(f"act {number} cannot be read")
 
     @staticmethod
-    def _enter_keys(keys: set[str], said: dict[str, Any]) -> None:
-        if said.get("after_seconds") == 0:
-            keys -= keys.copy() if said["ends"] == "all" else {said["ends"]}
-        if "key" in said:
-            keys.add(said["key"])
+    def _enter_keys(keys: set[str], details: dict[str, Any]) -> None:
+        if details.get("after_seconds") == 0:
+            keys -= keys.copy() if details["ends"] == "all" else {details["ends"]}
+        if "key" in details:
+            keys.add(details["key"])
 
     def _payer(self, subject: str) -> Payer:
         if subject not in self.payers:
@@ -102,8 +102,8 @@ class Books:
 
     def _currency_of(self, subject: str) -> Currency:
         """Return what an account counts, which no act changes once it has paid; one brought back, as the lineage."""
-        said = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
-        return currency_of(said.get("accepts", "any"))
+        terms = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
+        return currency_of(terms.get("accepts", "any"))
 
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt."""
@@ -221,8 +221,8 @@ class Books:
         # An account that only its receipts brought back has no act, a limit of 0, and a client is revoked for ever.
         accepts = "any" if self._currency_of("lineage") is RHO else "pure"
         nothing = {"limit": 0, "accepts": accepts, "delta": repr(account.budget.delta), "coins": 0, "refill": ""}
-        found = budget_arguments(account.budget) | {"coins": account.coins}
-        if any(found[name] != self._last.get(("budget", subject), nothing).get(name) for name in found):
+        terms = budget_arguments(account.budget) | {"coins": account.coins}
+        if any(terms[name] != self._last.get(("budget", subject), nothing).get(name) for name in terms):
             self.findings.append(f"the budget of {who} is not the one that was last set")
         if account.highest_limit > account.budget.limit and (subject, account.highest_limit) not in self._limits:
             self.findings.append(f"the highest limit of {who} was never set")
@@ -243,6 +243,6 @@ class Books:
         return {question for question in self._payer(subject).questions if self.first_payers[question][place] != name}
 
 
-def resumed_links(said: dict[str, Any]) -> set[tuple[str, bytes]]:
+def resumed_links(details: dict[str, Any]) -> set[tuple[str, bytes]]:
     """Return which services went on from which link after a reconciliation, by what its act says."""
-    return {(one["service"], bytes.fromhex(one["link"])) for one in said["services"]}
+    return {(one["service"], bytes.fromhex(one["link"])) for one in details["services"]}

@@ -400,7 +400,7 @@ local function refusal(account, lines, place)
   if coins > 0 and state.coined + coins > state.coins then
     return {'coins', account.scope}
   elseif total > 0 and state.spent + total > state.ceiling then
-    return {'exhausted', account.scope, state.accepts, text(total), text(state.spent), text(state.limit),
+    return {'exhausted', account.scope, state.accepts, state.delta, text(total), text(state.spent), text(state.limit),
       text(left(state)), state.refill or '', state.refill and text(state.opened) or '0'}
   end
   return nil

@@ -75,8 +75,8 @@ def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
 
 def _credentials(parts: SplitResult) -> dict[str, Any]:
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    found = {"username": unquote(user), "password": unquote(password)}
-    return {name: value for name, value in found.items() if value}
+    credentials = {"username": unquote(user), "password": unquote(password)}
+    return {name: value for name, value in credentials.items() if value}
 
 
 class OneServer:

@@ -90,13 +90,17 @@ class EmbeddedStore:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_private()
+            # One process at a time looks, starts and counts itself in: between the three another could shut the server
+            # down.
             with self._alone("start.lock"):
                 self._find_or_start()
                 self._users = self._lock_file("users.lock")
                 fcntl.flock(self._users, fcntl.LOCK_SH)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise EmbeddedStoreFailed(f"the ledger's folder {self.folder} cannot be used: {reason}") from error
+            raise EmbeddedStoreFailed(
+                "folder", f"the ledger's folder {self.folder} cannot be used: {reason}"
+            ) from error
 
     def close(self) -> None:
         """Leave the server; whoever leaves last shuts it down."""
@@ -108,6 +112,7 @@ class EmbeddedStore:
         with self._alone("start.lock"):
             os.close(self._users)
             self._users = None
+            # Nobody joins meanwhile: whoever opens the store waits for start.lock.
             if self._is_free("users.lock"):
                 self._shut_down()
 
@@ -118,7 +123,7 @@ class EmbeddedStore:
         """
         if self._users is not None and not self._is_in_place():
             raise EmbeddedStoreFailed(
-                f"the ledger's folder {self.folder} was moved or removed while it is in use; put it back"
+                "moved", f"the ledger's folder {self.folder} was moved or removed while it is in use; put it back"
             )
 
     async def keep_running(self) -> None:
@@ -149,13 +154,14 @@ class EmbeddedStore:
     def fullness(self) -> str:
         """Return what to add to a failure's text where the folder's disk is full, as a server writes or ends."""
         with suppress(OSError):
-            found = os.statvfs(self.folder)
-            if found.f_bavail * found.f_frsize < _LEAST_FREE:
+            disk = os.statvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize < _LEAST_FREE:
                 return " (no space is left on its disk: free some, or enlarge it)"
         return ""
 
     def revive(self) -> None:
         """Start the server again if it has died since this store was opened, on the same files."""
+        # In a folder that is not the one of before, a server would begin with empty accounts.
         self.check_in_place()
         with self._alone("start.lock"):
             if self._users is not None:
@@ -165,11 +171,11 @@ class EmbeddedStore:
         if self._users is None:
             return False
         try:
-            found = os.stat(f"{self.folder}/users.lock")  # noqa: PTH116 - every call asks; a Path takes 3 times as long
+            state = os.stat(f"{self.folder}/users.lock")  # noqa: PTH116 - every call asks; a Path takes 3 times as long
         except OSError:
             return False
         opened = os.fstat(self._users)
-        return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+        return (state.st_dev, state.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _leave_elsewhere(self) -> None:
         """Leave a server whose folder is gone; end it if this process started it and nobody else uses it."""
@@ -181,16 +187,17 @@ class EmbeddedStore:
         self._users = None
 
     def _check_private(self) -> None:
-        found = self.folder.stat()
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0o070 and found.st_gid in _groups():
+        state = self.folder.stat()
+        if state.st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) & 0o077 == 0o070 and state.st_gid in _groups():
             # As Kubernetes leaves a volume with an fsGroup, and nobody is there who could close it.
             self.folder.chmod(0o700)
             _log.warning("the ledger's folder %s is closed to its group now, who could change it before", self.folder)
             return
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        if state.st_uid != os.geteuid() or state.st_mode & 0o077:
             raise EmbeddedStoreFailed(
+                "open-to-others",
                 f"the ledger's folder {self.folder} must belong to you and be closed to others; "
-                f"set `chmod 700 {self.folder}`"
+                f"set `chmod 700 {self.folder}`",
             )
 
     def _find_or_start(self) -> None:
@@ -202,11 +209,13 @@ class EmbeddedStore:
             if not _try_lock(server_lock):
                 if not self._is_free("users.lock"):
                     raise EmbeddedStoreFailed(
-                        f"the server of the ledger in {self.folder} does not answer, and others are using it"
+                        "no-answer",
+                        f"the server of the ledger in {self.folder} does not answer, and others are using it",
                     )
+                # It holds the files, answers nobody and serves nobody: without its end no other may open them.
                 self._kill()
                 if not _wait_until(self._patience, lambda: _try_lock(server_lock)):
-                    raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
+                    raise EmbeddedStoreFailed("no-end", f"the server of the ledger in {self.folder} does not end")
             self._start(server_lock)
         finally:
             os.close(server_lock)
@@ -215,6 +224,7 @@ class EmbeddedStore:
         binary = server_binary()
         path = self._new_socket_path()
         written = self._lock_file("socket")
+        # The socket's path may lie outside of the folder, so whoever joins reads it here.
         os.ftruncate(written, 0)
         os.write(written, os.fsencode(path))
         os.close(written)
@@ -231,6 +241,7 @@ class EmbeddedStore:
             words,
             {"LC_ALL": "C", "PATH": os.defpath},
             file_actions=[
+                # The server inherits the lock with the descriptor, so the lock ends when it does, however it ends.
                 (os.POSIX_SPAWN_DUP2, held, 9),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
@@ -244,8 +255,9 @@ class EmbeddedStore:
                 self._kill()
                 _wait_until(self._patience, lambda: not self._child_lives())
             raise EmbeddedStoreFailed(
+                "no-start",
                 f"the server of the ledger in {self.folder} did not start{self.fullness()}: "
-                f"{_last_line(log, log_start)} (all of it is in {log})"
+                f"{_last_line(log, log_start)} (all of it is in {log})",
             )
 
     def _answers(self, *, unless: Callable[[], bool]) -> bool:
@@ -257,6 +269,7 @@ class EmbeddedStore:
             with self._client() as client:
                 try:
                     client.ping()
+                # Loading may take long, and a server that says so is well.
                 except redis.exceptions.BusyLoadingError:
                     last = time.monotonic() + self._patience
                 except redis.exceptions.RedisError:
@@ -272,7 +285,7 @@ class EmbeddedStore:
         if not _wait_until(self._patience, self._has_ended):
             self._kill()
             if not _wait_until(self._patience, self._has_ended):
-                raise EmbeddedStoreFailed(f"the server of the ledger in {self.folder} does not end")
+                raise EmbeddedStoreFailed("no-end", f"the server of the ledger in {self.folder} does not end")
         path = self._socket_path()
         if path.parent != self.folder:
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -295,8 +308,9 @@ class EmbeddedStore:
         pid = _listener(self._socket_path()) or self._server_pid
         if pid is None:
             raise EmbeddedStoreFailed(
+                "no-answer",
                 f"the server of the ledger in {self.folder} does not answer and cannot be found; "
-                f"end the process that holds {self.folder / 'server.lock'}"
+                f"end the process that holds {self.folder / 'server.lock'}",
             )
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -322,11 +336,13 @@ class EmbeddedStore:
         short = Path(tempfile.gettempdir()) / f"dpserve-{os.getuid()}-{digest}"
         path = short / "valkey.sock"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            raise EmbeddedStoreFailed(f"{path} is too long for a socket; set TMPDIR to a folder with a shorter path")
+            raise EmbeddedStoreFailed(
+                "path", f"{path} is too long for a socket; set TMPDIR to a folder with a shorter path"
+            )
         short.mkdir(mode=0o700, exist_ok=True)
-        found = short.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise EmbeddedStoreFailed(f"{short} is not a folder of ours alone; remove it or set TMPDIR")
+        state = short.lstat()
+        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
+            raise EmbeddedStoreFailed("not-ours", f"{short} is not a folder of ours alone; remove it or set TMPDIR")
         return path
 
     def _lock_file(self, name: str) -> int:
@@ -345,7 +361,9 @@ class EmbeddedStore:
         try:
             # Whoever holds it may be waiting for a server's answer, for a lock, and for a server's end.
             if not _wait_until(4 * self._patience, lambda: _try_lock(file)):
-                raise EmbeddedStoreFailed(f"the ledger in {self.folder} is being started or left by another process")
+                raise EmbeddedStoreFailed(
+                    "busy", f"the ledger in {self.folder} is being started or left by another process"
+                )
             yield
         finally:
             os.close(file)
@@ -376,8 +394,9 @@ def server_binary() -> Path:
         if path.name == "valkey-server" and os.access(path, os.X_OK):
             return path
     raise EmbeddedStoreFailed(
+        "platform",
         "there is no embedded ledger on this platform; give the address of a Redis or Valkey: "
-        + OptionName("ledger", "redis://...")
+        + OptionName("ledger", "redis://..."),
     )
 
 

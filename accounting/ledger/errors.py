@@ -7,20 +7,25 @@ whoever gets it must give no answer. Every message is one line that can be shown
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Literal
+from typing import Literal, Self
 
+from accounting.budgets import Budget
 from accounting.budgets import Scope as Scope
 from accounting.currency import RHO, Currency
 from accounting.messages import OptionName, Wording, joined
 
 
 class LedgerError(Exception):
-    """Anything that the ledger raises. `says`: what a class always says, around what it is given."""
+    """Anything that the ledger raises.
+
+    `says`: what a class always says, around what it is given, `named`.
+    """
 
     says = "{}"
 
     def __init__(self, *named: object) -> None:
         """Say it of what is named."""
+        self.named = named
         super().__init__(named[0] if self.says == "{}" and len(named) == 1 else self.says.format(*named))
 
 
@@ -33,7 +38,8 @@ class BudgetExhausted(LedgerRefusal):
 
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
     `remaining` that account's own: what may be spent now, less than the limit leaves where there is a refill.
-    `refilled` is the day on which there is more, in UTC, or None.
+    `refilled` is the day on which there is more, in UTC; None where there is none, or where it will never pay for as
+    much. `price` is the cost in words, and `ends` what a refill has to do with it.
     """
 
     def __init__(
@@ -45,8 +51,12 @@ class BudgetExhausted(LedgerRefusal):
         remaining: int | None = None,
         refilled: date | None = None,
         currency: Currency = RHO,
+        budget: Budget | None = None,
     ) -> None:
-        """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative."""
+        """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative.
+
+        budget: the account's, if it is known.
+        """
         self.scope = scope
         self.cost = cost
         self.spent = spent
@@ -54,11 +64,22 @@ class BudgetExhausted(LedgerRefusal):
         self.remaining = max(0, limit - spent) if remaining is None else remaining
         self.refilled = refilled
         self.currency = currency
+        self.price = currency.words(cost) if budget is None else budget.words(cost)
+        self.ends = f" until {refilled}" if refilled else ""
+        if budget is not None and budget.refill is not None and cost > budget.most_at_once(spent):
+            self.refilled = None
+            self.ends = f", and never so much at once, at {budget.refill.words(currency)}"
         # Of an account that others share a client hears only that it refuses.
         left = f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g} remain"
-        amounts = f": the request costs {currency.words(cost)}, {left}" if scope == "client" else ""
-        until = f" until {refilled}" if refilled and scope == "client" else ""
-        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}{until}")
+        amounts = f": the request costs {self.price}, {left}{self.ends}" if scope == "client" else ""
+        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}")
+
+    @classmethod
+    def of_budget(
+        cls, scope: Scope, budget: Budget, cost: int, spent: int, remaining: int, refilled: date | None = None
+    ) -> Self:
+        """Return the refusal of an account with this budget."""
+        return cls(scope, cost, spent, budget.limit, remaining, refilled, budget.currency, budget)
 
 
 class MechanismNotAccepted(LedgerRefusal):
@@ -242,8 +263,18 @@ class StoreBehind(LedgerUnavailable):
     )
 
 
+StoreFailure = Literal[
+    "busy", "folder", "moved", "no-answer", "no-end", "no-start", "not-ours", "open-to-others", "path", "platform"
+]
+
+
 class EmbeddedStoreFailed(LedgerUnavailable):
-    """The embedded store could not be started, found again or shut down."""
+    """The embedded store could not be started, found again or shut down. `reason` says why in a word."""
+
+    def __init__(self, reason: StoreFailure, text: Wording) -> None:
+        """Keep the word, and show the line."""
+        self.reason = reason
+        super().__init__(text)
 
 
 class TooFewDisks(LedgerUnavailable):

@@ -92,7 +92,7 @@ def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
     """
     budgets: dict[str, Budget] = {}
     for act in acts:
-        said, before = act.said, budgets.get(act.subject)
+        details, before = act.details, budgets.get(act.subject)
         scope, _, name = act.subject.partition(":")
         row = {
             "kind": act.kind,
@@ -103,15 +103,15 @@ def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
             "scope": scope,
             "name": name,
         }
-        if "limit" in said:
-            budget = budgets[act.subject] = read_budget(said)
+        if "limit" in details:
+            budget = budgets[act.subject] = read_budget(details)
             row |= _budget(budget)
             if before is not None:
                 row |= {"kind": _change(before, budget)} | {
                     f"limit_before_{unit}": value for unit, value in _amount(before, before.limit).items()
                 }
-        detail = {key: value for key, value in said.items() if key not in (*_BUDGET, "group")}
-        row |= {"group": said["group"]} if "group" in said else {}
+        detail = {key: value for key, value in details.items() if key not in (*_BUDGET, "group")}
+        row |= {"group": details["group"]} if "group" in details else {}
         yield row | {"detail": detail, "hash_sha256": act.hash.hex()}
 
 

@@ -98,9 +98,9 @@ class _Call(_Entry, frozen=True, kw_only=True):
 class Witness:
     """The memory that one service has of its own chain in one lineage, as long as it lives."""
 
-    def __init__(self, known: Acknowledged) -> None:
+    def __init__(self, acknowledged: Acknowledged) -> None:
         """Know what was acknowledged before."""
-        self.known = known
+        self.known = acknowledged
 
     @classmethod
     def fresh(cls, lineage: str) -> "Witness":
@@ -163,6 +163,8 @@ class Journal(Witness):
             for one in (folder, home):
                 one.mkdir(mode=0o700, parents=True, exist_ok=True)
             number = 0
+            # Each process of a service has a chain, and so a journal, of its own; the lowest free number is one that a
+            # process left, whose chain goes on.
             while (lock := _lock(home / f"{number}.lock")) is None:
                 number += 1
             try:
@@ -199,6 +201,7 @@ class Journal(Witness):
         Raises LedgerUnavailable if they cannot be: then nothing may be answered on their strength, and nothing more be
         charged before they are (`check`).
         """
+        # In memory first: if the disk refuses, `check` still knows what must be written before the next charge.
         super().note(writes, receipts)
         self._note(receipts)
 
@@ -209,9 +212,13 @@ class Journal(Witness):
             self._note(())
 
     def _note(self, receipts: Sequence[Receipt]) -> None:
-        known = self.known
+        acknowledged = self.known
         call = _Call(
-            writes=known.writes, link=known.link, newest=known.newest, unit=known.unit, receipts=tuple(receipts)
+            writes=acknowledged.writes,
+            link=acknowledged.link,
+            newest=acknowledged.newest,
+            unit=acknowledged.unit,
+            receipts=tuple(receipts),
         )
         self._write(_line(call))
         if self._failure is not None:
@@ -237,6 +244,7 @@ class Journal(Witness):
         except OSError as error:
             raise _unusable(self._path.parent, error) from error
         self._unwritten = b""
+        # A full file and its predecessor may both exist: together they keep within LARGEST_FILE.
         if self._size > LARGEST_FILE // 2:
             with suppress(OSError):  # what was noted is written all the same, and the next note tries again
                 self._begin_file()
@@ -244,6 +252,7 @@ class Journal(Witness):
     def _append(self, data: bytes) -> None:
         written = os.write(self._file, data)
         if written != len(data):
+            # Half a line would run into the next one, which would then be cut off with it.
             os.ftruncate(self._file, self._size)
             raise OSError("the disk is full")
         self._size += len(data)
@@ -258,6 +267,7 @@ class Journal(Witness):
             os.write(file, title)
             os.fsync(file)
             with suppress(FileNotFoundError):  # it was renamed before, and what followed failed
+                # A crash between the two renames leaves this one, which `__init__` reads.
                 self._path.replace(self._before)
             fresh.replace(self._path)
         except OSError:
@@ -278,7 +288,7 @@ class Journal(Witness):
                     os.close(self._full.pop(0))
                 os.fdatasync(self._file)
             except OSError as error:
-                self._failure = error  # whoever notes next hears of it
+                self._failure = error  # the next note raises it
                 return
             if self._closing.wait(_BETWEEN_SYNCS) and not self._written.is_set():
                 return
@@ -292,19 +302,19 @@ def journal_folder(folder: Path, lineage: str) -> Path:
 
 def read_journals(folder: Path) -> list[JournalContents]:
     """Return every journal below `folder`. Raises ValueError for a file that is no journal, or was altered."""
-    found: dict[str, JournalContents] = {}
+    journals: dict[str, JournalContents] = {}
     files = filter(None, map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}"))))
     for contents in sorted(files, key=lambda contents: contents.writes):  # a file, then the one that went on from it
-        before = found.get(contents.service)
+        before = journals.get(contents.service)
         receipts = contents.receipts if before is None else before.receipts + contents.receipts
-        found[contents.service] = replace(contents, receipts=receipts)
-    return list(found.values())
+        journals[contents.service] = replace(contents, receipts=receipts)
+    return list(journals.values())
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
     """Return of every journal below `folder` what was acknowledged last, without looking at its receipts."""
-    found = map(_read_journal, sorted(folder.rglob(f"*{_SUFFIX}")))
-    return [contents for contents in found if contents is not None]
+    journals = map(_read_journal, sorted(folder.rglob(f"*{_SUFFIX}")))
+    return [contents for contents in journals if contents is not None]
 
 
 def read_journal(path: Path) -> JournalContents | None:
@@ -312,22 +322,26 @@ def read_journal(path: Path) -> JournalContents | None:
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
-    known: Acknowledged | None = None
+    acknowledged: Acknowledged | None = None
     receipts: list[Receipt] = []
     with path.open("rb") as file:
         for line in _whole_lines(file):
             try:
-                if known is None:
-                    known = _read_title(line)
+                if acknowledged is None:
+                    acknowledged = _read_title(line)
                     continue
                 call = msgspec.json.decode(line, type=_Call)
-                known = replace(known.next_state(call.writes, call.receipts), unit=call.unit)
-                if (known.writes, known.link, known.newest) != (call.writes, call.link, call.newest):
+                acknowledged = replace(acknowledged.next_state(call.writes, call.receipts), unit=call.unit)
+                if (acknowledged.writes, acknowledged.link, acknowledged.newest) != (
+                    call.writes,
+                    call.link,
+                    call.newest,
+                ):
                     raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:
                 raise _no_journal(path, error) from error
             receipts += call.receipts
-    return None if known is None else JournalContents(**asdict(known), receipts=tuple(receipts))
+    return None if acknowledged is None else JournalContents(**asdict(acknowledged), receipts=tuple(receipts))
 
 
 def _read_journal(path: Path) -> Acknowledged | None:
@@ -338,8 +352,10 @@ def _read_journal(path: Path) -> Acknowledged | None:
         for line in lines:
             last = line
     try:
-        known = _read_title(title) if title else None
-        return known if known is None or last is title or last is None else _next_state(known, last)
+        acknowledged = _read_title(title) if title else None
+        return (
+            acknowledged if acknowledged is None or last is title or last is None else _next_state(acknowledged, last)
+        )
     except ValueError as error:
         raise _no_journal(path, error) from error
 
@@ -350,16 +366,16 @@ def _read_title(line: bytes) -> Acknowledged:
     return msgspec.json.decode(line, type=Acknowledged)
 
 
-def _next_state(known: Acknowledged, line: bytes) -> Acknowledged:
-    return replace(known, **asdict(msgspec.json.decode(line, type=_Entry)))
+def _next_state(acknowledged: Acknowledged, line: bytes) -> Acknowledged:
+    return replace(acknowledged, **asdict(msgspec.json.decode(line, type=_Entry)))
 
 
 def _no_journal(path: Path, error: ValueError) -> ValueError:
     return ValueError(f"{path} is not a journal, or was altered: {error}")
 
 
-def _title(known: Acknowledged) -> bytes:
-    return _line(_Title(**asdict(known), format=_FORMAT))
+def _title(acknowledged: Acknowledged) -> bytes:
+    return _line(_Title(**asdict(acknowledged), format=_FORMAT))
 
 
 def _line(value: Struct) -> bytes:

@@ -166,6 +166,7 @@ class Ledger(Accounts):
             places.setdefault(request.lineage, []).append(place)
         decisions: dict[int, Charge | LedgerError] = {}
         for lineage, own in places.items():
+            # One call can charge one lineage: in a cluster the keys of two may lie on different servers.
             asked = [requests[place].ledger_request for place in own]
             try:
                 decided = await self._decide(lineage, "charge", asked)
@@ -208,6 +209,7 @@ class Ledger(Accounts):
         self, lineage: str, function: str, requests: Sequence[LedgerRequest]
     ) -> list[Charge | LedgerError]:
         """Let the store decide on requests of one lineage, when it is this call's turn."""
+        # The link of a call's first receipt follows from the replies before: two calls at once would fork the chain.
         turn = self._turns.setdefault(lineage, asyncio.Lock())
         try:
             async with asyncio.timeout(self.store.deadline):
@@ -225,20 +227,25 @@ class Ledger(Accounts):
         witness = self.witness(lineage)
         services = wire.services_key(lineage)
         for _ in range(_TRIES):
+            # A journal that cannot be written to must refuse before the store charges, not after.
             witness.check()
-            known = witness.known
+            acknowledged = witness.known
             groups = [wire.group_of(request, self._groups) for request in requests]
-            keys, arguments = wire.charge_call(requests, self._groups, writes=known.writes, link=known.link)
-            replies, writes = await self.store.call(lineage, function, [services, *keys], arguments, asker=known.asker)
+            keys, arguments = wire.charge_call(
+                requests, self._groups, writes=acknowledged.writes, link=acknowledged.link
+            )
+            replies, writes = await self.store.call(
+                lineage, function, [services, *keys], arguments, asker=acknowledged.asker
+            )
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)
                 continue
             if replies[:1] == [b"regroup"]:
                 self._regroup(lineage, replies)
                 continue
-            charges, receipts = _read_each(lineage, known, list(zip(requests, groups, strict=True)), replies)
+            charges, receipts = _read_each(lineage, acknowledged, list(zip(requests, groups, strict=True)), replies)
             # Before anything is answered, and whatever becomes of the other requests.
-            if writes > known.writes:
+            if writes > acknowledged.writes:
                 witness.note(writes, receipts)
             return charges
         raise LedgerBusy
@@ -246,28 +253,31 @@ class Ledger(Accounts):
     def _regroup(self, lineage: str, reply: Sequence[Any]) -> None:
         """Take note of the groups that the store says clients belong to."""
         if len(self._groups) >= _MOST_REMEMBERED:
+            # Forgetting costs one more call for each client, and no memory grows with the number of clients.
             self._groups.clear()
         for client, group in pairs(reply[1:]):
             self._groups[lineage, client.decode()] = group.decode()
 
     async def _catch_up(self, lineage: str, witness: Witness, writes: int) -> None:
         """Take down the receipts of this service's calls whose replies did not arrive."""
-        known = witness.known
+        acknowledged = witness.known
         # After a reconciliation the receipt of that number may be another one, or none.
-        newest = await self.receipts(lineage, after=known.newest - 1, count=1) if known.newest else []
-        found = newest and (newest[0].sequence, newest[0].service) == (known.newest, known.service)
-        own, after = list[Receipt](), known.newest if found else 0
+        newest = await self.receipts(lineage, after=acknowledged.newest - 1, count=1) if acknowledged.newest else []
+        is_there = newest and (newest[0].sequence, newest[0].service) == (acknowledged.newest, acknowledged.service)
+        # Without a receipt to start from all are read: after a reconciliation the numbers may have moved.
+        own, after = list[Receipt](), acknowledged.newest if is_there else 0
         while page := await self.receipts(lineage, after=after, count=_PAGE):
-            own += [receipt for receipt in page if receipt.service == known.service]
+            own += [receipt for receipt in page if receipt.service == acknowledged.service]
             after = page[-1].sequence
-        missed = list(dropwhile(lambda receipt: receipt.link != known.link, own))
-        if found and len(missed) != len(own):
+        # What is before the acknowledged link was noted when it was acknowledged.
+        missed = list(dropwhile(lambda receipt: receipt.link != acknowledged.link, own))
+        if is_there and len(missed) != len(own):
             raise LedgerDamaged(lineage, f"receipt {own[0].sequence} does not follow from this service's before it")
         witness.note(writes, missed)
 
 
 def _read_each(
-    lineage: str, known: Acknowledged, requests: Sequence[tuple[LedgerRequest, str]], replies: Sequence[Any]
+    lineage: str, acknowledged: Acknowledged, requests: Sequence[tuple[LedgerRequest, str]], replies: Sequence[Any]
 ) -> tuple[list[Charge | LedgerError], list[Receipt]]:
     """Read each reply by itself: one that cannot be read, or is missing, is an error of its own request alone.
 
@@ -278,7 +288,9 @@ def _read_each(
     for (request, group), reply in zip_longest(requests, replies[: len(requests)]):
         decision: Charge | LedgerError
         try:
-            decision = wire.read_charge(request, group, reply, known.service, b"" if receipts else known.link)
+            decision = wire.read_charge(
+                request, group, reply, acknowledged.service, b"" if receipts else acknowledged.link
+            )
         except LedgerError as error:
             decision = error
         except UNREADABLE as error:

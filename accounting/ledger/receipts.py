@@ -223,8 +223,8 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         What a client must not hear, how many receipts others have and who else asked, is no part of it, because a hash
         of so few possible values would tell. It goes into the link: `linked`.
         """
-        said = (self.lineage, self.client, self.terms, self.number, self.microseconds, self.questions)
-        return digest("dpserve receipt", *said)
+        fields = (self.lineage, self.client, self.terms, self.number, self.microseconds, self.questions)
+        return digest("dpserve receipt", *fields)
 
     @property
     def link_values(self) -> tuple[bytes, int, str, int, int]:
@@ -251,7 +251,7 @@ class Act(Struct, frozen=True, kw_only=True):
     hash: bytes
 
     @property
-    def said(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """The detail, read. Raises ValueError."""
         return msgspec.json.decode(self.detail, type=dict[str, Any])
 

@@ -143,8 +143,8 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
     yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
-        found = await ledger.read_accounts(lineage, keys.services)
-        account, (services,) = found.lineage, found.others
+        fields = await ledger.read_accounts(lineage, keys.services)
+        account, (services,) = fields.lineage, fields.others
         if not account:
             try:
                 await ledger.lineage(lineage)
@@ -153,7 +153,7 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
         with reading(lineage):
             newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        section = _Section(lineage, account, found.clients, found.groups, services, acts)
+        section = _Section(lineage, account, fields.clients, fields.groups, services, acts)
         books = Books(lineage, acts)
         yield _Line(section=section)
         async for receipt in all_receipts(ledger, lineage, newest):
@@ -203,7 +203,7 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
 
 
 def _read_backup(lines: Iterable[str]) -> list[tuple[_Section, list[Receipt], Books]]:
-    summed, found, end = hashlib.sha256(), list[tuple[_Section, list[Receipt], Books]](), ""
+    summed, sections, end = hashlib.sha256(), list[tuple[_Section, list[Receipt], Books]](), ""
     for number, text in enumerate(lines):
         line = msgspec.json.decode(text, type=_Line)
         if end or (number == 0 and line.format != _FORMAT):
@@ -213,16 +213,16 @@ def _read_backup(lines: Iterable[str]) -> list[tuple[_Section, list[Receipt], Bo
             continue
         summed.update(text.encode())
         if line.section is not None:
-            found.append((line.section, [], Books(line.section.lineage, line.section.acts)))
+            sections.append((line.section, [], Books(line.section.lineage, line.section.acts)))
         elif line.receipt is not None:
-            _, receipts, books = found[-1]
+            _, receipts, books = sections[-1]
             receipts.append(line.receipt)
             books.enter(line.receipt)
     if end != summed.hexdigest():
         raise CannotRecover("the backup is cut short or was altered")
-    for section, _, books in found:
+    for section, _, books in sections:
         _compare(section, books)
-    return found
+    return sections
 
 
 async def _restore_section(ledger: Ledger, section: _Section, receipts: Sequence[Receipt], books: Books) -> None:
@@ -329,11 +329,13 @@ async def reconcile(
     lost = await _lost_receipts(ledger, lineage, account.newest_receipt, own)
     missing = _missing(own, lost, account.newest_receipt)
     wrote = (await ledger.numbers(lineage))["service"].values()
+    # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
+    # Before anything is put back, because it may refuse.
     declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
     charged = await put_back(ledger, lineage, lost)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
@@ -341,17 +343,17 @@ async def reconcile(
         await ledger.apply(lineage, [replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
-    said = {"put_back": len(lost), "declared": releases, "services": services}
-    known = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
-    await ledger.act(lineage, "reconcile", [], known, kind="reconcile", subject="lineage", said=said)
+    details = {"put_back": len(lost), "declared": releases, "services": services}
+    writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
+    await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     renumbered = sum(new.sequence != old.sequence for old, new in charged)
     return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
 
 
-async def _restore_unit(ledger: Ledger, lineage: str, known: set[str | None]) -> None:
+async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
     """Settle the unit that journals and the owner know, before anything else. Raises CannotRecover if they differ."""
     try:
-        for unit in known - {None}:
+        for unit in units - {None}:
             await ledger.restore_unit(lineage, unit or "")
     except OtherUnit as error:
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
@@ -388,7 +390,9 @@ async def _lost_receipts(
     paid: dict[str, set[bytes]] = {}
     async for receipt in all_receipts(ledger, lineage, newest):
         paid.setdefault(receipt.client, set()).update(receipt.questions)
+    # A receipt without a client is of the lineage alone, whose questions may stand in anybody's receipts.
     everyone = set().union(*paid.values())
+    # By hash, as copies of one journal hold the same receipts.
     lost = {
         receipt.hash: receipt
         for journal in journals
@@ -403,8 +407,8 @@ def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newes
     if not lost:
         return 0
     first, last = min(newest + 1, lost[0].sequence), lost[-1].sequence
-    known = {receipt.sequence for journal in journals for receipt in journal.receipts}
-    return last - first + 1 - len(known.intersection(range(first, last + 1)))
+    sequences = {receipt.sequence for journal in journals for receipt in journal.receipts}
+    return last - first + 1 - len(sequences.intersection(range(first, last + 1)))
 
 
 async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:

@@ -236,6 +236,7 @@ class Store:
         decides nothing: then the settings are looked at and the lineage is compared, by calls with that `mark`, before
         the call is sent again.
         """
+        # A connection whose reader was cancelled may have a reply left over; the nonce tells it from this call's.
         nonce = secrets.token_bytes(_NONCE_BYTES)
         library = our_library()
         for tries_left in reversed(range(_TRIES)):
@@ -262,6 +263,7 @@ class Store:
                     raise said_by_library(lineage, word.removeprefix(_OURS), line) from error
                 else:
                     raise
+        # Somebody else's charge must never be taken for this one's.
         if not isinstance(reply, list) or len(reply) < 2 or reply[0] != nonce:
             await self._connections.renew()
             raise LedgerUnavailable("the ledger's store replied to another call than the one it was sent")
@@ -279,6 +281,7 @@ class Store:
         async with self._comparing:
             before = self._marks.get(lineage, "")
             if before != mark:
+                # Another server may have other settings, though it is reached at the same address.
                 self._looked.clear()
                 if before.partition("/")[0] != mark.partition("/")[0]:  # a server has started
                     self._ready.clear()
@@ -318,6 +321,7 @@ class Store:
             async with asyncio.timeout(self.deadline):
                 return await work
         except (refused.ReadOnlyError, refused.ConnectionError, refused.MovedError, OSError) as error:
+            # The store that answers next may be another one: nothing that was looked at before is relied on.
             self._looked.clear()
             await self._connections.renew()  # another server may be the primary now
             raise self._unavailable(error) from error
@@ -354,6 +358,7 @@ class Store:
                     + OptionName("ledger_replicas", "1")
                     + " or more"
                 )
+            # Nothing is installed at a store that will be refused.
             if client not in self._ready and not failures:
                 failures += await self._prepare(client)
             if failures:
@@ -368,10 +373,10 @@ class Store:
         if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
             return [f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later"]
         if not self.rehearsal:
-            found = await client.info("persistence")
+            persistence = await client.info("persistence")
             # A file that was only just asked for, with CONFIG SET, holds nothing before its first rewrite ends. The
             # server does not say whether the rewrite under way is the first.
-            if found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"]:
+            if persistence["aof_rewrite_in_progress"] or persistence["aof_rewrite_scheduled"]:
                 return [_REWRITING]
         await self._install_library(client)
         ours = our_library()
@@ -385,14 +390,14 @@ class Store:
     async def _unsafe_settings(self, client: Redis) -> list[str]:
         names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")
         try:
-            found = {_text(name): _text(value) for name, value in (await client.config_get(*names)).items()}
+            settings = {_text(name): _text(value) for name, value in (await client.config_get(*names)).items()}
         except refused.ResponseError as error:
             raise UnsafeStore(
                 ("the ledger's store does not show its settings; permit `CONFIG GET` to the ledger's user",)
             ) from error
         # With everysec the disk is at most a second behind, and WAITAOF waits for it; with no, it may never come.
         # Once for one server of a cluster is for all of them, and for good.
-        self._must_wait = self._must_wait or found.get("appendfsync") == "everysec"
+        self._must_wait = self._must_wait or settings.get("appendfsync") == "everysec"
         accepted = {
             "appendonly": ("yes",),
             "appendfsync": ("always", "everysec"),
@@ -401,9 +406,9 @@ class Store:
             "no-appendfsync-on-rewrite": ("no",),
         }
         return [
-            f"the ledger's store has `{name} {found.get(name, '')}`; set `{name} {values[0]}`"
+            f"the ledger's store has `{name} {settings.get(name, '')}`; set `{name} {values[0]}`"
             for name, values in accepted.items()
-            if found.get(name) not in values
+            if settings.get(name) not in values
         ]
 
     async def _install_library(self, client: Redis) -> None:

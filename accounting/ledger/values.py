@@ -451,6 +451,6 @@ def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
         if currency is budget.currency and budget.limit > account.budget.limit:
             raise ActRefused(
                 "more-than-above",
-                f"{name} would get {currency.words(budget.limit)}, and {of}, which pays for every answer too, has "
-                f"{currency.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
+                f"{name} would get {budget.words(budget.limit)}, and {of}, which pays for every answer too, has "
+                f"{account.budget.words(account.budget.limit)} in all: give less, or raise {of}'s budget first",
             )

@@ -74,8 +74,8 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
             **{one.subject: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients},
             **{one.subject: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups},
         }
-        found = await ledger.read_accounts(lineage, keys.api_keys)
-        holders = [wire.read_account(keys.client(name), fields) for name, fields in found.clients.items()]
+        contents = await ledger.read_accounts(lineage, keys.api_keys)
+        holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
     books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
@@ -84,7 +84,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     newest = (await ledger.lineage(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
     findings = [*books.findings, *_check_questions(books, clients, groups, paid_first, later, since)]
-    findings += _check_api_keys(found.others[0], [holder for holder in holders if holder is not None])
+    findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books)
     for journal in witnesses:
         findings += _check_witness(books, journal)
@@ -104,8 +104,8 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
         own = keys.client(client.client)
         kinds |= {own.receipts: "stream", own.questions: "set", own.requests: "hash", own.old_requests: "hash"}
     damage = []
-    for key, found in zip(kinds, await ledger.key_types(lineage, list(kinds)), strict=True):
-        is_a, _, newest = found.partition(" ")
+    for key, kind in zip(kinds, await ledger.key_types(lineage, list(kinds)), strict=True):
+        is_a, _, newest = kind.partition(" ")
         if is_a not in (kinds[key], "none"):
             damage.append(f"{key} is a {is_a} and not a {kinds[key]}")
         elif newest and key in (keys.receipts, keys.acts):
@@ -129,18 +129,18 @@ def _check_questions(
     """
     numbers = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
     names = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
-    findings, found = [], dict[bytes, tuple[str, str]]()
+    findings, payers = [], dict[bytes, tuple[str, str]]()
     for question, owners in paid_first.items():
         client, _, group = owners.partition(b" ")
-        found[question] = (names.get(client, f"number {client!r}"), numbers.get(group, f"number {group!r}"))
+        payers[question] = (names.get(client, f"number {client!r}"), numbers.get(group, f"number {group!r}"))
     meanwhile = {
         (subject, question)
         for receipt in since
         for subject in (account_subject("client", receipt.client), account_subject("group", receipt.group))
         for question in receipt.questions
     }
-    known = {one: who for one, who in found.items() if (account_subject("client", who[0]), one) not in meanwhile}
-    if known != books.first_payers:
+    unchanged = {one: who for one, who in payers.items() if (account_subject("client", who[0]), one) not in meanwhile}
+    if unchanged != books.first_payers:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
     for account in (*clients, *groups):
         own = {one for one in later[account.subject] if (account.subject, one) not in meanwhile}

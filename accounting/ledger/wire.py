@@ -138,13 +138,13 @@ class LineageKeys:
 
     def client(self, client: str) -> AccountKeys[ClientAccount]:
         """Return a client's keys."""
-        return self._of(ClientAccount, client, "questions", "receipts", "requests", "requests:old")
+        return self._account_keys(ClientAccount, client, "questions", "receipts", "requests", "requests:old")
 
     def group(self, group: str) -> AccountKeys[GroupAccount]:
         """Return a group's keys."""
-        return self._of(GroupAccount, group, "questions")
+        return self._account_keys(GroupAccount, group, "questions")
 
-    def _of(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
+    def _account_keys(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
         contents = tuple(f"{account}:{part}" for part in parts)
         return AccountKeys(kind, self._lineage, name, account, contents, *contents)
@@ -236,10 +236,10 @@ def read_charge(
     _, earlier, balance, first, own, *digits = reply
     sequence, number, receipts = int(first), int(own), list[Receipt]()
     accounts = b"%d" % (1 + bool(request.client) + bool(group))
-    for line, said in zip(request.lines, digits, strict=True):
-        if len(said) != len(line.questions):
+    for line, bits in zip(request.lines, digits, strict=True):
+        if len(bits) != len(line.questions):
             raise ValueError("the reply has another number of questions")
-        new = tuple(compress(line.questions, map(_FREE.__ne__, said)))
+        new = tuple(compress(line.questions, map(_FREE.__ne__, bits)))
         if not new:
             continue
         receipts.append(
@@ -251,9 +251,9 @@ def read_charge(
                 terms=line.terms,
                 microseconds=microseconds(request.time),
                 questions=new,
-                lineage_questions=said.count(accounts),
+                lineage_questions=bits.count(accounts),
                 group=group,
-                group_questions=len(new) - said.count(b"1") if group else 0,
+                group_questions=len(new) - bits.count(b"1") if group else 0,
                 service=service,
                 link=link,
             )
@@ -270,8 +270,8 @@ def read_quote(request: LedgerRequest, reply: Sequence[Any]) -> Quote | LedgerEr
     currency, total = currency_of(accepts.decode()), 0
     if any(currency.price(line.terms.cost) is None for line in request.lines):
         currency = RHO  # it is refused; what it costs is said all the same
-    for line, said in zip(request.lines, digits, strict=True):
-        total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(said) - said.count(b"0"))
+    for line, bits in zip(request.lines, digits, strict=True):
+        total += (currency.price(line.terms.cost) or 0) * line.terms.times * (len(bits) - bits.count(b"0"))
     return Quote(total, _free(digits), _refusal(request, refused) if refused else None, currency)
 
 
@@ -312,13 +312,12 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 
 
 def _exhaustion(
-    scope: str, accepts: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str
+    scope: str, accepts: str, delta: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str
 ) -> LedgerRefusal:
-    refilled = None
-    if refill and int(spent) + int(left) < int(limit):
-        refilled = _refill_of(refill).ends(int(began))
-    currency = currency_of(accepts)
-    return BudgetExhausted(cast(Scope, scope), int(cost), int(spent), int(limit), int(left), refilled, currency)
+    budget, refilled = _budget_of(int(limit), accepts, delta, refill), None
+    if budget.refill is not None and int(spent) + int(left) < budget.limit:
+        refilled = budget.refill.ends(int(began))
+    return BudgetExhausted.of_budget(cast(Scope, scope), budget, int(cost), int(spent), int(left), refilled)
 
 
 @lru_cache(maxsize=4096)
@@ -331,8 +330,8 @@ def _refill_of(text: str) -> Refill:
     return Refill(int(most), cast(Period, period))
 
 
-def _balance(said: bytes) -> Balance:
-    spent, limit, accepts, delta, highest, left, rho, epsilon, refill = said.decode().split(" ")
+def _balance(text: bytes) -> Balance:
+    spent, limit, accepts, delta, highest, left, rho, epsilon, refill = text.decode().split(" ")
     budget = _budget_of(int(limit), accepts, delta, refill)
     shared = [(RHO, int(rho))] if rho != "-" else []
     if epsilon != "-":
@@ -352,9 +351,9 @@ def budget_arguments(budget: Budget) -> dict[str, Any]:
     }
 
 
-def read_budget(said: Mapping[str, Any]) -> Budget:
+def read_budget(fields: Mapping[str, Any]) -> Budget:
     """Read what `budget_arguments` wrote. Raises ValueError, KeyError or TypeError."""
-    return _budget_of(int(said["limit"]), said["accepts"], said["delta"], said["refill"])
+    return _budget_of(int(fields["limit"]), fields["accepts"], fields["delta"], fields["refill"])
 
 
 def key_arguments(key: ApiKey) -> dict[str, Any]:

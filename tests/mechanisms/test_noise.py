@@ -104,12 +104,19 @@ def test_gaussian_thresholds_are_the_rounded_down_distribution_function(scale):
 def test_the_gaussian_tail_that_is_cut_off_is_as_small_as_stated():
     assert mpmath.erfc(12 / mpmath.sqrt(2)) < mpmath.mpf(2) ** -107.7
     assert 12 * 2**16 * 2.0**-127 <= 2.0**-107.4
-    assert DISTANCE >= 2.0**-107.7 + 2.0**-107.4 + 2 * 2.0**-132 + 2.0**-137
+    assert DISTANCE >= 2.0**-107.7 + 2.0**-107.4 + 2.0**-135
 
 
-@pytest.mark.parametrize("scale", [2**s for s in range(8, 17)])
-def test_no_polynomial_is_longer_than_the_error_analysis_assumes(scale):
-    assert noise.taylor_order(scale) <= 7
+def test_expansions_are_long_enough_for_the_error_analysis():
+    """The bound on what they leave out, and one expansion beside another that must fail: of 15 terms."""
+
+    def left_out(terms, reach):
+        last = mpmath.mpf("1.09") * mpmath.sqrt(mpmath.factorial(terms - 1)) / mpmath.factorial(terms)
+        return (mpmath.mpf(reach) / 128) ** terms * last
+
+    assert left_out(noise.TERMS, 1) < mpmath.mpf(2) ** -181
+    assert left_out(noise.TERMS, 1.25) < mpmath.mpf(2) ** -174
+    assert left_out(15, 1) > mpmath.mpf(2) ** -140
 
 
 @pytest.mark.parametrize("scale", [0, 1, 2**7, 300, 2**17, -256])

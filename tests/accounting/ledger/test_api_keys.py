@@ -121,7 +121,7 @@ async def test_one_key_of_several_is_rotated_or_taken_away(ledger: Ledger, linea
     assert [act.kind for act in acts][-3:] == ["add-key", "rotate-key", "remove-key"]
     ended = digest_of(lineage, "ann")[:6].hex()
     terms = {"key": new.id, "expires": "-", "scopes": "predict,budget-read"}
-    assert acts[-2].said == {"ends": ended, "after_seconds": 0} | terms
+    assert acts[-2].details == {"ends": ended, "after_seconds": 0} | terms
     assert (await verify(ledger, lineage)).findings == ()
 
 

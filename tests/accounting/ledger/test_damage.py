@@ -173,9 +173,9 @@ async def test_a_client_that_lost_its_account_is_not_added_anew(books: Ledger, s
         await _opened(books, lineage)
         keys = LineageKeys(lineage)
         store.delete(*(getattr(keys.client("ann"), name) for name in lose))
-        with pytest.raises(LedgerDamaged, match="account of ann is lost"):
+        with pytest.raises(LedgerDamaged, check=lambda error, lineage=lineage: error.lineage == lineage):
             await books.add_client(lineage, "ann", releases(50), key_digest("new"), time=0.0)
-        with pytest.raises(LedgerDamaged, match="account of ann"):
+        with pytest.raises(LedgerDamaged, check=lambda error, lineage=lineage: error.lineage == lineage):
             await books.authenticate(lineage, key_digest(f"{lineage}/ann"))
         assert not store.exists(keys.client("ann").account)
     with pytest.raises(UnknownLineage):

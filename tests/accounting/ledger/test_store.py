@@ -470,7 +470,7 @@ async def test_a_lineage_of_another_format_is_left_alone(
             ledger.set_budget(lineage, releases(10)),
         ]
         for call in calls:
-            with pytest.raises(WrongFormat, match=f"format {written} .* begin anew in an empty store"):
+            with pytest.raises(WrongFormat, check=lambda error: error.named[1] == written):
                 await call
         assert dump(changeable_url, lineage) == before
 
