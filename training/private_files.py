@@ -2,8 +2,10 @@
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 
 def owners_alone(path: str, flags: int) -> int:
@@ -13,8 +15,8 @@ def owners_alone(path: str, flags: int) -> int:
     """
     file = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
-        found = os.fstat(file).st_mode
-        if stat.S_ISREG(found) and stat.S_IMODE(found) & 0o077:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
             os.fchmod(file, 0o600)
     except OSError:
         os.close(file)
@@ -22,14 +24,27 @@ def owners_alone(path: str, flags: int) -> int:
     return file
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file of its owner's alone that has all of this or stays as it was. Raises OSError."""
+@contextmanager
+def drafted(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file of its owner's alone to write, which lies at `path` once the block has ended, or nowhere.
+
+    Raises OSError that names a path.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(draft, "wb", opener=owners_alone) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
         draft.replace(path)
-    except OSError:
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # as of a full disk
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
         with suppress(OSError):
             draft.unlink()
-        raise
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file of its owner's alone that has all of this or stays as it was. Raises OSError that names a path."""
+    with drafted(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

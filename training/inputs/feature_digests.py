@@ -60,7 +60,7 @@ def feature_digests(
 
     X: (n, d), within its bounds. y: (n,), indexes of classes.
     """
-    found = _room(KINDS, len(X))
+    digests = _room(KINDS, len(X))
     low = np.asarray(lower, dtype=np.float64)
     scale = STEPS / (np.asarray(upper, dtype=np.float64) - low)
     read = [[_plain(name) for name in names], [str(place) for place in range(len(names))]]
@@ -75,11 +75,11 @@ def feature_digests(
             for reading, of in enumerate(of_class):
                 own = sums[:, _LANES * reading : _LANES * (reading + 1)]
                 kind = 4 * grid + 2 * reading
-                found[kind, start : start + rows] = _joined(own)
-                found[kind + 1, start : start + rows] = _joined(
+                digests[kind, start : start + rows] = _joined(own)
+                digests[kind + 1, start : start + rows] = _joined(
                     (own + of[labels].astype(np.uint64)) % np.uint64(_PRIME)
                 )
-    return found
+    return digests
 
 
 def _room(kinds: int, records: int) -> Words:
@@ -102,8 +102,8 @@ def _weights(purpose: str, names: Iterable[str]) -> Floats:
         seen[name] = seen.get(name, 0) + 1
         content = f"{purpose}\0{seen[name]}\0{name}".encode("utf-8", "surrogatepass")
         drawn += hashlib.blake2b(content, digest_size=8 * _LANES, person=b"dpserve feature").digest()
-    found: Floats = (np.frombuffer(drawn, dtype="<u8") % np.uint64(_PRIME)).astype(np.float64).reshape(-1, _LANES)
-    return found
+    weights: Floats = (np.frombuffer(drawn, dtype="<u8") % np.uint64(_PRIME)).astype(np.float64).reshape(-1, _LANES)
+    return weights
 
 
 def _sums(whole: Floats, weights: Floats) -> Words:

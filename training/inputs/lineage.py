@@ -4,7 +4,7 @@ The owner names the lineage. Nothing computed from the records could: a set with
 the neighbouring one, and must not open a budget of its own. So that a second name for the same records is noticed, the
 owner's state folder keeps by lineage, of every record that was trained on,
 
-- a keyed digest of its whole row (HMAC-SHA256 under a secret of the owner's, cut to 16 bytes), in whatever order,
+- a keyed digest of its whole row (16 bytes of it, encrypted by AES under a secret of the owner's), in whatever order,
   columns' order and company, and one of every privacy unit and every record's key (`--id`);
 - eight keyed digests, of 8 bytes, of the encoded columns that are used, with the class and without it, which recognise
   a record that is written otherwise (`training.inputs.feature_digests`). AES under a key of their own
@@ -12,6 +12,11 @@ owner's state folder keeps by lineage, of every record that was trained on,
 
 They tell nobody without the secret whose records they were, and say how many of a set that is about to be trained on
 are in another lineage. Training on them is then refused, unless the owner accepts a second budget.
+
+The files are sorted, and are searched where they lie: a training reads of them what its own records need.
+
+While a training goes on, and where it was killed, its digests lie in notes, which count like the others: nobody can
+tell what was released before the end. The next training of the lineage that succeeds makes notes of ended ones its own.
 
 The set is exact: a sketch would be smaller and would be wrong about some records, either way. Two different rows have
 one digest with a probability of n m 2^-128 among n and m of them; two different rounded rows have one of the eight with
@@ -42,7 +47,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +59,23 @@ from accounting.arrays import Words
 from accounting.messages import Message, OptionName, message
 from training.errors import TrainingError
 from training.fields import NAME
+from training.inputs.digest_files import (
+    AT_ONCE,
+    NOTE,
+    Digests,
+    Paths,
+    files_in,
+    in_others,
+    is_ended,
+    keep,
+    mapped,
+    repeated,
+    sorted_once,
+    unchanged,
+    write_locked,
+)
 from training.inputs.feature_digests import KINDS, LABELLED, UNLABELLED
+from training.inputs.records import Digests as RowDigests
 from training.inputs.records import Records
 from training.private_files import write_whole
 
@@ -65,16 +86,19 @@ _KEY_BYTES = 32
 _DIGEST_BYTES = 16
 _DIGEST = np.dtype(f"S{_DIGEST_BYTES}")
 """Compared, sorted and written as 16 bytes each: what NumPy strips of them, zeros at the end, none of that looks at."""
-_OF_UNIT = b"dpserve: a unit of records\0"
-_SUFFIX = ".digests"
-_NOTE = ".note"
-"""Suffix of the digests of a training that goes on."""
+_FEATURE = np.dtype(np.uint64)
+_OF_RECORD = b"dpserve: a row of records\0"
+_OF_NAME = b"dpserve: a name of a unit or a record\0"
+_ROWS = ".records"
+_FORMER = {".digests", ".note", ""}
+"""Suffixes of files of earlier versions: HMAC-SHA256 cut to 16 bytes, those without a suffix in hexadecimal digits."""
+_OF_FORMER_UNIT = b"dpserve: a unit of records\0"
+_ROW_NOTES = (_ROWS + NOTE, ".note")
 _UNIT = ".unit"
 """Suffix of a hidden file beside a training's note: the name of its column of units."""
 _SETTLED = f".lineage{_UNIT}"
 """The name of the column of units that the lineage's models have; not there where they protect records."""
 
-Digests = NDArray[np.bytes_]
 _OF_FEATURES = b"dpserve: the encoded columns of a record\0"
 _UNIT_NAMES, _IDS = "unit", "id"
 _FILES_BY_NAMES = {
@@ -87,25 +111,33 @@ _FILES_BY_NAMES = {
     )
 }
 """The files of digests of encoded columns, by kind, of records with units, keys, both or neither."""
-_FEATURE_FILES = {suffix + end for files in _FILES_BY_NAMES.values() for suffix in files for end in ("", "-note")}
-_AT_ONCE = 2**20
+_FEATURE_FILES = tuple(suffix for files in _FILES_BY_NAMES.values() for suffix in files)
+
+
+class Former(NamedTuple):
+    """Digests of the same records and names as earlier versions made them, in the same order."""
+
+    records: Digests
+    units: Digests
 
 
 class Known(NamedTuple):
     """Keyed digests of records, and of units and records' keys: sorted, each once.
 
     features: those of encoded columns (KINDS, n), each kind sorted. names: which kinds of names each record has.
+    former: there where a lineage has files of an earlier version.
     """
 
     records: Digests
     units: Digests
     features: Words
     names: frozenset[str] = frozenset()
+    former: Former | None = None
 
     @property
     def repeated(self) -> int:
         """Number of records that have the encoded columns of another one among them."""
-        return max(_repeated(self.features[kind]) for kind in UNLABELLED)
+        return max(repeated(self.features[kind]) for kind in UNLABELLED)
 
 
 class Shared(NamedTuple):
@@ -148,9 +180,18 @@ class KnownRecords:
         key = owner_key(self._key)
         units = None if records.units is None else records.units.names
         names = {kind: each for kind, each in ((_UNIT_NAMES, units), (_IDS, records.ids)) if each is not None}
-        named = (_OF_UNIT + name.tobytes() for each in names.values() for name in each)
+        named = np.concatenate([np.empty((0, _DIGEST_BYTES), np.uint8), *names.values()])
+        rows = _keyed(_cipher(key, _OF_RECORD), _blocks(records.source))
+        all_names = _keyed(_cipher(key, _OF_NAME), named)
         features = _keyed_features(key, records.feature_digests())
-        return Known(_keyed(key, records.source), _keyed(key, named), features, frozenset(names))
+        former = None
+        if any(path.suffix in _FORMER for folder in self._folders() for path in folder.glob("[!.]*")):
+            in_order = [_first_places(each) for each in (rows, all_names)]
+            former = Former(
+                _formerly_keyed(key, (records.source[place] for place in in_order[0])),
+                _formerly_keyed(key, (_OF_FORMER_UNIT + named[place].tobytes() for place in in_order[1])),
+            )
+        return Known(sorted_once(rows), sorted_once(all_names), features, frozenset(names), former)
 
     @contextmanager
     def noted(self, lineage: str, digests: Known, unit: str | None = None) -> Iterator[Mapping[str, Shared]]:
@@ -158,50 +199,56 @@ class KnownRecords:
 
         The note is there before the others are looked through: of two trainings at once that share a record at least
         one sees the other's. It is taken back where the block raises. It stays where the process is killed, or where
-        the digests cannot be kept after the block: a bundle may be there by then.
+        the digests cannot be kept after the block: a bundle may be there by then. With its own the block's end keeps
+        what the notes of such trainings have.
 
         unit: what trains protects, the column of units or None for a record. It is noted likewise, and stays the
         lineage's. Raises TrainingError for another than the lineage's, and OSError.
         """
         folder = self.folder / check_lineage_name(lineage)
-        token, both = secrets.token_hex(_DIGEST_BYTES), np.union1d(digests.records, digests.units)
-        kinds = list(zip(_FILES_BY_NAMES[digests.names], digests.features, strict=True))
-        note_of_rows = folder / f"{token}{_NOTE}"
-        notes = [*((folder / f"{token}{suffix}-note", each) for suffix, each in kinds), (note_of_rows, both)]
-        done = False
-        try:
-            while not all(note.exists() for note, _ in notes):
-                with suppress(FileNotFoundError):  # another training ended, and took the empty folder away
-                    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                    if unit is not None:  # it is there whenever the note is
-                        write_whole(_unit_of(note_of_rows), unit.encode("utf-8", "surrogatepass"))
-                    for note, content in notes:
-                        write_whole(note, content.tobytes())
-            _check_unit(lineage, unit, folder, note_of_rows)
-            yield {other: count for other, count in self.among(digests).items() if other != lineage}
-            done = True
-            if unit is not None:  # before the digests, which are a record's without it
-                write_whole(folder / _SETTLED, unit.encode("utf-8", "surrogatepass"))
-            for suffix, each in kinds:
-                own = _joined(self._features(folder, (suffix,), notes=False))
-                _keep(folder, suffix, np.concatenate([part[~found] for part, found in _membership(each, own)]))
-            _keep(folder, _SUFFIX, np.setdiff1d(both, self._of(folder, notes=False), assume_unique=True))
-        except BaseException:
-            if not done:
-                _take_back(folder, notes, note_of_rows)
-            raise
-        _take_back(folder, notes, note_of_rows)
+        token = secrets.token_hex(_DIGEST_BYTES)
+        own_rows = _note(folder, token, _ROWS)
+        with ExitStack() as stack:
+            done = False
+            try:
+                stack.callback(os.close, _write_notes(folder, token, digests, unit))
+                _check_unit(lineage, unit, folder, own_rows)
+                yield self.among(digests, lineage)
+                done = True
+                if unit is not None:  # before the digests, which are a record's without it
+                    write_whole(folder / _SETTLED, unit.encode("utf-8", "surrogatepass"))
+                _keep(folder, token)
+                for ended in self.ended(lineage):
+                    _keep(folder, ended)
+            except BaseException:
+                if not done:
+                    _take_back(folder, token)
+                raise
 
-    def among(self, digests: Known) -> Mapping[str, Shared]:
-        """Return how many records, and units, are in each lineage that has any, by its name, those with most first."""
-        shared = {}
-        for folder in sorted(self.folder.glob("[!.]*")):
-            own = self._of(folder)
-            records, units = (
-                len(np.intersect1d(part, own, assume_unique=True)) for part in (digests.records, digests.units)
-            )
-            files = [each for names, each in _FILES_BY_NAMES.items() if not names & digests.names]
-            shared[folder.name] = Shared(records, units, *self._alike(folder, digests, files))
+    def ended(self, lineage: str) -> list[str]:
+        """Return the trainings of a lineage that were ended before they were done, by what their files' names begin."""
+        notes = files_in(self.folder / lineage).get(_ROWS + NOTE, ())
+        return [path.stem for path in notes if is_ended(path)]
+
+    def how_to_forget(self, lineages: Iterable[str]) -> str:
+        """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""
+        left = [str(self.folder / lineage / f"{token}.*") for lineage in lineages for token in self.ended(lineage)]
+        if not left:
+            return ""
+        return (
+            " Records of trainings that were killed count, too. If such a training wrote no bundle, nothing was "
+            f"released, and you can remove what it left: {' '.join(left)}."
+        )
+
+    def among(self, digests: Known, lineage: str | None = None) -> Mapping[str, Shared]:
+        """Return how many records, and units, are in each lineage that has any, by its name, those with most first.
+
+        lineage: the one to leave out.
+        """
+        shared: dict[str, Shared] = {}
+        files = [each for names, each in _FILES_BY_NAMES.items() if not names & digests.names]
+        for folder in self._folders(lineage):
+            shared[folder.name] = unchanged(folder, lambda paths: _shared(paths, digests, files))
         return dict(
             sorted(((name, each) for name, each in shared.items() if each.any), key=lambda one: -sum(one[1][:3]))
         )
@@ -211,49 +258,59 @@ class KnownRecords:
 
         Names that were given anew, as pseudonyms are for each extract, tell nobody apart.
         """
-        found = {}
+        names_of = {}
         files = [each for names, each in _FILES_BY_NAMES.items() if names & digests.names]
-        for folder in sorted(self.folder.glob("[!.]*")) if files else ():
-            each = Shared(0, 0, *self._alike(folder, digests, files))
-            if folder.name != lineage and each.certain:
-                found[folder.name] = each
-        return found
+        for folder in self._folders(lineage) if files else ():
+            each = unchanged(folder, lambda paths: Shared(0, 0, *_alike(paths, digests, files)))
+            if each.certain:
+                names_of[folder.name] = each
+        return names_of
 
-    def _alike(self, folder: Path, digests: Known, files: Sequence[Sequence[str]]) -> tuple[int, int, float]:
-        """Return `Shared.features`, `labelled` and `by_chance` of a lineage's files, which are named by kind."""
-        most, labelled, by_chance = -1, 0, 0.0
-        for kind, mine in enumerate(digests.features):
-            tables = self._features(folder, [each[kind] for each in files])
-            own = _joined(tables)
-            count = sum(int(found.sum()) for _, found in _membership(mine, own))
-            if kind in LABELLED:
-                labelled = max(labelled, count)
-            elif count > most:
-                most, largest = count, max(tables, key=len, default=own)
-                by_chance = equal_by_chance(len(mine), _repeated(mine), len(largest), _repeated(largest), len(own))
-        return most, labelled, by_chance
+    def _folders(self, lineage: str | None = None) -> list[Path]:
+        """Return the lineages' folders, but for one's."""
+        return [folder for folder in sorted(self.folder.glob("[!.]*")) if folder.name != lineage]
 
-    def _features(self, folder: Path, suffixes: Sequence[str], *, notes: bool = True) -> list[Words]:
-        """Return a lineage's digests of encoded columns, of some files' names: of each file, sorted."""
-        wanted = [suffix + end for suffix in suffixes for end in (("", "-note") if notes else ("",))]
-        while True:
-            try:
-                contents = [path.read_bytes() for path in folder.glob("[!.]*") if path.suffix in wanted]
-            except FileNotFoundError:  # as in `_of`
-                continue
-            if any(len(content) % 8 for content in contents):
-                raise TrainingError(f"{folder} should hold digests of 8 bytes in {suffixes[0]}, and is damaged")
-            return [np.frombuffer(each, np.uint64) for each in contents]
 
-    def _of(self, folder: Path, *, notes: bool = True) -> Digests:
-        """Return a lineage's digests, sorted, each once. notes: those of trainings that go on, too."""
-        while True:
-            try:
-                files = [path for path in folder.glob("[!.]*") if path.suffix not in _FEATURE_FILES]
-                parts = [_read(path) for path in files if notes or path.suffix != _NOTE]
-            except FileNotFoundError:  # a training ended, and its note became one of the others: look again
-                continue
-            return np.unique(np.concatenate([np.empty(0, dtype=_DIGEST), *parts]))
+def _shared(paths: Paths, digests: Known, files: Sequence[Sequence[str]]) -> Shared:
+    """Return what is in a lineage's files. files: those of encoded columns to look at, by kind."""
+    rows = [path for suffix in (_ROWS, _ROWS + NOTE) for path in paths.get(suffix, ())]
+    found = [np.zeros(len(each), dtype=np.bool_) for each in (digests.records, digests.units)]
+    for path in rows:
+        for mask, mine in zip(found, digests[:2], strict=True):
+            mask |= in_others(mine, mapped(path, _DIGEST))
+    for path in (path for suffix in _FORMER for path in paths.get(suffix, ())):
+        if digests.former is None:
+            raise TrainingError(f"{path} came from an earlier version while this training began: train again")
+        for mask, mine in zip(found, digests.former, strict=True):
+            mask |= in_others(mine, _formerly_written(path))
+    records, units = (int(mask.sum()) for mask in found)
+    return Shared(records, units, *_alike(paths, digests, files, records))
+
+
+def _alike(paths: Paths, digests: Known, files: Sequence[Sequence[str]], rows: int = 0) -> tuple[int, int, float]:
+    """Return `Shared.features`, `labelled` and `by_chance` of a lineage's files, which are named by kind.
+
+    rows: how many rows are shared as they are. Where nothing is shared there is nothing that can be by chance.
+    """
+    most, labelled, of_most = -1, 0, 0
+    tables: list[list[Path]] = []
+    for kind, mine in enumerate(digests.features):
+        tables.append([path for each in files for end in ("", NOTE) for path in paths.get(each[kind] + end, ())])
+        found = np.zeros(len(mine), dtype=np.bool_)
+        for path in tables[kind]:
+            found |= in_others(mine, mapped(path, _FEATURE))
+        count = int(found.sum())
+        if kind in LABELLED:
+            labelled = max(labelled, count)
+        elif count > most:
+            most, of_most = count, kind
+    if not (most or rows) or not tables[of_most]:
+        return most, labelled, 0.0
+    lengths = [path.stat().st_size // _FEATURE.itemsize for path in tables[of_most]]
+    largest = mapped(tables[of_most][int(np.argmax(lengths))], _FEATURE)
+    mine = digests.features[of_most]
+    by_chance = equal_by_chance(len(mine), repeated(mine), len(largest), repeated(largest), sum(lengths))
+    return most, labelled, by_chance
 
 
 def equal_by_chance(n: int, repeated: int, m: int, theirs: int, others: int | None = None) -> float:
@@ -271,21 +328,40 @@ def equal_by_chance(n: int, repeated: int, m: int, theirs: int, others: int | No
     return 2 * bound + 3 if bound >= n else min(2 * bound + 3, n - 1)
 
 
-def _take_back(folder: Path, notes: Iterable[tuple[Path, object]], note_of_rows: Path) -> None:
+def _note(folder: Path, token: str, suffix: str) -> Path:
+    return folder / f"{token}{suffix}{NOTE}"
+
+
+def _write_notes(folder: Path, token: str, digests: Known, unit: str | None) -> int:
+    """Write a training's digests; return what locks those of rows. Raises OSError."""
+    rows = _note(folder, token, _ROWS)
+    both = sorted_once(np.concatenate([digests.records, digests.units])).tobytes()
+    while True:
+        with suppress(FileNotFoundError):  # another training ended, and took the empty folder away
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if unit is not None:  # it is there whenever the note is
+                write_whole(_unit_of(rows), unit.encode("utf-8", "surrogatepass"))
+            for suffix, each in zip(_FILES_BY_NAMES[digests.names], digests.features, strict=True):
+                write_whole(_note(folder, token, suffix), each.tobytes())
+            return write_locked(rows, both)
+
+
+def _keep(folder: Path, token: str) -> None:
+    """Make the digests of a training that is done its lineage's, those of rows last."""
+    for suffix in _FEATURE_FILES:
+        keep(_note(folder, token, suffix), _FEATURE)
+    keep(_note(folder, token, _ROWS), _DIGEST)
+    _unit_of(_note(folder, token, _ROWS)).unlink(missing_ok=True)
+
+
+def _take_back(folder: Path, token: str) -> None:
     """Take a training's notes away, and the folders if nothing else is in them."""
-    for note, _ in notes:
-        note.unlink(missing_ok=True)
-    _unit_of(note_of_rows).unlink(missing_ok=True)
+    for suffix in (*_FEATURE_FILES, _ROWS):
+        _note(folder, token, suffix).unlink(missing_ok=True)
+    _unit_of(_note(folder, token, _ROWS)).unlink(missing_ok=True)
     with suppress(OSError):  # not empty
         folder.rmdir()
         folder.parent.rmdir()
-
-
-def _joined(tables: Iterable[Words]) -> Words:
-    """Return the digests of several files, sorted."""
-    found = np.concatenate([np.empty(0, np.uint64), *tables])
-    found.sort()
-    return found
 
 
 def _unit_of(note: Path) -> Path:
@@ -294,7 +370,7 @@ def _unit_of(note: Path) -> Path:
 
 def _noted_unit(path: Path) -> str | None:
     """Return the column of units of a training, by its note, or of a lineage, by its digests; None for a record."""
-    named = _unit_of(path) if path.suffix == _NOTE else path.with_name(_SETTLED)
+    named = _unit_of(path) if path.suffix in _ROW_NOTES else path.with_name(_SETTLED)
     try:
         return named.read_bytes().decode("utf-8", "surrogatepass")
     except FileNotFoundError:
@@ -307,79 +383,85 @@ def _check_unit(lineage: str, unit: str | None, folder: Path, own: Path) -> None
 
     own: the note of the training that asks.
     """
-    others: set[str | None] | None = None
-    unfinished = False
-    while others is None:
-        with suppress(FileNotFoundError):  # a training ended, and its note became one of the others: look again
-            files = [path for path in folder.glob("[!.]*") if path.suffix not in _FEATURE_FILES]
-            unfinished = all(path.suffix == _NOTE for path in files)
-            others = {_noted_unit(path) for path in files if path != own}
-    for other in others - {unit}:
+
+    def units(paths: Paths) -> dict[Path, str | None]:
+        rows = (path for suffix in (_ROWS, *_FORMER, *_ROW_NOTES) for path in paths.get(suffix, ()))
+        return {path: _noted_unit(path) for path in rows if path != own}
+
+    others = {path: each for path, each in unchanged(folder, units).items() if each != unit}
+    if others:
         # Who trains without a ledger should not wait for it.
         from accounting.ledger import OtherUnit
 
-        refused = str(OtherUnit(lineage, other or "", unit or ""))
-        if unfinished:  # as one that was killed leaves it, for what it may have released
+        refused = str(OtherUnit(lineage, next(iter(others.values())) or "", unit or ""))
+        if all(path.suffix in _ROW_NOTES and is_ended(path) for path in others):
+            names = " ".join(f"{folder / path.stem}.* {_unit_of(path)}" for path in others)
             refused += (
-                ". No training of this lineage has ended yet: if the one that says so was killed, and none goes on, "
-                f"remove {folder}"
+                ". Only trainings that were killed say so: if they wrote no bundle, nothing was released, and you can "
+                f"remove {names}"
             )
         raise TrainingError(refused)
 
 
-def _keyed(key: bytes, contents: Iterable[bytes]) -> Digests:
-    keyed = bytearray()
-    for content in contents:
-        keyed += hmac.digest(key, content, "sha256")[:_DIGEST_BYTES]
-    return np.unique(np.frombuffer(keyed, dtype=_DIGEST))
+def _cipher(key: bytes, purpose: bytes) -> Any:
+    """Return AES under a key of a purpose's own.
+
+    It is a permutation that nobody without the key can tell from a random one. Every block is its own, as ECB has it:
+    what is equal shall have equal digests.
+    """
+    secret = hmac.digest(key, purpose, "sha256")[:_KEY_BYTES]
+    return Cipher(algorithms.AES(secret), modes.ECB()).encryptor()  # noqa: S305
 
 
-def _read(path: Path) -> Digests:
-    content = path.read_bytes()
-    if path.suffix not in (_SUFFIX, _NOTE):  # written by an earlier version: hexadecimal digits in lines
-        content = bytes.fromhex(content.decode("ascii"))
-    if len(content) % _DIGEST_BYTES:
-        raise TrainingError(f"{path} should hold digests of {_DIGEST_BYTES} bytes, and is damaged")
-    return np.frombuffer(content, dtype=_DIGEST)
+def _blocks(source: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return 16 bytes of each row of a source (n, 16)."""
+    if isinstance(source, RowDigests):
+        return source.octets
+    digests = (hashlib.blake2b(row, digest_size=_DIGEST_BYTES, person=b"dpserve row").digest() for row in source)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _DIGEST_BYTES)
+
+
+def _keyed(cipher: Any, blocks: NDArray[np.uint8]) -> Digests:
+    """Return the digests of blocks (n, 16), in order."""
+    keyed = np.empty(len(blocks), _DIGEST)
+    for start in range(0, len(blocks), AT_ONCE):
+        part = np.ascontiguousarray(blocks[start : start + AT_ONCE])
+        keyed[start : start + AT_ONCE] = np.frombuffer(cipher.update(part.tobytes()), _DIGEST)
+    return keyed
+
+
+def _first_places(digests: Digests) -> NDArray[np.int64]:
+    """Return where each of `sorted_once(digests)` is first."""
+    order = np.argsort(digests, kind="stable")
+    found = digests[order]
+    return order[np.append(True, found[1:] != found[:-1])] if len(found) else order
+
+
+def _formerly_keyed(key: bytes, contents: Iterable[bytes]) -> Digests:
+    keyed = b"".join(hmac.digest(key, content, "sha256")[:_DIGEST_BYTES] for content in contents)
+    return np.frombuffer(keyed, dtype=_DIGEST)
+
+
+def _formerly_written(path: Path) -> Digests:
+    if path.suffix:
+        return mapped(path, _DIGEST)
+    digests = np.frombuffer(bytes.fromhex(path.read_text("ascii")), np.uint8)
+    return np.sort(digests.view(_DIGEST))
 
 
 def _keyed_features(key: bytes, features: Words) -> Words:
     """Put digests of encoded columns (KINDS, n) under the owner's secret, in their place, each kind sorted.
 
-    Each is the first half of AES of the digest and its kind: a permutation that nobody without the key can tell from a
-    random one. Every block is its own, as ECB has it: equal records shall have equal digests.
+    Each is the first half of AES of the digest and its kind.
     """
-    secret = hmac.digest(key, _OF_FEATURES, "sha256")[:_KEY_BYTES]
-    cipher = Cipher(algorithms.AES(secret), modes.ECB()).encryptor()  # noqa: S305
+    cipher = _cipher(key, _OF_FEATURES)
     for kind, each in enumerate(features):
-        for start in range(0, len(each), _AT_ONCE):
-            part = each[start : start + _AT_ONCE]
+        for start in range(0, len(each), AT_ONCE):
+            part = each[start : start + AT_ONCE]
             blocks = np.stack([part, np.full_like(part, kind)], axis=1)
             part[:] = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2]
         each.sort()
     return features
-
-
-def _membership(mine: Words, own: Words) -> Iterator[tuple[Words, NDArray[np.bool_]]]:
-    """Yield parts of sorted digests, and which of them are among others, sorted as well."""
-    for start in range(0, len(mine), _AT_ONCE):
-        part = mine[start : start + _AT_ONCE]
-        if not len(own):
-            yield part, np.zeros(len(part), dtype=np.bool_)
-            continue
-        yield part, own[np.minimum(np.searchsorted(own, part), len(own) - 1)] == part
-
-
-def _repeated(digests: Words) -> int:
-    """Return how many of sorted digests have an equal among them."""
-    same = digests[1:] == digests[:-1]
-    return int((np.append(same, False) | np.append(False, same)).sum()) if len(digests) else 0
-
-
-def _keep(folder: Path, suffix: str, new: NDArray[Any]) -> None:
-    if len(new):
-        content = np.ascontiguousarray(new).tobytes()
-        write_whole(folder / f"{hashlib.sha256(content).hexdigest()[: 2 * _DIGEST_BYTES]}{suffix}", content)
 
 
 def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Message:
@@ -389,14 +471,14 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Me
         kinds = ("record", "unit") if len(digests.units) else ("record",)
         return " and ".join(f"{count:,} {kind}{'s' * (count != 1)}" for count, kind in zip(counts, kinds, strict=False))
 
-    said = [
+    faults = [
         f"{counted(*each[:2])} {'is' if sum(each[:2]) == 1 else 'are'} in the lineage {other!r} as well"
         + equal_columns(each, len(digests.features[0])) * bool(each.features)
         for other, each in elsewhere.items()
     ]
     by_name = " Units are known by their names: others that have the same ones count as they do."
     return (
-        f"Of the {counted(len(digests.records), len(digests.units))} of the lineage {lineage!r}, {', '.join(said)}. "
+        f"Of the {counted(len(digests.records), len(digests.units))} of the lineage {lineage!r}, {', '.join(faults)}. "
         + which_of_both(digests, elsewhere.values())
         + "Each lineage has a budget "
         "of its own, and whoever asks models of both learns what both allow together."
@@ -417,16 +499,16 @@ def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> Message:
     alike = [each for each in elsewhere if each.features or (each.records and not digests.names)]
     if not alike:
         return message("")
-    said = (
+    sentences = (
         "Equal rows are the same people's, or other people's with the same values: of these rows "
         f"{digests.repeated:,} have an equal in their own table. "
     )
-    said += (
+    sentences += (
         "That is more than chance explains, so they are the same records, perhaps written otherwise. "
         if any(max(each.features, each.records) > each.by_chance for each in alike)
         else "Chance can explain that many. "
     )
-    return said + (
+    return sentences + (
         OptionName("id", "COLUMN")
         + ", a key of each record or person, tells equal rows apart where both lineages are trained with it. "
     )
@@ -435,11 +517,11 @@ def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> Message:
 def other_names(digests: Known, others: Mapping[str, Shared]) -> Message:
     """Say which lineages hold the same rows under other names: see `KnownRecords.equal_rows_with_other_names`."""
     total = len(digests.features[0])
-    said = "; ".join(f"the lineage {other!r}{equal_columns(each, total)}" for other, each in others.items())
+    others_in_words = "; ".join(f"the lineage {other!r}{equal_columns(each, total)}" for other, each in others.items())
     return (
         "No unit and no "
         + OptionName("id")
-        + f" of these records is in {said}. That is more than chance explains: if names were given "
+        + f" of these records is in {others_in_words}. That is more than chance explains: if names were given "
         "anew, these are the same people, and one budget should cover both."
     )
 

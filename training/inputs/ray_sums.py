@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from training.errors import DataError, TrainingError, extra
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
-from training.inputs.sums import KEPT, ONE_THREAD, Progress, Shard, Sums, Term, of_rows
+from training.inputs.sums import ONE_THREAD, OnCount, Shard, Sums, Term, of_rows, share_room
 
 Reader = Callable[[str], Records]
 """Reads one file."""
@@ -85,10 +85,7 @@ class Worker:
             weights = Units.shares(counts)[records.units.of]
         sums = of_rows(records.X, records.y, weights, of)
         self._shards[index] = list(sums.shards)
-        held = sum(len(shard) for shards in self._shards.values() for shard in shards)
-        for shards in self._shards.values():
-            for shard in shards:
-                shard.room = KEPT * len(shard) // max(held, 1)
+        share_room([shard for shards in self._shards.values() for shard in shards])
         return list(sums.lengths)
 
     def term(self, index: int, place: int, term: Term, given: Any) -> Any:
@@ -106,7 +103,7 @@ class RaySums:
         self.lengths = tuple(lengths)
         self.units = units
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: Progress = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
         """See `Sums`. Raises TrainingError for a worker that is lost."""
         import ray
 
@@ -119,16 +116,16 @@ class RaySums:
                 while len(waiting) < ahead and (following := next(each, None)) is not None:
                     (worker, index, place), own = following
                     waiting.append(worker.term.remote(index, place, sent, own))
-                found = ray.get(waiting.popleft())
-                total = found if total is None else total + found
+                part = ray.get(waiting.popleft())
+                total = part if total is None else total + part
                 done += length
                 progress(done)
         except ray.exceptions.RayError as error:
-            raise lost(error) from error
+            raise worker_error(error) from error
         return total
 
 
-def lost(error: Exception) -> TrainingError:
+def worker_error(error: Exception) -> TrainingError:
     """Say that a worker did not do its part."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return TrainingError(f"a Ray worker was lost or failed: {reason}. Nothing was written and nothing charged")
@@ -144,14 +141,14 @@ def _connect(address: str) -> None:
             ray.init(address=None if address == "ray" else address, log_to_driver=False)
     except Exception as error:  # Ray raises errors of many kinds here, and nothing but its start is tried
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        said = f"a Ray cluster cannot be started here ({reason})"
+        advice = f"a Ray cluster cannot be started here ({reason})"
         if address != "ray":
-            said = (
+            advice = (
                 f"no Ray cluster can be used at {address} ({reason}): see that its client server's address and port "
                 "are right and open to this machine, that Python and Ray have the same versions there, and, if it asks "
                 "for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
             )
-        raise TrainingError(f"{said}. Nothing was written and nothing charged") from error
+        raise TrainingError(f"{advice}. Nothing was written and nothing charged") from error
 
 
 def read_on_ray(
@@ -173,13 +170,13 @@ def read_on_ray(
             raise TrainingError("the Ray cluster has no free processor: wait for what else it computes, or add workers")
         workers: list[Any] = [ray.remote(Worker).options(num_cpus=1).remote() for _ in range(count)]
         reads = [workers[index % count].read.remote(index, file, reader) for index, file in enumerate(files)]
-        found = []
+        parts = []
         for index, read in enumerate(reads):
-            found.append(ray.get(read))
-            progress(sum(len(each[1]) for each in found if isinstance(each, tuple)), (index + 1) / len(files))
-        if problems := [each for each in found if isinstance(each, str)]:
+            parts.append(ray.get(read))
+            progress(sum(len(each[1]) for each in parts if isinstance(each, tuple)), (index + 1) / len(files))
+        if problems := [each for each in parts if isinstance(each, str)]:
             raise DataError("\n".join(problems))
-        kept = {index: each for index, each in enumerate(found) if each is not None}
+        kept = {index: each for index, each in enumerate(parts) if each is not None}
         if not kept:
             raise NoRecords("the table has no records")
         units, numbers, counts = _numbered([each[2:4] for each in kept.values()])
@@ -192,7 +189,7 @@ def read_on_ray(
                 shards.append((worker, index, at))
                 lengths.append(length)
     except (ray.exceptions.RayError, ConnectionError) as error:
-        raise lost(error) from error
+        raise worker_error(error) from error
     declaration: Declaration = next(iter(kept.values()))[0]
     source = Digests(np.concatenate([each[1] for each in kept.values()]))
     column: str | None = next(iter(kept.values()))[4]
@@ -208,15 +205,17 @@ def _numbered(
     files: Sequence[tuple[NDArray[np.uint8] | None, NDArray[np.int64] | None]],
 ) -> tuple[NDArray[np.uint8] | None, list[NDArray[np.int64]] | None, NDArray[np.int64] | None]:
     """Number the units of all files as they first occur: return their names, each file's numbers, and all counts."""
-    known: dict[bytes, int] = {}
+    numbering: dict[bytes, int] = {}
     numbers: list[NDArray[np.int64]] = []
     for names, _ in files:
         if names is None:
             return None, None, None
         numbers.append(
-            np.array([known.setdefault(name.tobytes(), len(known)) for name in names], dtype=np.int64).reshape(-1)
+            np.array([numbering.setdefault(name.tobytes(), len(numbering)) for name in names], dtype=np.int64).reshape(
+                -1
+            )
         )
-    counts = np.zeros(len(known), dtype=np.int64)
+    counts = np.zeros(len(numbering), dtype=np.int64)
     for own, (_, each) in zip(numbers, files, strict=True):
         counts[own] += 0 if each is None else each
-    return np.frombuffer(b"".join(known), dtype=np.uint8).reshape(-1, 16), numbers, counts
+    return np.frombuffer(b"".join(numbering), dtype=np.uint8).reshape(-1, 16), numbers, counts

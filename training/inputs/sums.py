@@ -25,7 +25,7 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
+import scipy
 from threadpoolctl import ThreadpoolController
 
 from accounting.arrays import Floats, Integers, Mask
@@ -39,7 +39,7 @@ BLOCK = 1024
 """Records whose terms are computed at once."""
 
 KEPT = 2**29
-"""Bytes of features that a machine keeps, to be computed once; with more records they are computed for every sum."""
+"""Bytes of records and their features that a machine keeps; features beyond that are computed for every sum."""
 
 ONE_THREAD = ThreadpoolController()
 """`ONE_THREAD.limit(limits=1)` is a context in which a product of matrices takes one thread."""
@@ -47,8 +47,8 @@ ONE_THREAD = ThreadpoolController()
 Term = Callable[["Shard", Any], Any]
 """Function of a shard, and of what is given for it, that returns its summand: an array, or what adds like one."""
 
-Progress = Callable[[int], None]
-"""Told how many records are done."""
+OnCount = Callable[[int], None]
+"""Takes how many are done, of records or steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Shard:
             if bytes_of_row * len(self) > self.room:
                 return None
             parts = [rows.make(self.X[start : start + BLOCK]) for start in range(0, len(self), BLOCK)]
-            whole = np.concatenate(parts) if dense else sparse.vstack(parts, format="csr")
+            whole = np.concatenate(parts) if dense else scipy.sparse.vstack(parts, format="csr")
             self.kept |= {"rows": rows.key, "whole": whole}
         return self.kept["whole"]
 
@@ -120,6 +120,13 @@ def _forget_pages(X: Floats) -> None:
         base.base.madvise(mmap.MADV_DONTNEED, first, start + X.nbytes - first)
 
 
+def share_room(shards: Sequence[Shard]) -> None:
+    """Give each shard of a machine room for its features: what the records leave of KEPT."""
+    records, room = sum(map(len, shards)), max(KEPT - sum(shard.X.nbytes for shard in shards), 0)
+    for shard in shards:
+        shard.room = room * len(shard) // max(records, 1)
+
+
 class Sums(Protocol):
     """Records in shards."""
 
@@ -133,7 +140,7 @@ class Sums(Protocol):
         """Number of privacy units; None where every record is one."""
         ...
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: Progress = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
         """Return the sum of the shards' terms. given: for each shard what its term gets besides."""
         ...
 
@@ -146,16 +153,15 @@ class LocalSums:
         self.shards = shards
         self.units = units
         self.lengths = tuple(len(shard) for shard in shards)
-        for shard in shards:
-            shard.room = KEPT * len(shard) // max(sum(self.lengths), 1)
+        share_room(shards)
 
-    def total(self, term: Term, given: Sequence[Any] | None = None, progress: Progress = lambda _: None) -> Any:
+    def total(self, term: Term, given: Sequence[Any] | None = None, progress: OnCount = lambda _: None) -> Any:
         """See `Sums`."""
         total, done = None, 0
         with ONE_THREAD.limit(limits=1):
             each = zip(self.shards, given or [None] * len(self.shards), strict=True)
-            for shard, found in zip(self.shards, _in_order(lambda pair: term(*pair), each), strict=True):
-                total = found if total is None else total + found
+            for shard, part in zip(self.shards, _in_order(lambda pair: term(*pair), each), strict=True):
+                total = part if total is None else total + part
                 done += len(shard)
                 progress(done)
         return total

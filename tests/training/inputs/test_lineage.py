@@ -1,16 +1,22 @@
+import hmac
 import multiprocessing
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.training.conftest import make_records
 from training.errors import TrainingError
+from training.inputs.digest_files import in_others, sorted_once
 from training.inputs.lineage import KnownRecords, Shared, check_lineage_name, equal_by_chance, overlap, owner_key
 from training.inputs.parsing import name_digests
-from training.inputs.records import Units
+from training.inputs.records import Declaration, Records, Units
 
 
 @pytest.fixture
@@ -67,7 +73,7 @@ def test_one_record_more_or_fewer_stays_in_its_lineage(known, records):
     noted(known, "patients", records)
     assert noted(known, "patients", replace(records, source=records.source[1:])) == {}
     assert noted(known, "patients", replace(records, source=(*records.source, b"another"))) == {}
-    sizes = sorted(path.stat().st_size for path in (known.folder / "patients").glob("*.digests"))
+    sizes = sorted(path.stat().st_size for path in (known.folder / "patients").glob("*.records"))
     assert sizes == [16, 16 * len(set(records.source))]
     assert [path.stat().st_size for path in (known.folder / "patients").glob("*.features*")] == [8 * len(records)] * 8
 
@@ -124,21 +130,30 @@ def test_an_overlap_counts_records_and_units_apart(known, records):
     assert f"{len(records)} of {len(records)} rows are equal to rows there in all columns that are used" in said
 
 
-def test_what_an_earlier_version_noted_still_counts(known, records):
-    digests = known.digests(records)
+@pytest.mark.parametrize("name", ["0.digests", "0.note", "0" * 32])
+def test_what_an_earlier_version_noted_still_counts(known, records, name):
+    """It kept HMAC-SHA256 under the owner's secret: of rows, and of the names of units after a text of their own."""
+    by_person = of_persons(records, "who", ["ann", "bo", "cy"])
+    key = owner_key(known.folder.parent / "lineage.key")
+    prefix = b"dpserve: a unit of records\0"
+    formerly = sorted(
+        hmac.digest(key, content, "sha256")[:16]
+        for content in (*records.source[:4], prefix + by_person.units.names[1].tobytes())
+    )
     folder = known.folder / "patients"
     folder.mkdir(parents=True)
-    content = digests.records.tobytes()
-    (folder / ("0" * 32)).write_text("\n".join(content[at : at + 16].hex() for at in range(0, 64, 16)))
-    assert known.among(digests) == {"patients": Shared(4)}
+    (folder / name).write_bytes(b"".join(formerly) if "." in name else b"\n".join(o.hex().encode() for o in formerly))
+    (folder / ".lineage.unit").write_text("who")
+    (folder / ".0.unit").write_text("who")
+    assert known.among(known.digests(by_person)) == {"patients": Shared(4, 1)}
+    noted_as(known, "patients", replace(by_person, source=records.source[3:9]))
+    assert among(known, by_person) == {"patients": (9, 3)}
 
 
-def test_digests_that_end_in_zeros_are_not_confused(known, monkeypatch, records):
-    monkeypatch.setattr("training.inputs.lineage.hmac.digest", lambda key, row, kind: row.ljust(32, b"\0"))
-    one, other = (replace(records, source=(row,)) for row in (b"a\0b", b"a"))
-    noted(known, "patients", one)
-    assert not among(known, other)
-    assert among(known, one) == {"patients": (1, 0)}
+def test_digests_that_end_in_zeros_are_not_confused():
+    mine, others = (np.array(each, dtype="S16") for each in ([b"a\0b", b"a"], [b"a"]))
+    assert in_others(mine, others).tolist() == [False, True]
+    assert sorted_once(np.concatenate([mine, others])).tolist() == [b"a", b"a\0b"]
 
 
 def test_the_owners_key_is_made_once_and_kept_private(tmp_path):
@@ -230,6 +245,69 @@ def test_a_training_that_was_killed_says_how_to_free_its_lineage(known, records)
     with pytest.raises(TrainingError) as refused:
         noted_as(known, "patients", by_person)
     assert str(known.folder) not in str(refused.value)
+
+
+def test_a_training_that_was_killed_is_told_from_one_that_goes_on(known, records):
+    """Its note counts, and becomes the lineage's own when another training of the lineage succeeds."""
+    first, second, third = (
+        replace(records, source=records.source[part]) for part in (slice(9), slice(5, 20), slice(2))
+    )
+    assert known.ended("patients") == []
+
+    def die():
+        with known.noted("patients", known.digests(first)):
+            os._exit(9)
+
+    killed = multiprocessing.get_context("fork").Process(target=die)
+    killed.start()
+    killed.join()
+    with known.noted("patients", known.digests(second)):
+        (token,) = known.ended("patients")
+        assert known.among(known.digests(first))["patients"].records == len(set(first.source))
+        assert known.among(known.digests(third), "patients") == {}
+        assert list((known.folder / "patients").glob(f"{token}*-note"))
+        assert str(known.folder / "patients" / token) in known.how_to_forget(["others", "patients"])
+    assert known.ended("patients") == []
+    assert known.how_to_forget(["patients"]) == ""
+    assert not list(known.folder.rglob("*note"))
+    assert among(known, records) == {"patients": (len(set(records.source[:20])), 0)}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sets(st.integers(0, 30), min_size=1), st.sets(st.integers(0, 8))),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_overlaps_are_those_of_sets(trainings):
+    """Counts rows as they are, their values and units, against sets of what each lineage was trained on."""
+    kept: dict[str, tuple[set[int], set[int]]] = {}
+    with TemporaryDirectory() as folder:
+        known = KnownRecords(Path(folder))
+        for lineage, rows, names in trainings:
+            made = small_table(sorted(rows), sorted(names))
+            elsewhere = known.among(known.digests(made))
+            for other, (own_rows, own_names) in kept.items():
+                found = elsewhere.get(other, Shared())
+                values = {(row % 4, row % 3) for row in own_rows}
+                equal = sum((row % 4, row % 3) in values for row in rows)
+                assert found[:2] == (len(rows & own_rows), len(names & own_names))
+                assert found.features == (0 if names and own_names else equal)
+            if lineage in kept and bool(kept[lineage][1]) != bool(names):
+                continue  # a lineage has one unit
+            noted_as(known, lineage, made)
+            for own, new in zip(kept.setdefault(lineage, (set(), set())), (rows, names), strict=True):
+                own |= new
+
+
+def small_table(rows, names):
+    """Records of two columns, whose rows number as `rows` say, with units if there are names."""
+    X = np.array([[row % 4, row % 3] for row in rows], dtype=np.float64)
+    declared = Declaration(("a", "b"), (0.0, 0.0), (4.0, 3.0), ("x", "y"))
+    units = Units("who", np.arange(len(rows)) % len(names), name_digests(map(str, names))) if names else None
+    return Records(X, np.zeros(len(rows), dtype=np.int64), declared, tuple(b"%d" % row for row in rows), units)
 
 
 def few_values(seed, count=300):
@@ -339,7 +417,7 @@ def test_a_units_name_and_a_key_tell_nothing_apart(known, records):
     assert known.among(known.digests(replace(named, source=(b"x",)))).keys() == {"keyed"}
 
 
-@pytest.mark.parametrize("name", ["0.digests", "0.features5", ".lineage.unit"])
+@pytest.mark.parametrize("name", ["0.records", "0.features5", ".lineage.unit"])
 def test_records_stay_noted_where_their_digests_cannot_be_kept(known, records, name):
     """A training has written its bundle by then. A folder in a file's place fails as a full disk does."""
     by_person = of_persons(records, "who", ["ann", "bo"]) if name == ".lineage.unit" else records
