@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats, Singles
-from accounting.messages import OptionName
-from training.errors import TrainingError, extra
+from training.errors import TrainingError
+from training.onnx_runtime import first_line, open_session
 
 LARGEST_BATCH = 64
 """Number of rows that the model computes at a time when it answers."""
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_CUDA_OPTIONS = {"cudnn_conv_algo_search": "DEFAULT", "use_tf32": "0"}
 _TYPES: dict[str, type[np.generic]] = {
     "tensor(float16)": np.float16,
     "tensor(float)": np.float32,
@@ -59,30 +57,7 @@ class OnnxEncoder:
 
         Raises TrainingError for a device that is not there, for what is no such model, and for inputs that do not fit.
         """
-        if device not in PROVIDERS:
-            raise TrainingError(f"a device is 'cpu' or 'cuda', not {device!r}")
-        with extra("onnx", "an encoder"):
-            import onnxruntime
-        if PROVIDERS[device] not in onnxruntime.get_available_providers():
-            raise TrainingError(
-                "ONNX Runtime has no CUDA here: pip install 'dpserve[onnx-gpu]', or leave "
-                + OptionName("device")
-                + " out"
-            )
-        if device == "cuda":
-            onnxruntime.preload_dlls()  # those that the extra brings
-        options = onnxruntime.SessionOptions()
-        options.use_deterministic_compute = True
-        options.log_severity_level = 4
-        try:
-            provider = (PROVIDERS[device], _CUDA_OPTIONS if device == "cuda" else {})
-            self._session = onnxruntime.InferenceSession(content, options, providers=[provider])
-        except Exception as error:
-            raise TrainingError(f"the encoder is no ONNX model in one file: {_first_line(error)}") from error
-        if self._session.get_providers()[0] != PROVIDERS[device]:
-            raise TrainingError(
-                "there is no CUDA device that ONNX Runtime can use here; leave " + OptionName("device") + " out"
-            )
+        self._session = open_session(content, device)
         given = self._session.get_inputs()
         if not given or features % len(given):
             raise TrainingError(
@@ -143,7 +118,7 @@ class OnnxEncoder:
             output = np.asarray(self._session.run([self._output], feeds)[0])
             return output.astype(np.float32).reshape(len(rows), math.prod(output.shape) // len(rows))
         except Exception as error:
-            raise TrainingError(f"the encoder cannot compute these rows: {_first_line(error)}") from error
+            raise TrainingError(f"the encoder cannot compute these rows: {first_line(error)}") from error
 
     def _check_apart(self) -> None:
         """Compute public rows in two orders. Whatever comes of it, it says nothing of any record."""
@@ -182,7 +157,3 @@ def _typed(values: Floats, kind: type[np.generic]) -> NDArray[np.generic]:
 
 def _written(sides: Sequence[object]) -> str:
     return " x ".join(str(side) if isinstance(side, int) else "any" for side in sides)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

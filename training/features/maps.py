@@ -5,7 +5,7 @@ phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the op
 what is computed is phi itself, with no error to bound.
 
 Every map begins alike. A row x is clipped to its declared bounds and, except for encoders, scaled to u in [0, 1]^d,
-then, except for encoders, bins and hog, drawn radially into the unit ball: v = u min(1, c / ||u||) / c for the public
+then, for identity, fourier and relu, scaled radially into the unit ball: v = u min(1, c / ||u||) / c for the public
 `clip_norm` c. Every map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant
 coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
@@ -13,12 +13,15 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
   cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries. Cosines are read from a
   table of 2^16 angles.
-- relu: h = relu(Omega v) sqrt(2/D), drawn radially into the unit ball. Omega has N(0, 1) entries.
+- relu: h = relu(Omega v) sqrt(2/D), scaled radially into the unit ball. Omega has N(0, 1) entries.
 - bins: h is w / ||w||. w has 65 coordinates for each number, two of them 1 and the others 0: one says in which 32nd of
   the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
   crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
   of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1.
+- quantiles: h is w / ||w||. For a number with k cuts w has k coordinates, 1/sqrt(k) where u has reached the cut and
+  -1/sqrt(k) where it has not, and behind them u for the coordinates that are no numbers. The cuts are even, or lie at
+  the records' noisy quantiles, which were paid for (`training.features.quantiles`).
 - hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.features.hog`), for
   a head less each block's mean. An image of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
@@ -47,13 +50,22 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from accounting.arrays import Floats, Singles
+from accounting.losses import PrivacyLoss
 from training.devices import Matrix, product
 from training.errors import BundleError
 from training.features import hog
 from training.features.encoder import OnnxEncoder
+from training.features.quantiles import EVEN_CUTS, QuantileRelease
 from training.fields import Several
-from training.inputs import word_vectors
-from training.inputs.columns import Columns, TextColumn, coordinates_of, numbers_among, vectors_among
+from training.inputs import text_encoder, word_vectors
+from training.inputs.columns import (
+    Columns,
+    TextColumn,
+    coordinates_of,
+    encodings_among,
+    numbers_among,
+    vectors_among,
+)
 from training.regular_files import read_regular
 
 NORM_BOUND = 1.0
@@ -98,7 +110,7 @@ class FeatureMap(BaseModel):
     upper: Several[float]
     """The declared upper bound of each of the d features."""
     clip_norm: float = Field(ge=_CLIP_NORMS[0], le=_CLIP_NORMS[1], allow_inf_nan=False)
-    """Scaled rows longer than this are drawn back to it."""
+    """Scaled rows longer than this are scaled down to it."""
     bias: float = Field(ge=0, lt=1)
     """The constant last coordinate."""
     columns: Columns = Field(default=(), exclude_if=lambda columns: not columns)
@@ -117,15 +129,22 @@ class FeatureMap(BaseModel):
             raise ValueError("the bounds are not those of the columns' coordinates")
         if len(vectors_among(self.columns)) > 1:
             raise ValueError("all texts must be encoded with the same word vectors")
+        if len(encodings_among(self.columns)) > 1:
+            raise ValueError("all texts must be encoded by the same encoder")
         return self
 
     def files(self) -> dict[str, bytes]:
         """Return the public files that a bundle needs for the map, by name. Raises BundleError for one not read."""
+        files: dict[str, bytes] = {}
         for sha256 in vectors_among(self.columns):
             if (table := word_vectors.opened(sha256)) is None:
                 raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
-            return {word_vectors.FILE: table.content()}
-        return {}
+            files[word_vectors.FILE] = table.content()
+        for sha256 in encodings_among(self.columns):
+            if (encoder := text_encoder.opened(sha256)) is None:
+                raise BundleError(f"the encoder of texts with the SHA-256 {sha256} was not read")
+            files |= encoder.files()
+        return files
 
     def open_files(self, folder: Path, device: str | None = None) -> None:
         """Open these files of a bundle. Raises BundleError for one that is not there or is another.
@@ -136,11 +155,18 @@ class FeatureMap(BaseModel):
         del device
         for sha256 in vectors_among(self.columns):
             word_vectors.open_bundled(folder, sha256)
+        for encoding in encodings_among(self.columns).values():
+            text_encoder.open_bundled(folder, encoding)
 
     @property
     def dimension(self) -> int:
         """Number of coordinates of phi(x), the bias among them."""
         return len(self.lower) + 1
+
+    @property
+    def losses(self) -> tuple[PrivacyLoss, ...]:
+        """The cost of what the map knows of the records: nothing, for one that is public by itself."""
+        return ()
 
     def public_tensors(self) -> dict[str, Floats]:
         """The random tensors of the map, drawn from its public seed."""
@@ -239,7 +265,7 @@ class Relu(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         products = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
-        # relu(z) sqrt(2/D) drawn into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
+        # relu(z) sqrt(2/D) scaled into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
         return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
 
@@ -384,6 +410,90 @@ class Bins(FeatureMap):
         return sparse.csr_array((values.ravel(), places.ravel().astype(np.int32), ends), (len(X), self.dimension))
 
 
+class Quantiles(FeatureMap):
+    """Steps at cuts of each number: a linear head on them is a sum of step functions, which noise leaves smooth.
+
+    Two values that lie k cuts apart differ in k coordinates of a number. So what a step of training learns at one value
+    it learns in part for the values near it, where bins learn each by itself: with noise that is worth more
+    (research/README.md).
+
+    Without `released` a number has even cuts, and the map is public. With it the cuts lie at the records' noisy
+    quantiles: the map is fixed given these, it costs what they did, and `ReleaseCertificate` counts that. Declared
+    bounds may then be wide.
+
+    ||h|| <= 1 as for every vector that `_into_ball` draws, whatever is in w; each number's part of w has length 1.
+    """
+
+    kind: Literal["quantiles"] = "quantiles"
+    clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
+    """Every w is as long or longer."""
+    released: QuantileRelease | None = Field(default=None, exclude_if=lambda released: released is None)
+    """The noisy quantiles, where they were released."""
+
+    @model_validator(mode="after")
+    def _some_coordinate_is_a_number(self) -> Self:
+        if not self.numbers:
+            raise ValueError("no column is a number, a date or a time: there is nothing to cut")
+        if self.released is not None and len(self.released.cuts) != len(self.numbers):
+            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.numbers)} numbers")
+        return self
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Which of the d features have cuts."""
+        return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
+
+    @functools.cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Which of the d features have none."""
+        return tuple(sorted(set(range(len(self.lower))) - set(self.numbers)))
+
+    @functools.cached_property
+    def cuts(self) -> tuple[tuple[float, ...], ...]:
+        """Each number's cuts, in shares of its declared range, rising."""
+        return (EVEN_CUTS,) * len(self.numbers) if self.released is None else self.released.shares
+
+    @functools.cached_property
+    def absent(self) -> tuple[int | None, ...]:
+        """For each number which of the d features is 1 where it is missing; None where it cannot be."""
+        if not self.columns:
+            return (None,) * len(self.numbers)
+        ends = np.cumsum([len(column.coordinates) for column in self.columns]).tolist()
+        return tuple(
+            end - 1 if column.marks_missing else None
+            for column, end in zip(self.columns, ends, strict=True)
+            for _ in column.numbers
+        )
+
+    def shares_of(self, X: Floats) -> Floats:
+        """Return the numbers of rows (n, d) in shares of their declared ranges: (n, numbers)."""
+        shares: Floats = self._scaled(X)[:, self.numbers]
+        return shares
+
+    @functools.cached_property
+    def steps(self) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """For each step the feature that it is of, its cut, and its weight: (k,) each."""
+        counts = [len(cuts) for cuts in self.cuts]
+        weights = np.repeat([1.0 / math.sqrt(count) for count in counts], counts)
+        return np.repeat(self.numbers, counts), np.concatenate(self.cuts), weights
+
+    @property
+    def losses(self) -> tuple[PrivacyLoss, ...]:
+        """The cost of the noisy quantiles, where they were released."""
+        return () if self.released is None else self.released.cost.losses
+
+    @property
+    def dimension(self) -> int:
+        """A coordinate for each cut, the other coordinates, and the bias."""
+        return len(self.steps[0]) + len(self.kept) + 1
+
+    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
+        del tensors
+        features, cuts, weights = self.steps
+        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u[:, self.kept]])
+        return _into_ball(w, self.clip_norm, length)
+
+
 class Hog(FeatureMap):
     """Histograms of oriented gradients of an image, and of a colour image a histogram of its colours too.
 
@@ -420,7 +530,7 @@ class Hog(FeatureMap):
 
 
 class Encoder(FeatureMap):
-    """The features of a frozen public ONNX model, drawn radially into a ball of radius `clip_norm`.
+    """The features of a frozen public ONNX model, scaled radially into a ball of radius `clip_norm`.
 
     What the proofs need of it, although nobody bounds a deep network's rounding errors:
 
@@ -511,7 +621,7 @@ class Encoder(FeatureMap):
         return _into_ball(b, self.clip_norm, length)
 
 
-AnyFeatureMap = Annotated[Identity | Bins | Hog | Fourier | Relu, Field(discriminator="kind")]
+AnyFeatureMap = Annotated[Identity | Bins | Quantiles | Hog | Fourier | Relu, Field(discriminator="kind")]
 """Those that need no file: the one list of them. A map's own fields are its options, by the same names."""
 
 HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]
@@ -572,8 +682,8 @@ def _into_ball(vectors: Floats, radius: float, length: float, width: int | None 
     units = np.ldexp(1.0, exponents)
     norms = np.sqrt(np.vecdot(whole, whole)) * units
     whole *= (length * units / np.maximum(radius, norms))[:, None]
-    drawn: Floats = np.trunc(whole, out=whole)
-    return drawn
+    scaled: Floats = np.trunc(whole, out=whole)
+    return scaled
 
 
 def exact_bits(width: int) -> int:

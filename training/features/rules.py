@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from training.inputs.records import Declaration
 
 Features = Literal["identity", "fourier"]
-Kind = Literal["images", "table", "text"]
+Modality = Literal["images", "table", "text"]
 """Rows whose schema says what features they have: histograms of gradients, bins, or hashed words beside what else."""
 
 MOST_BINNED = 32
@@ -40,8 +40,8 @@ def strong_convexity(mu: float) -> float:
     return 2.0 ** round(math.log2(math.sqrt(2) / (_LOGIT_NOISE * mu)))
 
 
-def kind_of(declaration: "Declaration", image_shape: Shape | None = None) -> Kind | None:
-    """Return the kind of rows whose features follow from what is declared; None for others."""
+def modality_of(declaration: "Declaration", image_shape: Shape | None = None) -> Modality | None:
+    """Return the modality of rows whose features follow from what is declared; None for others."""
     if image_shape is not None:
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
@@ -55,7 +55,7 @@ def feature_map(
     """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 
     Images, whose shape is given, have their histograms of gradients, centred for a head, and tables of few numbers have
-    bins. Other rows are drawn to length 1, because shorter ones would get the same noise for a smaller signal, or have
+    bins. Other rows are scaled to length 1, because shorter ones would get the same noise for a smaller signal, or have
     random Fourier features. Fourier features of a wide table with a schema are an option of their own.
     """
     shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}

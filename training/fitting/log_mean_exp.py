@@ -36,7 +36,9 @@ class RegularisedLogMeanExp:
     _last: dict[bytes, "_Point"] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, phi: Floats, y: NDArray[np.int64], classes: int, strong_convexity: float, convexity: Convexity) -> Self:
+    def from_rows(
+        cls, phi: Floats, y: NDArray[np.int64], classes: int, strong_convexity: float, convexity: Convexity
+    ) -> Self:
         """Return J of records whose features are here. phi: (n, D); y: (n,)."""
         return cls(of_rows(phi, y), classes, phi.shape[1], strong_convexity, convexity)
 
@@ -50,7 +52,7 @@ class RegularisedLogMeanExp:
 
     def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
         """Return both, of one sum."""
-        at, least = self._at(W), self.convexity.least_records
+        at, least = self._point_at(W), self.convexity.least_records
         mean = (at.shift + math.log(at.total / sum(self.records.lengths))) / self.convexity.alpha
         value = float(least * mean + self.strong_convexity / 2 * np.vdot(W, W))
         return value, least * at.gradient + self.strong_convexity * W
@@ -60,7 +62,7 @@ class RegularisedLogMeanExp:
 
         H_i and g_i are of the loss l_i, and g is the mean of the g_i with the weights w_i.
         """
-        at, alpha = self._at(W), self.convexity.alpha
+        at, alpha = self._point_at(W), self.convexity.alpha
         term = functools.partial(_curved, W=W, V=V, alpha=alpha, shift=at.shift, rows=self.rows)
         product: Floats = self.records.total(term) / at.total - alpha * np.vdot(at.gradient, V) * at.gradient
         return self.convexity.least_records * product + self.strong_convexity * V
@@ -97,6 +99,7 @@ class RegularisedLogMeanExp:
         hops = SHARD // BLOCK + len(self.records.lengths) + 2
         weighing = 2 * (alpha * (loss + 3 * _UNIT_ROUNDOFF * largest) + 8 * _UNIT_ROUNDOFF * (hops + 1))
         share = weighing + gamma(BLOCK + hops)
+        # Beyond, the bound says nothing useful, and the solver reports that it did not converge.
         if share > 0.1:
             return math.inf
         grown = math.exp(share)
@@ -105,15 +108,16 @@ class RegularisedLogMeanExp:
         sizes = self.strong_convexity * norm + 1.5 * least
         return float(1.01 * (least * each + 4 * _UNIT_ROUNDOFF * sizes))
 
-    def _at(self, W: Floats) -> "_Point":
+    def _point_at(self, W: Floats) -> "_Point":
         """Return what the sums are at W, and keep it for the next question about the same W."""
         point = W.tobytes()
         if point not in self._last:
             term = functools.partial(_weighed, W=W, alpha=self.convexity.alpha, rows=self.rows)
-            found: _Weighed = self.records.total(term)
-            total = float(found.sums[0])
+            weighed: _Weighed = self.records.total(term)
+            total = float(weighed.sums[0])
+            # One point alone is kept, as it is as large as the weights, and the solver asks several things about one W.
             self._last.clear()
-            self._last[point] = _Point(found.shift, total, found.sums[1:].reshape(W.shape) / total)
+            self._last[point] = _Point(weighed.shift, total, weighed.sums[1:].reshape(W.shape) / total)
         return self._last[point]
 
 
@@ -175,16 +179,17 @@ def _blocks(
 
     They are kept if they take no more room than a shard's features may.
     """
-    point, known = shard.kept.get(_POINT, (None, None))
+    point, weights = shard.kept.get(_POINT, (None, None))
     if point != W.tobytes():
-        known = None
+        weights = None
     kept: list[tuple[Floats, Floats]] | None = None
     if keep and 8 * (len(W) + 1) * len(shard) <= shard.room:
         kept = []
     for index, (phi, y, _weights) in enumerate(shard.blocks(rows)):
-        P, losses = _losses(phi, y, W) if known is None else known[index]
+        P, losses = _losses(phi, y, W) if weights is None else weights[index]
         if kept is not None:
             kept.append((P, losses))
+        # A copy, since the caller changes it in its place.
         yield phi, y, P.copy(), losses
     if kept is not None:
         shard.kept[_POINT] = W.tobytes(), kept

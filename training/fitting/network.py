@@ -129,17 +129,6 @@ class Network:
                 biases += d.sum(axis=0)
         return total
 
-    def record_gradients(self, parameters: Floats, inputs: Floats, labels: Labels) -> Floats:
-        """Return every record's own gradient (n, size): for tests and audits, which look at single records."""
-        gradients = np.empty((len(inputs), self.size))
-        start = 0
-        for a, d in self.gradient_factors(parameters, inputs, labels):
-            count = a.shape[1] * d.shape[1]
-            np.einsum("ni,nj->nij", a, d, out=gradients[:, start : start + count].reshape(len(a), *a.shape[1:], -1))
-            gradients[:, start + count : start + count + d.shape[1]] = d
-            start += count + d.shape[1]
-        return gradients
-
     def _clipped(
         self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
     ) -> Iterator[tuple[Floats, Floats]]:

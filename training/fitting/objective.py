@@ -36,7 +36,7 @@ class RegularisedCrossEntropy:
     linear: Floats | None = None
 
     @classmethod
-    def of(
+    def from_rows(
         cls, phi: Floats, y: NDArray[np.int64], classes: int, strong_convexity: float, linear: Floats | None = None
     ) -> Self:
         """Return J of records whose features are here. phi: (n, D); y: (n,)."""
@@ -92,11 +92,13 @@ def _value_and_gradient(shard: Shard, _: None, *, W: Floats, rows: Rows) -> Floa
     """Return a shard's sum of losses and, behind it, that of its gradients: (1 + C D,)."""
     total = np.zeros(1 + W.size)
     gradient = total[1:].reshape(W.shape)
+    # The solver asks for products at this point next.
     held = _Held(shard, W)
     for phi, y, weights in shard.blocks(rows):
         P = scores(phi, W)
         own = y, np.arange(len(y))
         losses = -P[own]
+        # Less the largest, so that no exponential overflows; the losses take it back.
         highest = P.max(axis=0)
         P -= highest
         losses += highest
@@ -108,6 +110,7 @@ def _value_and_gradient(shard: Shard, _: None, *, W: Floats, rows: Rows) -> Floa
         if weights is not None:
             losses *= weights
         total[0] += losses.sum()
+        # The gradient of a cross-entropy in the logits: probabilities, less 1 at the record's own class.
         P[own] -= 1
         gradient += products_of(P, phi, weights)
     held.keep()
@@ -118,9 +121,10 @@ def _hessian_vector_product(shard: Shard, _: None, *, W: Floats, V: Floats, rows
     """Return a shard's part of the Hessian at W times V, (C, D)."""
     total = np.zeros_like(V)
     held = _Held(shard, W)
-    known = held.known()
+    probabilities = held.probability_blocks()
     for phi, _y, weights in shard.blocks(rows):
-        P = softmax(scores(phi, W).T).T if known is None else next(known)
+        # Conjugate gradients ask many products at one point: the probabilities there are computed once.
+        P = softmax(scores(phi, W).T).T if probabilities is None else next(probabilities)
         weighted = P * scores(phi, V)
         weighted -= P * weighted.sum(axis=0)
         total += products_of(weighted, phi, weights)
@@ -143,7 +147,7 @@ class _Held:
         """Keep all blocks."""
         self._shard.kept[_POINT] = self._point, self._blocks
 
-    def known(self) -> Iterator[Floats] | None:
+    def probability_blocks(self) -> Iterator[Floats] | None:
         """Return the blocks of this point, if they were kept."""
         point, blocks = self._shard.kept.get(_POINT, (None, None))
         return iter(blocks) if point == self._point and blocks is not None else None

@@ -32,7 +32,7 @@ def weight_norm(weights: Floats) -> float:
 
 
 def projected(weights: Floats) -> Floats:
-    """Return the weights drawn back to the ball of LARGEST_WEIGHT_NORM, if they lie outside.
+    """Return the weights scaled down to the ball of LARGEST_WEIGHT_NORM, if they lie outside.
 
     The ball aimed at is smaller by 2^-30 of its radius, so that rounding cannot leave them outside; against the
     projection onto that ball the norm is off by 2 u, the factor and the product by u each: 4 u in all.
@@ -154,8 +154,8 @@ def largest_convexified_margin(
     convexity: Convexity, strong_convexity: float, tolerance: float, norm_bound: float, classes: int
 ) -> float:
     """Return M as `largest_margin` does, of the convexified objective: for every number of records."""
-    found = convexified_sensitivity(convexity, strong_convexity, tolerance, norm_bound, classes)
-    weights = found.largest_norm + tolerance / strong_convexity
+    sensitivity = convexified_sensitivity(convexity, strong_convexity, tolerance, norm_bound, classes)
+    weights = sensitivity.largest_norm + tolerance / strong_convexity
     return math.sqrt(2) * weights * norm_bound * (1 + 2.0**-40)
 
 

@@ -17,7 +17,8 @@ from training.errors import NotConverged
 from training.fitting.sensitivity import projected
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
-Progress = Callable[[float], None]
+OnNorm = Callable[[float], None]
+"""Takes the norm of the gradient, after each step."""
 
 _NEWTON_STEPS = 20
 
@@ -49,7 +50,7 @@ class Objective(Protocol):
 def minimise(
     objective: Objective,
     tolerance: float,
-    progress: Progress = lambda _: None,
+    progress: OnNorm = lambda _: None,
 ) -> Floats:
     """Return W (C, D) with ||gradient of J at W||_F <= tolerance, projected onto the public ball.
 
@@ -87,7 +88,7 @@ def gradient_bound(objective: Objective, W: Floats) -> float:
     return computed * (1 + 1e-9) + objective.gradient_rounding(W)
 
 
-def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float, progress: Progress) -> Floats:
+def _trust_region(objective: Objective, shape: tuple[int, int], tolerance: float, progress: OnNorm) -> Floats:
     def product(w: Vector, v: Vector) -> Vector:
         return objective.hessian_vector_product(w.reshape(shape), v.reshape(shape)).ravel()
 

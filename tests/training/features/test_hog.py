@@ -23,7 +23,7 @@ from training.kinds.dpsgd.model import save_dpsgd
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
 from training.kinds.weights.model import release_weights, save_weights
@@ -274,7 +274,7 @@ def trained(kind, records, feature_map, folder):
         case "dpsgd":
             choices = Choices(records_declared=200, sampling_rate=0.2, steps=20, learning_rate=0.5)
             return save_dpsgd(folder, train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, price), "l", words))
-    head = train(records, Recipe("m", feature_map, 1.0), "l")
+    head = train_head(records, Recipe("m", feature_map, 1.0), "l")
     if kind == "head":
         return save_bundle(folder, head)
     return save_weights(folder, release_weights(head, {"best": price}, "l", words))

@@ -17,9 +17,11 @@ from training.features.maps import (
     Encoder,
     Fourier,
     Identity,
+    Quantiles,
     Relu,
     default_clip_norm,
 )
+from training.features.quantiles import QuantileRelease
 from training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
@@ -39,6 +41,8 @@ MAPS = [
     Bins(lower=LOWER, upper=UPPER, bias=0.0),
     Bins(lower=LOWER, upper=UPPER, bias=0.3),
     Bins(lower=LOWER, upper=UPPER, bias=0.3, crosses=((0, 2), (1, 0))),
+    Quantiles(lower=LOWER, upper=UPPER, bias=0.3),
+    Quantiles(lower=LOWER, upper=UPPER, bias=0.0, released=QuantileRelease(mu=0.1, cuts=((1,), (5, 9000), (7, 8, 9)))),
     Relu(lower=LOWER, upper=UPPER, clip_norm=2.0**-20, bias=0.3, random_features=41, seed=1),
     Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=40, bandwidth=0.4, seed=1),
     Relu(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=41, seed=1),
@@ -99,6 +103,9 @@ def exact(feature_map, row):
     v = [value / feature_map.clip_norm for value in clip(u, feature_map.clip_norm)]
     if feature_map.kind == "identity":
         h = v
+    elif feature_map.kind == "quantiles":
+        signs = [[1 if value >= cut else -1 for cut in cuts] for value, cuts in zip(u, feature_map.cuts, strict=True)]
+        h = [sign / mpmath.sqrt(len(u) * len(each)) for each in signs for sign in each]
     elif feature_map.kind == "bins":
         crosses = feature_map.crosses
         h = [each for value in u for each in bins_of(value, len(u) + len(crosses))]

@@ -50,5 +50,5 @@ def test_only_the_images_of_a_head_are_centred():
 
 def test_rows_with_a_text_are_texts_whatever_is_beside_it():
     note = TextColumn(name="note", buckets=16)
-    assert rules.kind_of(declared((note,))) == rules.kind_of(declared((note, *numbers(2)))) == "text"
-    assert rules.kind_of(declared(numbers(2))) == "table"
+    assert rules.modality_of(declared((note,))) == rules.modality_of(declared((note, *numbers(2)))) == "text"
+    assert rules.modality_of(declared(numbers(2))) == "table"

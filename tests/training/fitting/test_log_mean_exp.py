@@ -73,7 +73,9 @@ def pairs() -> list[tuple[float, ConvexifiedSensitivity, float, float, float, fl
         least = max(2, n + seed % 2)
         convexity, strength = Convexity(alpha, least), float(10 ** rng.uniform(-2, 0.7)) * least
         larger = np.vstack([phi, extra_phi]), np.append(y, extra_y)
-        objectives = [RegularisedLogMeanExp.of(*each, classes, strength, convexity) for each in ((phi, y), larger)]
+        objectives = [
+            RegularisedLogMeanExp.from_rows(*each, classes, strength, convexity) for each in ((phi, y), larger)
+        ]
         V, V_with = (minimise(objective, TOLERANCE) for objective in objectives)
         certified = convexified_sensitivity(convexity, strength, TOLERANCE, 1.0, classes)
         plain = weight_sensitivity(strength, TOLERANCE, 1.0)
@@ -111,7 +113,7 @@ def test_the_gradient_and_hessian_are_those_of_the_value(
     seed: int, n: int, dimension: int, classes: int, alpha: float
 ) -> None:
     phi, y = data(seed, n, dimension, classes)
-    objective = RegularisedLogMeanExp.of(phi, y, classes, 0.3, Convexity(alpha, 2))
+    objective = RegularisedLogMeanExp.from_rows(phi, y, classes, 0.3, Convexity(alpha, 2))
     rng = np.random.default_rng(seed)
     W, V = rng.normal(size=(2, classes, dimension))
     numeric = approx_fprime(W.ravel(), lambda w: objective.value(w.reshape(W.shape)), 1e-7)
@@ -125,7 +127,7 @@ def test_the_gradient_and_hessian_are_those_of_the_value(
 @given(st.integers(0, 2**32 - 1), st.floats(0.01, 10), st.floats(0.01, 5))
 def test_the_objective_is_strongly_convex(seed: int, alpha: float, strength: float) -> None:
     phi, y = data(seed, 8, 3, 3)
-    objective = RegularisedLogMeanExp.of(phi, y, 3, strength, Convexity(alpha, 8))
+    objective = RegularisedLogMeanExp.from_rows(phi, y, 3, strength, Convexity(alpha, 8))
     A, B = np.random.default_rng(seed).normal(size=(2, 3, 3)) * 3
     chord = np.vdot(objective.gradient(A) - objective.gradient(B), A - B)
     assert chord >= strength * np.vdot(A - B, A - B) * (1 - 1e-9)
@@ -147,7 +149,7 @@ def test_the_rounding_bound_covers_the_difference_to_extended_precision(
     residual = E / E.sum(axis=1, keepdims=True)
     residual[np.arange(n), y] -= 1
     exact = least * ((residual * (shares / shares.sum())[:, None]).T @ exact_phi) + strength * exact_W
-    objective = RegularisedLogMeanExp.of(phi, y, 4, strength, Convexity(alpha, least))
+    objective = RegularisedLogMeanExp.from_rows(phi, y, 4, strength, Convexity(alpha, least))
     error = np.linalg.norm((objective.gradient(W) - exact).astype(np.float64))
     assert error <= objective.gradient_rounding(W) < 1e-6
 
@@ -157,7 +159,7 @@ def test_shards_add_up_whatever_they_hold() -> None:
     phi, y = data(3, 3000, 4, 3)
     rng = np.random.default_rng(3)
     W, V = rng.normal(size=(2, 3, 4)) * 30
-    whole = RegularisedLogMeanExp.of(phi, y, 3, 2.0, Convexity(5.0, 100))
+    whole = RegularisedLogMeanExp.from_rows(phi, y, 3, 2.0, Convexity(5.0, 100))
     cuts = (0, 0, 7, 1500, 3000, 3000)
     sums = LocalSums([Shard(phi[a:b], y[a:b]) for a, b in pairwise(cuts)])
     parts = RegularisedLogMeanExp(sums, 3, 4, 2.0, Convexity(5.0, 100))
@@ -171,14 +173,14 @@ def test_shards_add_up_whatever_they_hold() -> None:
 @pytest.mark.parametrize("alpha", [1e-4, 0.1, 1.0, 10.0, 100.0])
 def test_the_kept_optimiser_reaches_the_tolerance(alpha: float) -> None:
     phi, y = data(11, 1500, 8, 4)
-    objective = RegularisedLogMeanExp.of(phi, y, 4, 3.0, Convexity(alpha, 1000))
+    objective = RegularisedLogMeanExp.from_rows(phi, y, 4, 3.0, Convexity(alpha, 1000))
     assert gradient_bound(objective, minimise(objective, 1e-3)) <= 1e-3
 
 
 def test_a_small_alpha_trains_the_plain_sum() -> None:
     phi, y = data(5, 400, 6, 3)
-    plain = minimise(RegularisedCrossEntropy.of(phi, y, 3, 4.0), 1e-6)
-    convexified = minimise(RegularisedLogMeanExp.of(phi, y, 3, 4.0, Convexity(1e-6, 400)), 1e-6)
+    plain = minimise(RegularisedCrossEntropy.from_rows(phi, y, 3, 4.0), 1e-6)
+    convexified = minimise(RegularisedLogMeanExp.from_rows(phi, y, 3, 4.0, Convexity(1e-6, 400)), 1e-6)
     np.testing.assert_allclose(convexified, plain, atol=1e-4)
 
 
@@ -201,7 +203,7 @@ def test_a_huge_alpha_does_not_overflow() -> None:
     assert certified.largest_share == 1
     assert math.isfinite(certified.weights)
     phi, y = data(1, 10, 3, 2)
-    objective = RegularisedLogMeanExp.of(phi, y, 2, 0.1, Convexity(LARGEST_ALPHA, 2))
+    objective = RegularisedLogMeanExp.from_rows(phi, y, 2, 0.1, Convexity(LARGEST_ALPHA, 2))
     assert np.isfinite(objective.gradient(np.ones((2, 3)) * 1e3)).all()
     with pytest.raises(NotConverged):
         minimise(objective, 1e-12)
@@ -210,7 +212,7 @@ def test_a_huge_alpha_does_not_overflow() -> None:
 def test_no_margin_is_larger_than_the_bound_on_margins() -> None:
     phi, y = data(2, 40, 3, 3)
     convexity = Convexity(2.0, 30)
-    W = minimise(RegularisedLogMeanExp.of(phi, y, 3, 0.3, convexity), 1e-6)
+    W = minimise(RegularisedLogMeanExp.from_rows(phi, y, 3, 0.3, convexity), 1e-6)
     Z = phi @ W.T
     assert np.ptp(Z, axis=1).max() <= largest_convexified_margin(convexity, 0.3, 1e-6, 1.0, 3)
 

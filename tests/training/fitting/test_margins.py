@@ -9,7 +9,7 @@ from training.features.maps import Identity
 from training.fitting.sensitivity import largest_margin, usual_margin
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 
 def logits_of_head(X, y, classes, lam):
@@ -18,7 +18,7 @@ def logits_of_head(X, y, classes, lam):
         tuple(f"x{i}" for i in range(d)), (-1.0,) * d, (1.0,) * d, tuple(str(c) for c in range(classes))
     )
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-    head = train(Records(X, y, declaration, ()), Recipe("m", feature_map, lam), "lineage")
+    head = train_head(Records(X, y, declaration, ()), Recipe("m", feature_map, lam), "lineage")
     return head.logits(head.features(X))
 
 

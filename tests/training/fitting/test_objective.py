@@ -11,7 +11,7 @@ def objective():
     generator = np.random.default_rng(3)
     phi = generator.standard_normal((50, 5))
     phi /= np.linalg.norm(phi, axis=1, keepdims=True)
-    return RegularisedCrossEntropy.of(phi, generator.integers(3, size=50), 3, 0.7)
+    return RegularisedCrossEntropy.from_rows(phi, generator.integers(3, size=50), 3, 0.7)
 
 
 def test_the_gradient_is_the_values(objective):
@@ -48,7 +48,7 @@ def test_the_gradient_is_rounded_by_less_than_is_said(scale):
     y = generator.integers(C, size=n)
     W = generator.standard_normal((C, D))
     W *= scale / np.linalg.norm(W)
-    objective = RegularisedCrossEntropy.of(phi, y, C, 0.3)
+    objective = RegularisedCrossEntropy.from_rows(phi, y, C, 0.3)
     with mpmath.workdps(40):
         total = [[mpmath.mpf(0.3) * mpmath.mpf(w) for w in row] for row in W]
         for row, label in zip(phi, y, strict=True):

@@ -21,13 +21,13 @@ from training.fitting.sensitivity import (
 from training.fitting.solver import minimise
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 TOLERANCE = 1e-6
 
 
 def solve(phi, y, classes, strong_convexity):
-    return minimise(RegularisedCrossEntropy.of(phi, y, classes, strong_convexity), TOLERANCE)
+    return minimise(RegularisedCrossEntropy.from_rows(phi, y, classes, strong_convexity), TOLERANCE)
 
 
 def unit_rows(generator, n, dimension, spread):
@@ -101,7 +101,7 @@ def test_no_certified_head_violates_its_own_figures(seed, n, kind, clip_norm, bi
     X[-1] = {"inside": X[-1], "corner": upper, "tiny": np.nextafter(lower, upper)}[extreme]
     y = generator.integers(2, size=n + 1)
     recipe = Recipe("small", feature_map, strong_convexity, 1e-6)
-    fewer, more = (train(Records(X[:k], y[:k], declaration, ()), recipe, "lineage") for k in (n, n + 1))
+    fewer, more = (train_head(Records(X[:k], y[:k], declaration, ()), recipe, "lineage") for k in (n, n + 1))
     phi = more.features(np.vstack([X, [lower, upper], np.nextafter([lower], upper)]))
     moved = np.linalg.norm(fewer.logits(phi) - more.logits(phi), axis=1)
     assert (moved <= more.logit_sensitivity(phi)).all()

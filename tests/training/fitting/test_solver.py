@@ -9,19 +9,19 @@ from training.fitting.solver import gradient_bound, minimise
 
 @pytest.mark.parametrize("strong_convexity", [1e-3, 1.0, 1e4])
 def test_it_reaches_the_tolerance(records, strong_convexity):
-    objective = RegularisedCrossEntropy.of(records.X / 2, records.y, 3, strong_convexity)
+    objective = RegularisedCrossEntropy.from_rows(records.X / 2, records.y, 3, strong_convexity)
     W = minimise(objective, 1e-8)
     assert gradient_bound(objective, W) <= 1e-8
 
 
 def test_it_fails_rather_than_claim_too_much(records):
-    objective = RegularisedCrossEntropy.of(records.X / 2, records.y, 3, 1.0)
+    objective = RegularisedCrossEntropy.from_rows(records.X / 2, records.y, 3, 1.0)
     with pytest.raises(NotConverged, match="Start again with a `tolerance`"):
         minimise(objective, 1e-18)
 
 
 def test_weights_stay_in_the_public_ball():
-    objective = RegularisedCrossEntropy.of(np.eye(2), np.array([0, 1]), 2, 1e-12)
+    objective = RegularisedCrossEntropy.from_rows(np.eye(2), np.array([0, 1]), 2, 1e-12)
     W = minimise(objective, 1e-5)
     assert np.linalg.norm(W) <= LARGEST_WEIGHT_NORM * (1 + 1e-15)
 
@@ -36,6 +36,6 @@ def test_reporting_progress_computes_no_gradient_twice(records):
             return super().value_and_gradient(W)
 
     told = []
-    minimise(Recording.of(records.X / 2, records.y, 3, 1.0), 1e-3, told.append)
+    minimise(Recording.from_rows(records.X / 2, records.y, 3, 1.0), 1e-3, told.append)
     assert told
     assert len(looked_at) <= len(set(looked_at)) + 1

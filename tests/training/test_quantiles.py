@@ -1,0 +1,179 @@
+"""Training on noisy quantiles: one price for the quantiles and the model, kind by kind, and where they are refused."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from accounting.losses import Cost
+from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
+from tests.seeded import Seeded
+from training.errors import BundleError, DataError, WrongOption
+from training.feature_choice import QUANTILE_SHARE, FeatureChoice
+from training.features.maps import Quantiles
+from training.fit import BudgetPlan, Candidates, Request, fit
+from training.fitting.histograms import cut_at_quantiles
+from training.inputs.records import Declaration, Records, Units
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train_head
+from training.kinds.loading import load_model
+from training.pay_once.certificate import QUANTILES_ASSUMPTIONS, ReleaseCertificate
+
+WHOLE = whole_picorho("rho:1")
+OPTIONS = {
+    "class-sums": {"price": WHOLE, "records_declared": 400},
+    "weights": {"price": WHOLE, "lam": 4.0},
+    "objective": {"price": WHOLE},
+    "dpsgd": {"price": WHOLE, "records_declared": 400, "steps": 20},
+}
+QUANTILES = FeatureChoice(features="quantiles")
+ONE_UNIT_ONLY = {"objective"}
+
+
+def records(units=None, n=400):
+    """Return records of two numbers, one of them skewed over bounds much too wide, of which the label follows."""
+    generator = np.random.default_rng(0)
+    X = np.column_stack([generator.lognormal(size=n), generator.uniform(size=n)])
+    y = (X[:, 0] > 1.0).astype(np.int64)
+    declaration = Declaration(("income", "share"), (0.0, 0.0), (1000.0, 1.0), ("low", "high"))
+    return Records(X, y, declaration, tuple(row.tobytes() for row in X), units)
+
+
+def asked(kind, features=QUANTILES, **options):
+    given = OPTIONS.get(kind, {}) | options
+    return Request(name="m", lineage="l", kind=kind, options=given, features=features)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_model_and_its_quantiles_cost_one_price(kind, tmp_path):
+    certificate = fit(records(), asked(kind), tmp_path / "m", state=tmp_path).certificate
+    assert isinstance(certificate, ReleaseCertificate)
+    quantiles, *others = Cost.parse(certificate.cost).losses
+    assert quantiles.mu == certificate.feature_map.released.mu == mu_for(int(WHOLE * QUANTILE_SHARE))
+    assert tuple(others) == certificate.derived_cost().losses
+    assert 0.98 * WHOLE < Cost.parse(certificate.cost).picorho <= WHOLE
+    assert set(QUANTILES_ASSUMPTIONS) <= set(certificate.assumptions)
+    model = load_model(tmp_path / "m")
+    assert model.probabilities(records().X).argmax(axis=1).tolist() != [0] * 400
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_a_certificate_that_says_less_of_the_quantiles_does_not_hold(kind, tmp_path):
+    certificate = fit(records(), asked(kind), tmp_path / "m", state=tmp_path).certificate
+    released = certificate.feature_map.released
+    cheaper = released.model_copy(update={"mu": released.mu / 2})
+    for update in (None, cheaper):
+        feature_map = Quantiles.model_validate(certificate.feature_map.model_dump(exclude={"released"}))
+        if update is not None:
+            feature_map = Quantiles.model_validate(feature_map.model_dump() | {"released": update.model_dump()})
+        with pytest.raises(BundleError, match="does not hold"):
+            certificate.model_copy(update={"feature_map": feature_map}).verify()
+
+
+def test_units_are_protected_as_a_whole(tmp_path):
+    units = Units("who", np.arange(400) // 4, np.arange(1600, dtype=np.uint8).reshape(100, 16))
+    for kind in set(OPTIONS) - ONE_UNIT_ONLY:
+        certificate = fit(records(units), asked(kind), tmp_path / kind, state=tmp_path / f"{kind}-state").certificate
+        assert certificate.unit == "who"
+        assert Cost.parse(certificate.cost).picorho <= WHOLE
+
+
+def test_the_coarsest_tier_pays_for_the_quantiles(tmp_path):
+    request = asked("weights", price=None, tier={"coarse": WHOLE // 2, "fine": WHOLE})
+    request = Request(
+        name="m", lineage="l", kind="weights", features=QUANTILES, options={"lam": 4.0, "tier": request.options["tier"]}
+    )
+    certificate = fit(records(), request, tmp_path / "m", state=tmp_path).certificate
+    coarse, fine = certificate.tiers
+    assert coarse.cost.losses[0].mu == certificate.feature_map.released.mu
+    assert coarse.cost.picorho <= WHOLE // 2
+    assert coarse.cost.picorho + fine.cost.picorho <= WHOLE
+    assert Cost(coarse.cost.losses + fine.cost.losses) == Cost.parse(certificate.cost)
+
+
+@dataclass
+class Paid:
+    """A purse that notes what is paid."""
+
+    models: list = field(default_factory=list)
+    checked: list = field(default_factory=list)
+
+    def check(self, picorho):
+        self.checked.append(picorho)
+
+    def pay_for_model(self, certificate):
+        self.models.append(Cost.parse(certificate.cost).picorho)
+
+
+def test_candidates_share_what_the_quantiles_leave(tmp_path):
+    request = Request(
+        name="m",
+        lineage="l",
+        kind="dpsgd",
+        options={"price": WHOLE, "records_declared": 400},
+        features=QUANTILES,
+        candidates=Candidates(option="steps", values={"10": 10, "20": 20}),
+    )
+    purse = Paid()
+    certificate = fit(records(n=600), request, tmp_path / "m", state=tmp_path, purse=purse).certificate
+    load_model(tmp_path / "m")
+    assert purse.checked == [WHOLE]
+    assert purse.models == [Cost.parse(certificate.cost).picorho]
+    released = certificate.feature_map.released.cost.losses
+    assert Cost.parse(certificate.cost).losses[:1] == released
+    assert all(released[0] not in Cost.parse(cost).losses for cost in certificate.chosen_among.costs)
+    assert purse.models[0] <= WHOLE
+
+
+def test_strangers_are_not_shown_the_cuts(tmp_path):
+    certificate = fit(records(), asked("class-sums"), tmp_path / "m", state=tmp_path).certificate
+    shown = certificate.shown_to_strangers()["feature_map"]["released"]
+    assert "cuts" not in shown
+    assert shown["mu"] == certificate.feature_map.released.mu
+    assert certificate.public()["feature_map"]["released"]["cuts"]
+
+
+def test_even_cuts_cost_nothing(tmp_path):
+    even = FeatureChoice(features="quantiles", quantile_share=0.0)
+    certificate = fit(records(), asked("objective", even), tmp_path / "m", state=tmp_path).certificate
+    assert certificate.feature_map.released is None
+    assert certificate.feature_map.cuts[0] == tuple(part / 32 for part in range(1, 32))
+    assert Cost.parse(certificate.cost) == certificate.derived_cost()
+
+
+def test_a_head_cannot_have_quantiles(tmp_path):
+    with pytest.raises(WrongOption) as refused:
+        fit(records(), asked(None, lam=1.0), tmp_path / "m", state=tmp_path)
+    assert refused.value.field == "features"
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_price_per_answer_covers_no_quantiles():
+    cut = cut_at_quantiles(
+        Quantiles(lower=(0.0, 0.0), upper=(1000.0, 1.0), bias=0.0), records(), WHOLE, WHOLE, Seeded(1)
+    )
+    head = train_head(records(), Recipe("m", cut, 1.0), "l")
+    with pytest.raises(BundleError, match="does not cover"):
+        head.certificate.verify()
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "plan", "wrong"),
+    [
+        (FeatureChoice(quantile_share=0.1), {"price": WHOLE}, None, "quantile_share"),
+        (FeatureChoice(features="bins", quantile_share=0.1), {"price": WHOLE}, None, "quantile_share"),
+        (QUANTILES, {"price": LEAST_PRICE * 2 - 1}, None, "quantile_share"),
+        (QUANTILES, {"records_declared": 400}, BudgetPlan(budget=WHOLE), "budget"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(features, options, plan, wrong, tmp_path):
+    request = Request(name="m", lineage="l", kind="objective", options=options, features=features, plan=plan)
+    with pytest.raises(WrongOption) as refused:
+        fit(records(), request, tmp_path / "m", state=tmp_path)
+    assert refused.value.field == wrong
+
+
+@pytest.mark.parametrize("bounds", [(0.0, np.inf), (1.0, 1.0), (np.nan, 1.0), (-1e308, 1e308)])
+def test_bounds_that_make_no_histogram_are_refused_by_the_columns_name(bounds):
+    with pytest.raises(DataError, match="'income'"):
+        Declaration(("income",), (bounds[0],), (bounds[1],), ("low", "high"))
