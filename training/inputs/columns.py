@@ -13,7 +13,7 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 - text: how often its n-grams occur, each in the coordinate that a public hash (BLAKE2b, no key) gives it, over the
   Euclidean norm of these counts. With word vectors, a third of that, and the direction of the sum of its words' vectors
   (`training.inputs.word_vectors`): k numbers where they are positive, and k more, without their sign, where they are
-  negative.
+  negative. With an encoder, the direction of its vector alone (`training.inputs.text_encoder`), written so.
 - a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
   bounds. A declared value may take the place of what is missing (`if_missing`): then there is no such coordinate.
 
@@ -23,7 +23,7 @@ word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2
 `groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
 map scales *every* row of numbers, encoded or not, into the unit ball.
 
-All of it is one-hot, affine and bins, except for the hash of a text.
+All of it is one-hot, affine and bins, except for a text's.
 """
 
 import hashlib
@@ -32,19 +32,31 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from accounting.arrays import Floats, Mask
 from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
-from training.inputs.word_vectors import LARGEST_WIDTH, opened, words_of
+from training.inputs import text_encoder, word_vectors
+from training.inputs.text_encoder import TextEncoding
+from training.inputs.word_vectors import LARGEST_WIDTH, words_of
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
@@ -198,7 +210,7 @@ class Column(BaseModel):
         return None
 
     def clipped(self, values: Any) -> Any:
-        """Return the values drawn back to their bounds."""
+        """Return the values clipped to their bounds."""
         return values
 
     def fill(self, values: Any, absent: Mask, block: Floats) -> None:
@@ -380,11 +392,11 @@ class LevelsColumn(Column):
 
     def parse(self, value: Any) -> int:
         """Return the level's index. A number is the level that is written as a number equal to it."""
-        found = self._index_of.get(value.strip() if isinstance(value, str) else str(value))
-        if found is None and (number := _as_number(str(value))) is not None:
-            found = self._index_of.get(number)
-        if found is not None:
-            return found
+        index = self._index_of.get(value.strip() if isinstance(value, str) else str(value))
+        if index is None and (number := _as_number(str(value))) is not None:
+            index = self._index_of.get(number)
+        if index is not None:
+            return index
         if "\0" in str(value):
             raise ValueRefused(NUL)
         if self.unknown == "coordinate":
@@ -463,14 +475,14 @@ class TimeColumn(Column):
 
     def present(self) -> tuple[tuple[str, float, float], ...]:
         """Return the parts' coordinates."""
-        found: list[tuple[str, float, float]] = []
+        parts: list[tuple[str, float, float]] = []
         for part in self.parts:
             if part == "time":
                 low, high = self._bounds
-                found.append((self.name, low / _DAY, high / _DAY))
+                parts.append((self.name, low / _DAY, high / _DAY))
             else:
-                found += [(f"{self.name} in {name}", 0.0, 1.0) for name in PARTS[part]]
-        return tuple(found)
+                parts += [(f"{self.name} in {name}", 0.0, 1.0) for name in PARTS[part]]
+        return tuple(parts)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -574,6 +586,10 @@ class Vectors(BaseModel):
     width: int = Field(ge=1, le=LARGEST_WIDTH)
 
 
+_NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths", "vectors"})
+"""Fields of a text that its encoder takes the place of."""
+
+
 class TextColumn(Column):
     """Free text."""
 
@@ -586,6 +602,22 @@ class TextColumn(Column):
     longest: int = Field(default=LONGEST_TEXT, ge=1, le=2**24)
     """A longer text, in characters, is refused."""
     vectors: Vectors | None = Field(default=None, exclude_if=lambda vectors: vectors is None)
+    encoder: TextEncoding | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    """The public encoder that takes the place of n-grams."""
+
+    @model_validator(mode="after")
+    def _is_encoded_in_one_way(self) -> Self:
+        if self.encoder is not None and self.model_fields_set & _NOT_BESIDE_AN_ENCODER:
+            raise ValueError(
+                "an encoder takes the place of n-grams and word vectors: leave buckets, of and lengths out"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _what_is_used(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialised(self)
+        unused = _NOT_BESIDE_AN_ENCODER if self.encoder is not None else ()
+        return {name: value for name, value in fields.items() if name not in unused}
 
     @model_validator(mode="after")
     def _has_no_value_for_missing(self) -> Self:
@@ -600,8 +632,10 @@ class TextColumn(Column):
         return self
 
     def present(self) -> tuple[tuple[str, float, float], ...]:
-        """Return the coordinates that the n-grams share, and those of word vectors."""
-        counts = {"#": self.buckets} | (dict.fromkeys("+-", self.vectors.width) if self.vectors else {})
+        """Return the coordinates that the n-grams share, and those of word vectors; or those of an encoder."""
+        counts = {} if self.encoder else {"#": self.buckets}
+        if (directed := self.encoder or self.vectors) is not None:
+            counts |= dict.fromkeys("+-", directed.width)
         return tuple(
             (f"{self.name}{kind}{index}", 0.0, 1.0) for kind, count in counts.items() for index in range(count)
         )
@@ -643,9 +677,12 @@ class TextColumn(Column):
         the table of vectors was not opened.
         """
         block[:] = 0.0
+        if self.encoder is not None:
+            self._encode_directions(values, absent, block)
+            return
         weight, table = 1.0, None
         if self.vectors is not None:
-            weight, table = HASHED_WEIGHT, opened(self.vectors.sha256)
+            weight, table = HASHED_WEIGHT, word_vectors.opened(self.vectors.sha256)
             if table is None:
                 raise DataError(
                     f"the column {self.name!r} needs the public word vectors with the SHA-256 {self.vectors.sha256}: "
@@ -659,7 +696,17 @@ class TextColumn(Column):
                 for place, count in counts.items():
                     block[row, place] = count / norm * weight
             if table is not None and (direction := table.direction(words)) is not None:
-                block[row, self.buckets :] = np.maximum(np.concatenate([direction, -direction]), 0.0) + 0.0
+                block[row, self.buckets :] = _apart(direction)
+
+    def _encode_directions(self, values: Sequence[str], absent: Mask, block: Floats) -> None:
+        assert self.encoder is not None
+        if (found := text_encoder.opened(self.encoder.sha256)) is None:
+            raise DataError(
+                f"the column {self.name!r} needs the public encoder {self.encoder.name} with the SHA-256 "
+                f"{self.encoder.sha256}: read its folder with training.inputs.text_encoder.read_text_encoder"
+            )
+        rows = np.flatnonzero(~absent)
+        block[rows] = _apart(found.directions([values[row] for row in rows.tolist()]))
 
     def _grams(self, words: Sequence[str]) -> Iterator[str]:
         units: Sequence[str] = words if self.of == "words" else f" {' '.join(words)} " if words else ""
@@ -705,8 +752,8 @@ def with_missing(columns: "Columns", given: Sequence[str] | Missing) -> "Columns
             described = column.model_dump(exclude={"if_missing"}) | {"required": False} | substitute
             made.append(type(column).model_validate(described))
         except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
-            raise DataError(OptionName("missing", {column.name: str(value)}) + f": {said}") from None
+            detail = error.errors()[0]["msg"].removeprefix("Value error, ").removeprefix("ifMissing: ")
+            raise DataError(OptionName("missing", {column.name: str(value)}) + f": {detail}") from None
     return tuple(made)
 
 
@@ -754,17 +801,23 @@ def coordinates_of(columns: Sequence[Column]) -> tuple[tuple[str, ...], tuple[fl
 
 def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
     """Return which of the coordinates are numbers or times within declared bounds."""
-    found: list[int] = []
+    rows_of_numbers: list[int] = []
     start = 0
     for column in columns:
-        found += [start + index for index in column.numbers]
+        rows_of_numbers += [start + index for index in column.numbers]
         start += len(column.coordinates)
-    return tuple(found)
+    return tuple(rows_of_numbers)
 
 
 def vectors_among(columns: Sequence[Column]) -> set[str]:
     """Return the digests of the tables of word vectors that texts are encoded with."""
     return {column.vectors.sha256 for column in columns if isinstance(column, TextColumn) and column.vectors}
+
+
+def encodings_among(columns: Sequence[Column]) -> dict[str, TextEncoding]:
+    """Return the encodings of texts by public encoders, by their digests."""
+    each = [column.encoder for column in columns if isinstance(column, TextColumn) and column.encoder]
+    return {encoding.sha256: encoding for encoding in each}
 
 
 def usual_norm(columns: Sequence[Column]) -> float:
@@ -787,27 +840,54 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]])
     A value is a number, a boolean, a text or null; numbers and dates may also be texts, as a CSV file has them. Every
     row has every column and no other. Raises RowRefused with all that does not fit in the first row that does not.
     """
+    X, unencoded = checked_rows(columns, rows)
+    for texts in unencoded:
+        texts.encode(0, len(rows))
+    return X
+
+
+@dataclass(frozen=True, eq=False)
+class UnencodedTexts:
+    """Texts that fit their column, whose coordinates a deep network has yet to compute into `block` (n, k)."""
+
+    column: TextColumn
+    values: Sequence[str]
+    absent: Mask
+    block: Floats
+
+    def encode(self, start: int, stop: int) -> None:
+        """Compute those of some rows."""
+        self.column.fill(self.values[start:stop], self.absent[start:stop], self.block[start:stop])
+
+
+def checked_rows(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, object]]
+) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    """Return rows as `encode_rows` does, once what takes its time is encoded, too: until then that is zeros."""
+    unencoded: list[UnencodedTexts] = []
     names = [column.name for column in columns]
-    known = set(names)
-    first = next((index for index, row in enumerate(rows) if row.keys() != known), len(rows))
+    column_names = set(names)
+    first = next((index for index, row in enumerate(rows) if row.keys() != column_names), len(rows))
     wrong = [] if first == len(rows) else wrong_names(names, rows[first], MISSING_VALUES)
     X = np.empty((len(rows), sum(len(column.coordinates) for column in columns)))
     for column, block in blocks_of(columns, X):
         # Behind a row that does not fit nothing is looked at any more.
         count = first + (first < len(rows) and column.name in rows[first])
-        found = _fill(column, [row[column.name] for row in rows[:count]], block[:count])
-        if found is not None:
-            wrong = wrong if found[0] == first else []
-            first = found[0]
-            wrong.append(f"column {column.name!r}: {found[1]}")
+        fault = _fill(column, [row[column.name] for row in rows[:count]], block[:count], unencoded)
+        if fault is not None:
+            wrong = wrong if fault[0] == first else []
+            first = fault[0]
+            wrong.append(f"column {column.name!r}: {fault[1]}")
     if wrong:
         raise RowRefused(in_row(first, wrong), first)
     X += 0.0  # 0.0 and -0.0 are the same
-    return X
+    return X, tuple(unencoded)
 
 
-def _fill(column: Column, given: Sequence[object], block: Floats) -> tuple[int, str] | None:
-    """Write a block, or return the first of the values that does not fit, and why."""
+def _fill(
+    column: Column, given: Sequence[object], block: Floats, unencoded: list[UnencodedTexts]
+) -> tuple[int, str] | None:
+    """Write a block, or return the first of the values that does not fit, and why. unencoded: what is left is added."""
     parsed: list[Any] = []
     absent = np.zeros(len(given), dtype=np.bool_)
     refused = None
@@ -826,23 +906,27 @@ def _fill(column: Column, given: Sequence[object], block: Floats) -> tuple[int, 
         index = int(np.argmax(outer))
         return index, f"{_quoted(given[index])} {bound_broken(column, beyond, index)}"
     if refused is None and parsed:
-        column.fill(values, absent, block)
+        if isinstance(column, TextColumn) and column.encoder is not None:
+            block[:] = 0.0
+            unencoded.append(UnencodedTexts(column, parsed, absent, block))
+        else:
+            column.fill(values, absent, block)
     return refused
 
 
 def wrong_names(names: Sequence[str], row: Mapping[str, object], advice: str = "") -> list[str]:
     """Say which of the columns `names` a row lacks, with advice, and which others it has."""
     missing = [name for name in names if name not in row]
-    known = set(names)
-    unknown = [name for name in row if name not in known]
-    said = [f"{listed(missing)} missing{advice}"] if missing else []
+    column_names = set(names)
+    unknown = [name for name in row if name not in column_names]
+    faults = [f"{listed(missing)} missing{advice}"] if missing else []
     return (
         [
-            *said,
+            *faults,
             f"{listed(unknown)} unknown; the model takes {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}",
         ]
         if unknown
-        else said
+        else faults
     )
 
 
@@ -879,6 +963,12 @@ def _part_of(micros: NDArray[np.int64], part: str) -> NDArray[np.int64]:
     if part == "hour":
         return micros // (_DAY // 24) % 24
     return (micros // _DAY + 3) % 7  # 1970-01-01 was a Thursday
+
+
+def _apart(directions: Floats) -> Floats:
+    """Return what is positive of each number (..., k), and behind it what is negative, without its sign."""
+    apart: Floats = np.maximum(np.concatenate([directions, -directions], axis=-1), 0.0) + 0.0
+    return apart
 
 
 def _bucket(gram: str, buckets: int) -> int:

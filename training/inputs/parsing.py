@@ -74,34 +74,37 @@ class Parsed:
 def parse(column: AnyColumn, array: pa.Array, *, clip: bool = False) -> Parsed:
     """Return the values of an Arrow array. clip: draw values back to their bounds instead of refusing them."""
     try:
-        found = _parsed(column, array)
+        column_values = _parsed(column, array)
     except pa.ArrowNotImplementedError:
         return Parsed(None, np.zeros(len(array), np.bool_), (0, f"holds {array.type}, which is no {column.kind}"))
-    if found.refused and found.values is None:
-        return found
-    values, refusals = found.values, [found.refused] if found.refused else []
+    if column_values.refused and column_values.values is None:
+        return column_values
+    values, refusals = column_values.values, [column_values.refused] if column_values.refused else []
     if clip:
         values = column.clipped(values)
-    if column.required and found.absent.any():
-        refusals.append((int(np.argmax(found.absent)), "a value is required, and there is none"))
+    if column.required and column_values.absent.any():
+        refusals.append((int(np.argmax(column_values.absent)), "a value is required, and there is none"))
     beyond = column.outside(values)
-    if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~found.absent).any():
+    if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~column_values.absent).any():
         row = int(np.argmax(outer))
         refusals.append((row, f"{array[row].as_py()!s} {bound_broken(column, beyond, row)}"))
     first = min(refusals, key=lambda refusal: refusal[0], default=None)
     return Parsed(
-        values, found.absent, first, found.plain if found.plain is not None else _plain_of(column, array, found)
+        values,
+        column_values.absent,
+        first,
+        column_values.plain if column_values.plain is not None else _plain_of(column, array, column_values),
     )
 
 
-def _plain_of(column: Column, array: pa.Array, found: Parsed) -> pa.Array | None:
+def _plain_of(column: Column, array: pa.Array, values: Parsed) -> pa.Array | None:
     """Return numbers and times as such, where the column's texts have signs or a pattern of their own."""
-    if found.refused or not _is_text(array.type):
+    if values.refused or not _is_text(array.type):
         return None
     if isinstance(column, NumberColumn) and column.has_own_signs:
-        return pa.array(found.values, pa.float64(), mask=found.absent)
+        return pa.array(values.values, pa.float64(), mask=values.absent)
     if isinstance(column, TimeColumn) and column.pattern is not None:
-        return pa.array(found.values, pa.int64(), mask=found.absent).cast(pa.timestamp("us"))
+        return pa.array(values.values, pa.int64(), mask=values.absent).cast(pa.timestamp("us"))
     return None
 
 
@@ -208,7 +211,7 @@ def _encoded(array: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """Return the values that occur, and each row's index among them, -1 for null."""
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
-    codes = np.asarray(pc.fill_null(pc.cast(array.indices, pa.int64()), -1))
+    codes, _ = _filled(pc.cast(array.indices, pa.int64()), -1, np.int64)
     return array.dictionary.to_pylist(), codes
 
 
@@ -222,8 +225,15 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _filled(array: pa.Array, empty: float, dtype: Any) -> tuple[NDArray[Any], Mask]:
-    absent = np.asarray(array.is_null()) if array.null_count else np.zeros(len(array), dtype=np.bool_)
-    return np.asarray(pc.fill_null(array, empty) if array.null_count else array, dtype=dtype), absent
+    """Return numbers, `empty` for a null, and which are null."""
+    if not array.null_count:
+        return _numpy(array).astype(dtype, copy=False), np.zeros(len(array), dtype=np.bool_)
+    return np.asarray(pc.fill_null(array, empty), dtype=dtype), np.asarray(array.is_null())
+
+
+def _numpy(array: pa.Array) -> NDArray[Any]:
+    """Return numbers of which none is null. Arrow's own conversions import pandas, for which nobody should wait."""
+    return np.from_dlpack(array)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -235,12 +245,12 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def numbered(
-    array: pa.Array, known: dict[str, int], missing: Iterable[str] = (), *, what: str = "unit"
+    array: pa.Array, numbering: dict[str, int], missing: Iterable[str] = (), *, what: str = "unit"
 ) -> tuple[NDArray[np.int64], RefusedValue | None]:
     """Return a number for each unit's name (n,), equal for equal names, and the first that is invalid.
 
     1, "1.0" and "+1" are one name, "01" is another. what: the column names, for messages.
-    known: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name,
+    numbering: the numbers given so far, by the names' texts; new ones are added. missing: texts that stand for no name,
     beside NAMELESS: all whose name is not known would else be one unit, and a person among them no unit at all.
     """
     array = _plain(array)
@@ -258,14 +268,14 @@ def numbered(
             return numbers, (row, f"{kinds[codes[row]]:g} names no {what}: use texts or integers below 2^53")
         texts = [text if kind != kind else str(int(kind)) for kind, text in zip(kinds, texts, strict=True)]
     absent = {"", *missing}
-    names = (-1 if _is_nameless(text, absent) else known.setdefault(text, len(known)) for text in texts)
+    names = (-1 if _is_nameless(text, absent) else numbering.setdefault(text, len(numbering)) for text in texts)
     numbers = np.array([-1, *names])[codes + 1]
     nameless = numbers < 0
     if not nameless.any():
         return numbers, None
     row = int(np.argmax(nameless))
-    said = texts[codes[row]] if codes[row] >= 0 else ""
-    stands = f": {said!r} stands for a missing value. A {what} that is called so needs another name" if said else ""
+    name = texts[codes[row]] if codes[row] >= 0 else ""
+    stands = f": {name!r} stands for a missing value. A {what} that is called so needs another name" if name else ""
     nothing = "unit's name" if what == "unit" else what
     return numbers, (row, f"the record has no {nothing}{stands}; leave out the records whose {what} is not known")
 
@@ -297,11 +307,11 @@ def _plain_number(text: str) -> str:
     return f"-{plain}" if text[0] == "-" and plain != "0" else plain
 
 
-def name_digests(known: Iterable[str]) -> NDArray[np.uint8]:
+def name_digests(names: Iterable[str]) -> NDArray[np.uint8]:
     """Return 16 bytes of each unit's name (u, 16), the same whatever its column is called."""
     digests = (
         hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16, person=b"dpserve unit").digest()
-        for name in known
+        for name in names
     )
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
 
@@ -342,15 +352,15 @@ def _words(array: pa.Array) -> Words:
         except pa.ArrowInvalid:
             numbers = None
     if numbers is not None and not numbers.null_count:
-        values = np.asarray(numbers, dtype=np.float64) + 0.0
+        values: Floats = _numpy(numbers) + 0.0
         if not np.isnan(values).any():
             return values.view(np.uint64)
     if pa.types.is_nested(array.type):
         array = pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.large_string())
     kinds, codes = _encoded(array)
-    known = np.array([_word(""), *(_word(_canonical(value)) for value in kinds)], dtype=np.uint64)
-    found: Words = known[codes + 1]
-    return found
+    kind_words = np.array([_word(""), *(_word(_canonical(value)) for value in kinds)], dtype=np.uint64)
+    words: Words = kind_words[codes + 1]
+    return words
 
 
 def _canonical(value: object) -> str:

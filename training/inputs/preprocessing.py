@@ -62,10 +62,10 @@ class Numbers:
 
     def rows(self, rows: slice) -> Floats:
         """Return some of the rows, NaN where a value is missing."""
-        found = self.X[rows] if self.places == range(self.X.shape[1]) else self.X[rows][:, self.places]
+        rows_of_columns = self.X[rows] if self.places == range(self.X.shape[1]) else self.X[rows][:, self.places]
         for index, absent in self._marked:
-            found[self.X[rows, absent] == 1, index] = np.nan
-        return found
+            rows_of_columns[self.X[rows, absent] == 1, index] = np.nan
+        return rows_of_columns
 
     @cached_property
     def _marked(self) -> list[tuple[int, int]]:
@@ -74,10 +74,10 @@ class Numbers:
     def column(self, index: int) -> Floats:
         """Return the values of a column that are not missing."""
         values, place = self.X[:, self.places[index]], self.places[index]
-        known = np.isfinite(values)
+        is_known = np.isfinite(values)
         if place in self.absent:
-            known &= self.X[:, self.absent[place]] != 1
-        return values[known]
+            is_known &= self.X[:, self.absent[place]] != 1
+        return values[is_known]
 
 
 def numbers_of(records: Records) -> Numbers:
@@ -101,17 +101,17 @@ def signs(numbers: Numbers) -> list[str]:
     """Say which columns look as if a step fitted on these records had made them, a sentence for each kind of step."""
     if not numbers.names:
         return []
-    found: dict[str, list[str]] = {}
+    signs: dict[str, list[str]] = {}
     columns = [(place, column) for place, column in enumerate(_figures(numbers)) if column is not None]
     for place, column in columns:
         if (kind := column.sign(partial(numbers.column, place))) is not None:
-            found.setdefault(kind, []).append(numbers.names[place])
-    if not found and (scaled := _scaled(numbers, columns)):
+            signs.setdefault(kind, []).append(numbers.names[place])
+    if not signs and (scaled := _scaled(numbers, columns)):
         kind = "reach exactly the same least and largest value, as from a MinMaxScaler, or as ratings may"
-        found[kind] = [numbers.names[place] for place in scaled]
+        signs[kind] = [numbers.names[place] for place in scaled]
     return [
         f"{_listed(columns)} {kind}. This is a sign of a step that was fitted on these records, no proof"
-        for kind, columns in found.items()
+        for kind, columns in signs.items()
     ]
 
 
@@ -209,34 +209,34 @@ def _figures(numbers: Numbers) -> list[_Figures | None]:
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
     for each in rows:
         given = numbers.rows(each)
-        some, known = _known(given, 0.0)
-        missing = len(some) - known
-        count += known
+        some, is_known = _without_gaps(given, 0.0)
+        missing = len(some) - is_known
+        count += is_known
         total += some.sum(axis=0)
         below += (some <= _EXACT).sum(axis=0) - missing
         above += (some >= -_EXACT).sum(axis=0) - missing
-        low = np.minimum(low, _known(given, np.inf)[0].min(axis=0))
-        high = np.maximum(high, _known(given, -np.inf)[0].max(axis=0))
-    found = [
+        low = np.minimum(low, _without_gaps(given, np.inf)[0].min(axis=0))
+        high = np.maximum(high, _without_gaps(given, -np.inf)[0].max(axis=0))
+    figures = [
         _Figures(int(c), float(a), float(b), float(t / c), (int(under), int(over)))
         if c >= _REPEATED and a < b
         else None
         for c, a, b, t, under, over in zip(count, low, high, total, below, above, strict=True)
     ]
-    means = np.array([0.0 if each is None else each.mean for each in found])
-    rounding = np.array([-1.0 if each is None else each.rounding for each in found])
+    means = np.array([0.0 if each is None else each.mean for each in figures])
+    rounding = np.array([-1.0 if each is None else each.rounding for each in figures])
     near, squares = np.zeros((2, d))
     for each in rows:
         away = numbers.rows(each) - means
         near += (np.abs(away) <= rounding).sum(axis=0)  # which NaN is not
-        squares += np.square(_known(away, 0.0)[0]).sum(axis=0)
-    for column, close, square in zip(found, near, squares, strict=True):
+        squares += np.square(_without_gaps(away, 0.0)[0]).sum(axis=0)
+    for column, close, square in zip(figures, near, squares, strict=True):
         if column is not None:
             column.near, column.squares = int(close), float(square)
-    return found
+    return figures
 
 
-def _known(rows: Floats, empty: float) -> tuple[Floats, NDArray[np.int64]]:
+def _without_gaps(rows: Floats, empty: float) -> tuple[Floats, NDArray[np.int64]]:
     """Return rows (n, d) with `empty` where a value is missing, and how many each column has."""
     finite = np.isfinite(rows)
     return (rows if finite.all() else np.where(finite, rows, empty)), finite.sum(axis=0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from accounting.messages import OptionName
 from training.errors import WrongOption
-from training.inputs.columns import Missing
+from training.inputs.columns import Missing, encodings_among
 from training.inputs.declared import Bounds
 from training.inputs.digits import load_digits
 from training.inputs.lineage import DIGITS
@@ -19,7 +19,7 @@ from training.inputs.schema import Schema, Unlabelled, is_encoding
 LOCAL = "local"
 """The engine that has the records here."""
 
-Progress = Callable[[int, float], None]
+OnRows = Callable[[int, float], None]
 """Takes how many records have been read, and which share of all that is, as far as is known."""
 
 
@@ -54,7 +54,7 @@ class RowsForm:
         unit: str | None = None,
         engine: str = LOCAL,
         missing: Sequence[str] | Missing = (),
-        progress: Progress = lambda _, __: None,
+        progress: OnRows = lambda _, __: None,
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
 
@@ -95,6 +95,8 @@ class RowsForm:
         """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
         if engine != LOCAL and (not isinstance(source, str) or is_array):
             raise WrongOption("engine", "reads the files of a table, and neither digits nor .npz files, elsewhere")
+        if engine != LOCAL and schema is not None and encodings_among(schema.columns):
+            raise WrongOption("engine", "takes no encoder of texts: its workers lack the encoder's files")
         own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet")}
         for name, given in (others | own | {"unlabelled": self.unlabelled != "refuse"}).items():
             if given and is_array:

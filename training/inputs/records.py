@@ -89,16 +89,16 @@ class Digests(Sequence[bytes]):
 
     def __init__(self, octets: NDArray[np.uint8]) -> None:
         """octets: (n, 16)."""
-        self._octets = octets
+        self.octets = octets
 
     def __len__(self) -> int:
         """Number of digests."""
-        return len(self._octets)
+        return len(self.octets)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield them; faster than one by one."""
         for start in range(0, len(self), _SOME):
-            some = self._octets[start : start + _SOME].tobytes()
+            some = self.octets[start : start + _SOME].tobytes()
             yield from (some[at : at + 16] for at in range(0, len(some), 16))
 
     @overload
@@ -109,7 +109,7 @@ class Digests(Sequence[bytes]):
 
     def __getitem__(self, index: int | slice) -> "bytes | Digests":
         """Return one, or some."""
-        return Digests(self._octets[index]) if isinstance(index, slice) else self._octets[index].tobytes()
+        return Digests(self.octets[index]) if isinstance(index, slice) else self.octets[index].tobytes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +147,10 @@ class Records:
 
     def feature_digests(self) -> NDArray[np.uint64]:
         """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""
-        told = self.declaration
-        return feature_digests(self.X, self.y, told.feature_names, told.lower, told.upper, told.classes)
+        declaration = self.declaration
+        return feature_digests(
+            self.X, self.y, declaration.feature_names, declaration.lower, declaration.upper, declaration.classes
+        )
 
     @cached_property
     def sums(self) -> Sums:
@@ -199,23 +201,23 @@ def _outside(
 ) -> Wording | None:
     """Say of every column with a value that is not finite or beyond its bounds where the first one is; None of none."""
     broken = ~((lower <= X) & (upper >= X))
-    found, finite = [], True
+    faults, finite = [], True
     for column in map(int, np.flatnonzero(broken.any(axis=0))):
         row = int(np.argmax(broken[:, column]))
         value, low, high = X[row, column], lower[column], upper[column]
-        said = f"is below the declared bound {low:g}" if value < low else f"is above the declared bound {high:g}"
+        fault = f"is below the declared bound {low:g}" if value < low else f"is above the declared bound {high:g}"
         if not np.isfinite(value):
-            said, finite = "is not a finite number", False
-        found.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {said}")
-    if not found:
+            fault, finite = "is not a finite number", False
+        faults.append(f"{row_name(row)}, column {names[column]!r}: {value:g} {fault}")
+    if not faults:
         return None
     advice = (
         ". Bounds are public: do not widen them to fit the records; "
         + OptionName("clip")
         + " clips the records to them"
     )
-    more = f"; and {len(found) - _MOST_SHOWN} more columns" if len(found) > _MOST_SHOWN else ""
-    return "; ".join(found[:_MOST_SHOWN]) + more + (message(advice) if finite else "")
+    more = f"; and {len(faults) - _MOST_SHOWN} more columns" if len(faults) > _MOST_SHOWN else ""
+    return "; ".join(faults[:_MOST_SHOWN]) + more + (message(advice) if finite else "")
 
 
 def _class_indices(
@@ -229,20 +231,20 @@ def _class_indices(
     indices = np.empty(len(labels), dtype=np.int64)
     for row, label in enumerate(labels):
         text = str(label).strip()
-        found = index_of.get(text)
-        if found is None and (number := _as_number(text)) is not None:
-            found = index_of.get(number)
-        if found is None:
+        place = index_of.get(text)
+        if place is None and (number := _as_number(text)) is not None:
+            place = index_of.get(number)
+        if place is None:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
             advice = (
                 "; " + OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
-                if _as_number(text) is not None and not any(isinstance(known, float) for known in index_of)
+                if _as_number(text) is not None and not any(isinstance(class_name, float) for class_name in index_of)
                 else ""
             )
             raise DataError(
                 f"{row_name(row)}: label {text!r} is not one of the declared classes {shown}" + message(advice)
             )
-        indices[row] = found
+        indices[row] = place
     return indices
 
 

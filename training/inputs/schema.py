@@ -6,7 +6,8 @@ with `name`, `type`, `constraints` (`minimum`, `maximum`, `enum`, `required`, `m
 as C's strptime has it; `missingValues` and `fieldsMatch` ("equal" or "subset") for all of them, and `encoding`, that of
 a CSV file, as a Data Resource has it. Four properties of a field are this project's own, as the standard allows:
 `unknownLevels` ("refuse" or "coordinate"), `ifMissing` (a value that a missing one counts as), `parts` of a date, and
-`text` with `buckets`, `of` ("words" or "characters") and `lengths`. What each type becomes is in
+`text` with `buckets`, `of` ("words" or "characters") and `lengths`, or with `encoder`, a folder beside the schema, and
+perhaps `sha256`. What each type becomes is in
 `training.inputs.columns`.
 
 A schema is public. It goes into the certificate, so nothing in it may be read off the private records.
@@ -22,7 +23,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from training.errors import DataError
+from training.errors import DataError, TrainingError
 from training.inputs.columns import (
     BooleanColumn,
     Column,
@@ -35,6 +36,7 @@ from training.inputs.columns import (
     coordinates_of,
 )
 from training.inputs.records import Declaration
+from training.inputs.text_encoder import read_text_encoder
 from training.inputs.word_vectors import WordVectors
 
 Unlabelled = Literal["refuse", "leave-out"]
@@ -79,35 +81,40 @@ class Schema:
 
     def split(self, label: str) -> tuple[Columns, LabelColumn]:
         """Return the columns of features, and the label. Raises DataError for a label that is none."""
-        found = next((column for column in self.columns if column.name == label), None)
-        if found is None:
+        label_column = next((column for column in self.columns if column.name == label), None)
+        if label_column is None:
             names = ", ".join(column.name for column in self.columns)
             raise DataError(f"the schema has no field {label!r} to be the label; its fields are {names}")
-        if isinstance(found, BooleanColumn):
-            texts = (found.false, found.true)
+        if isinstance(label_column, BooleanColumn):
+            texts = (label_column.false, label_column.true)
             if texts != (BooleanColumn.model_fields["false"].default, BooleanColumn.model_fields["true"].default):
-                if len(found.false) != 1 or len(found.true) != 1:
+                if len(label_column.false) != 1 or len(label_column.true) != 1:
                     raise DataError(f"the label {label!r} needs one text for true and one for false, or categories")
-                levels = (found.false[0], found.true[0])
+                levels = (label_column.false[0], label_column.true[0])
             else:
                 levels = ("false", "true")
-            known = LevelsColumn(name=label, levels=levels, missing=found.missing)
-            return self._but(label), LabelColumn(known, ("false", "true"))
-        if not isinstance(found, LevelsColumn) or len(found.levels) < 2:
+            levels_column = LevelsColumn(name=label, levels=levels, missing=label_column.missing)
+            return self._but(label), LabelColumn(levels_column, ("false", "true"))
+        if not isinstance(label_column, LevelsColumn) or len(label_column.levels) < 2:
             raise DataError(
                 f"the label {label!r} needs its classes: at least two in constraints.enum, or in categories, where "
                 '{"value": 0, "label": "no"} gives a number a name'
             )
         return self._but(label), LabelColumn(
-            found.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, found.levels)
+            label_column.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, label_column.levels)
         )
 
     def with_word_vectors(self, vectors: WordVectors) -> "Schema":
         """Return the schema with every text encoded by these vectors too. Raises DataError where there is no text."""
-        if not any(isinstance(column, TextColumn) for column in self.columns):
-            raise DataError('the schema has no free text, a string with "text": {}, to encode with word vectors')
+        if not any(isinstance(column, TextColumn) and not column.encoder for column in self.columns):
+            raise DataError(
+                'the schema has no free text, a string with "text": {} and no encoder, to encode with word vectors'
+            )
         update = {"vectors": Vectors(sha256=vectors.sha256, width=vectors.width)}
-        columns = [each.model_copy(update=update) if isinstance(each, TextColumn) else each for each in self.columns]
+        columns = [
+            each.model_copy(update=update) if isinstance(each, TextColumn) and not each.encoder else each
+            for each in self.columns
+        ]
         return replace(self, columns=tuple(columns))
 
     def _but(self, label: str) -> Columns:
@@ -130,8 +137,8 @@ def schema_of(columns: Columns, label: str, classes: Sequence[str], values: Sequ
     """
     if not columns:
         return None
-    known = LevelsColumn(name=label, levels=tuple(values))
-    return Schema((*columns, known), {label: tuple(classes)}, subset=True)
+    levels_column = LevelsColumn(name=label, levels=tuple(values))
+    return Schema((*columns, levels_column), {label: tuple(classes)}, subset=True)
 
 
 def read_schema(path: Path) -> Schema:
@@ -144,28 +151,31 @@ def read_schema(path: Path) -> Schema:
     except (ValueError, RecursionError) as error:
         kind = "TOML" if path.suffix.lower() == ".toml" else "JSON"
         raise DataError(f"{path.name} is not a schema in {kind}: {error}") from error
-    return parse_schema(content, path.name)
+    return parse_schema(content, path.name, path.parent)
 
 
-def parse_schema(content: Any, file_name: str = "the schema") -> Schema:
-    """Return what a Table Schema descriptor declares. Raises DataError that names all that is wrong in it."""
+def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Path()) -> Schema:
+    """Return what a Table Schema descriptor declares. folder: where folders that it names are looked for.
+
+    Raises DataError that names all that is wrong in it.
+    """
     if not isinstance(content, dict) or not isinstance(content.get("fields"), list) or not content["fields"]:
         raise DataError(f"{file_name} needs a list of fields, as a Table Schema has it")
     match = content.get("fieldsMatch", "equal")
     match = match[0] if isinstance(match, list) and len(match) == 1 else match
     problems = list(_problems_of_table(content, match))
     columns: list[Any] = []
-    known: set[str] = set()
+    earlier: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
     for index, field in enumerate(content["fields"]):
-        reading = _Field(field, index, content.get("missingValues", [""]))
+        reading = _Field(field, index, content.get("missingValues", [""]), folder)
         column = reading.column()
         problems += reading.problems
         if column is None:
             continue
-        if column.name in known:
+        if column.name in earlier:
             problems.append(f"field {column.name!r} is there twice")
-        known.add(column.name)
+        earlier.add(column.name)
         columns.append(column)
         if reading.class_names:
             class_names[column.name] = reading.class_names
@@ -194,8 +204,9 @@ def _problems_of_table(content: Mapping[str, Any], match: object) -> Iterator[st
 class _Field:
     """One field of a descriptor on its way to a column; collects what is wrong with it."""
 
-    def __init__(self, field: Any, index: int, missing: Any) -> None:
-        """field: as the file has it. missing: the table's `missingValues`."""
+    def __init__(self, field: Any, index: int, missing: Any, folder: Path) -> None:
+        """field: as the file has it. missing: the table's `missingValues`. folder: that of its encoders' folders."""
+        self._folder = folder
         self._field = field if isinstance(field, dict) else {}
         self._name = self._field.get("name")
         self._where = f"field {self._name!r}" if isinstance(self._name, str) else f"field number {index + 1}"
@@ -250,12 +261,7 @@ class _Field:
             if "text" not in field:
                 self._wrong('needs constraints.enum with its levels, or "text": {} where it is free text')
                 return None
-            text = field["text"]
-            if not isinstance(text, dict) or text.keys() - {"buckets", "of", "lengths"}:
-                self._wrong("text is an object with buckets, of and lengths, each of which may be left out")
-                return None
-            longest = {"longest": constraints["maxLength"]} if "maxLength" in constraints else {}
-            return self._validated(TextColumn, common | text | longest)
+            return self._text(constraints, common)
         bounds = {name: constraints.get(name) for name in ("minimum", "maximum")}
         lacking = [f"constraints.{name}" for name, value in bounds.items() if value is None]
         if lacking:
@@ -269,6 +275,29 @@ class _Field:
             return self._validated(TimeColumn, common | texts | parts | {"kind": type_})
         signs = self._given(decimal="decimalChar", group="groupChar")
         return self._validated(NumberColumn, common | bounds | signs | {"kind": type_})
+
+    def _text(self, constraints: Mapping[str, Any], common: dict[str, Any]) -> Column | None:
+        """Return the column of free text, with what was read of its encoder; None if something is wrong."""
+        text = self._field["text"]
+        if not isinstance(text, dict) or text.keys() - {"buckets", "of", "lengths", "encoder", "sha256"}:
+            self._wrong(
+                "text is an object with buckets, of and lengths, each of which may be left out, or with encoder, and "
+                "perhaps its sha256"
+            )
+            return None
+        given = {name: value for name, value in text.items() if name not in ("encoder", "sha256")}
+        named, sha256 = text.get("encoder"), text.get("sha256")
+        if named is not None or sha256 is not None:
+            if not isinstance(named, str) or not isinstance(sha256, str | None):
+                self._wrong("text needs the folder of its encoder as a text, and so its sha256")
+                return None
+            try:
+                given["encoder"] = read_text_encoder(self._folder / named, sha256).encoding
+            except TrainingError as error:
+                self._wrong(f"text: {error}")
+                return None
+        longest = {"longest": constraints["maxLength"]} if "maxLength" in constraints else {}
+        return self._validated(TextColumn, common | given | longest)
 
     def _check_belongings(self, type_: str, levels: object, constraints: Mapping[str, Any]) -> None:
         """Note properties that stand in a field of another type."""
@@ -335,8 +364,8 @@ class _Field:
         except ValidationError as error:
             for each in error.errors():
                 where = ".".join(map(str, each["loc"]))
-                said = each["msg"].removeprefix("Value error, ")
-                self._wrong(f"{where}: {said[:1].lower()}{said[1:]}" if where else said)
+                detail = each["msg"].removeprefix("Value error, ")
+                self._wrong(f"{where}: {detail[:1].lower()}{detail[1:]}" if where else detail)
             return None
 
     def _wrong(self, what: str) -> None:

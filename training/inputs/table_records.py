@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -24,12 +24,10 @@ from training.inputs.columns import (
 )
 from training.inputs.declared import Bounds, parse_bounds
 from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
+from training.inputs.reading import OnRows
 from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
 from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
-
-Progress = Callable[[int, float], None]
-"""Told how many records have been read, and which share of the table that is, from 0 to 1, as far as is known."""
 
 _MOST_SHOWN = 8
 _FEWEST_KEPT = 2**12
@@ -67,7 +65,7 @@ def read_with_schema(
     encoding: str | None = None,
     sheet: str | None = None,
     unlabelled: Unlabelled = "refuse",
-    progress: Progress = lambda _, __: None,
+    progress: OnRows = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
 
@@ -106,7 +104,7 @@ def read_numbers(
     sheet: str | None = None,
     decimal: str = ".",
     unlabelled: Unlabelled = "refuse",
-    progress: Progress = lambda _, __: None,
+    progress: OnRows = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
 
@@ -139,8 +137,8 @@ def read_numbers(
     values = tuple(classes if values is None else values)
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
-    known = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
-    reading = _Reading(columns, known, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled)
+    label_column = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
+    reading = _Reading(columns, label_column, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled)
     return _read(table, reading, declaration, progress)
 
 
@@ -191,24 +189,24 @@ class _Reading:
     idless: tuple[str, ...] = ()
     unlabelled: Unlabelled = "refuse"
 
-    def advice(self, column: Column, said: str) -> Wording:
+    def advice(self, column: Column, detail: str) -> Wording:
         """Return what the owner can do about a value that was refused."""
-        if "declared bound" in said:
+        if "declared bound" in detail:
             return CLIP_ADVICE
         if column is self.label.column:
-            return "" if self.encoded or "not one of" not in said else message(LABEL_ADVICE)
-        if "value is required" in said and not self.encoded:
+            return "" if self.encoded or "not one of" not in detail else message(LABEL_ADVICE)
+        if "value is required" in detail and not self.encoded:
             return MISSING_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
-        return message(NUMBER_ADVICE) if not self.encoded and "finite" not in said else ""
+        return message(NUMBER_ADVICE) if not self.encoded and "finite" not in detail else ""
 
 
-def _read(table: Table, reading: _Reading, declaration: Declaration, progress: Progress) -> Records:
+def _read(table: Table, reading: _Reading, declaration: Declaration, progress: OnRows) -> Records:
     X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
     source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
     ids = _Growing((16,), np.uint8)
-    known: dict[str, int] = {}
+    unit_numbers: dict[str, int] = {}
     files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
     for each, share in table.batches():
@@ -219,14 +217,14 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         block = X.more(rows)
         absent: dict[str, Any] = {}
         for column, part in blocks_of(reading.columns, block):
-            found = parse(column, arrays[column.name], clip=reading.clip)
-            if found.plain is not None:
-                arrays[column.name] = found.plain
-            absent[column.name] = found.absent
-            if found.refused:
-                _note(problems, column, batch, found.refused)
+            values = parse(column, arrays[column.name], clip=reading.clip)
+            if values.plain is not None:
+                arrays[column.name] = values.plain
+            absent[column.name] = values.absent
+            if values.refused:
+                _note(problems, column, batch, values.refused)
             else:
-                column.fill(found.values, found.absent, part)
+                column.fill(values.values, values.absent, part)
         block += 0.0  # 0.0 and -0.0 are the same number
         labels, refused = _labels(reading.label.column, arrays)
         if refused:
@@ -234,7 +232,7 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         else:
             y.more(rows)[:] = labels.values
         if reading.unit is not None:
-            units.more(rows)[:], nameless = numbered(arrays[reading.unit], known, reading.nameless)
+            units.more(rows)[:], nameless = numbered(arrays[reading.unit], unit_numbers, reading.nameless)
             if nameless:
                 _note(problems, None, batch, nameless, reading.unit)
         _add_ids(reading, arrays, ids, problems, batch)
@@ -242,10 +240,10 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: P
         files[batch.part.path] = files.get(batch.part.path, 0) + rows
         progress(len(X), share)
     if problems:
-        raise DataError(_said(problems, reading))
+        raise DataError(_refusal_of(problems, reading))
     if not len(X):
         raise NoRecords(f"{table.name} has a header and no records")
-    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(known))
+    whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(unit_numbers))
     keys = None if reading.id_column is None else ids.whole()
     return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
 
@@ -262,12 +260,12 @@ def _add_ids(
     """Add 16 bytes of each record's key, if there is a column of them, or note the first that is none."""
     if reading.id_column is None:
         return
-    known: dict[str, int] = {}
-    places, refused = numbered(arrays[reading.id_column], known, reading.idless, what="id")
+    unit_numbers: dict[str, int] = {}
+    places, refused = numbered(arrays[reading.id_column], unit_numbers, reading.idless, what="id")
     if refused:
         _note(problems, None, batch, refused, reading.id_column)
     else:
-        ids.more(len(places))[:] = name_digests(known)[places]
+        ids.more(len(places))[:] = name_digests(unit_numbers)[places]
 
 
 def _labels(column: LevelsColumn, arrays: Mapping[str, Any]) -> tuple[Parsed, RefusedValue | None]:
@@ -289,16 +287,16 @@ def _note(
     """Note what is wrong with a column, or with that of units, unless something is noted already."""
     name = unit if column is None else column.name
     if name not in problems:
-        row, said = refused
-        problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", said
+        row, detail = refused
+        problems[name] = column, f"{batch.part.name}, {batch.place(row)}, column {name!r}", detail
 
 
-def _said(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> Message:
-    found = [f"{where}: {said}" for _, where, said in problems.values()]
-    advice = dict.fromkeys(reading.advice(column, said) for column, _, said in problems.values() if column)
-    more = [f"and {len(found) - _MOST_SHOWN} more columns"] if len(found) > _MOST_SHOWN else []
-    lines: list[Wording] = [*found[:_MOST_SHOWN], *more, *(each for each in advice if each)]
-    return joined(lines, "\n" if len(found) > 1 else ". ")
+def _refusal_of(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> Message:
+    faults = [f"{where}: {detail}" for _, where, detail in problems.values()]
+    advice = dict.fromkeys(reading.advice(column, detail) for column, _, detail in problems.values() if column)
+    more = [f"and {len(faults) - _MOST_SHOWN} more columns"] if len(faults) > _MOST_SHOWN else []
+    lines: list[Wording] = [*faults[:_MOST_SHOWN], *more, *(each for each in advice if each)]
+    return joined(lines, "\n" if len(faults) > 1 else ". ")
 
 
 class _Growing:

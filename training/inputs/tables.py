@@ -10,7 +10,7 @@ import io
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
+import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
 from training.errors import DataError, extra
@@ -33,6 +33,8 @@ LONGEST_LINE = 2**22
 _BLOCK = LONGEST_LINE
 _BATCH = 2**14
 """Records of a batch, where the source leaves it to us."""
+_BUFFER = 2**18
+"""Bytes of each column of a Parquet file that are read at once."""
 _LONGEST_HEADER = 2**20
 _LONGEST_WAIT = 60.0
 """Seconds for one block to come, where nobody needs it any more."""
@@ -122,7 +124,7 @@ def open_table(source: Any, encoding: str | None = None, sheet: str | None = Non
     if not isinstance(source, str | Path):
         raise DataError(f"a table is a path, a URL or a data frame, not {type(source).__name__}")
     with _errors(str(source)):
-        files, paths = _found(str(source))
+        files, paths = _files_of(str(source))
     kinds = {_kind(path) for path in paths}
     if len(kinds) != 1:
         raise DataError(f"{source} holds files of several kinds: {', '.join(sorted(map(str, kinds)))}")
@@ -130,21 +132,21 @@ def open_table(source: Any, encoding: str | None = None, sheet: str | None = Non
     if sheet is not None and kind not in (None, "sheets"):
         raise DataError(f"{source} has no sheet to choose: spreadsheets have sheets")
     if kind is None:
-        known = ", ".join(sorted(_TEXT_FILES | _SPREADSHEETS | _FORMATS.keys()))
-        raise DataError(f"{source} is no table that can be read: a file ends in {known}, or in one of these and .gz")
+        formats = ", ".join(sorted(_TEXT_FILES | _SPREADSHEETS | _FORMATS.keys()))
+        raise DataError(f"{source} is no table that can be read: a file ends in {formats}, or in one of these and .gz")
     name = Path(str(source)).name
     if kind == "csv":
         return _csv_table(name, files, paths, encoding)
     if kind == "sheets":
         with _errors(name):
             return _same_columns(name, [_Sheet(Path(path).name, files, path, sheet) for path in paths])
-    return _dataset(name, str(source), files, paths, kind)
+    return _column_files(name, str(source), files, paths, kind)
 
 
 def encoding_of(source: str) -> str | None:
     """Return an encoding that fits the first bytes of a CSV file; None for UTF-8 and other files. Raises DataError."""
     with _errors(source):
-        files, paths = _found(source)
+        files, paths = _files_of(source)
         if _kind(paths[0]) != "csv" or Path(paths[0]).suffix.lower() in _COMPRESSED:
             return None
         with files.open_input_stream(paths[0]) as opened:
@@ -166,12 +168,12 @@ def _decodes(start: bytes, encoding: str) -> bool:
 def files_of(source: str) -> list[str]:
     """Return the files of a table, in order, each as `open_table` takes it. Raises DataError."""
     with _errors(source):
-        _, paths = _found(source)
+        _, paths = _files_of(source)
     scheme, separator, _ = source.rpartition("://")
     return [f"{scheme}{separator}{path}" for path in paths]
 
 
-def _found(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
+def _files_of(source: str) -> tuple[pa_fs.FileSystem, list[str]]:
     """Return the file system and the paths of a table's files, in order."""
     files, path = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))
     info = files.get_file_info(path)
@@ -293,9 +295,9 @@ class _CsvFile(_Part):
         line = 1
         with self._opened() as (_, stream):
             while content := stream.read(_BLOCK):
-                before, found, _ = content.partition(b"\0")
+                before, nul, _ = content.partition(b"\0")
                 line += before.count(b"\n")
-                if found:
+                if nul:
                     break
         return line
 
@@ -396,8 +398,8 @@ class _Transcoded:
             self._rest = self._decoder.decode(bytes(content), final=not content).encode()
             if not content:
                 break
-        found, self._rest = self._rest[:size], b"" if size is None else self._rest[size:]
-        return found
+        chunk, self._rest = self._rest[:size], b"" if size is None else self._rest[size:]
+        return chunk
 
 
 class _Lent:
@@ -534,44 +536,82 @@ def _same_columns(name: str, parts: "Sequence[_CsvFile | _Sheet]") -> Table:
     return Table(name, tuple(parts[0].names), (None,) * len(parts[0].names), tuple(parts))
 
 
-class _Fragment(_Part):
-    """A Parquet or Feather file."""
+class _ColumnFile(_Part):
+    """A Parquet or Feather file, by itself or one of a table."""
 
-    def __init__(self, fragment: pa_dataset.Fragment, schema: pa.Schema) -> None:
-        """schema: of the whole table."""
-        super().__init__(Path(fragment.path).name, fragment.path)
-        self._fragment, self._schema = fragment, schema
-        self._rows = self._done = 0
+    def __init__(self, files: pa_fs.FileSystem, path: str, kind: str) -> None:
+        """Read the columns' types. kind: parquet or feather."""
+        super().__init__(Path(path).name, path)
+        self._files, self._kind = files, kind
+        self._share = 0.0
+        with _errors(self.name), self._opened() as opened:
+            self.schema: pa.Schema = opened.schema_arrow if kind == "parquet" else opened.schema
+        self.whole = self.schema
+        """The columns of the table."""
+        self.folders: Mapping[str, Any] = {}
+        """Values of columns that its folders' names give."""
 
     @property
     def share(self) -> float:
         """Share of its rows that has been read."""
-        return self._done / max(self._rows, 1)
+        return self._share
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
-        with _errors(self.name):
-            self._done, self._rows = 0, self._fragment.count_rows()
-            for data in self._fragment.to_batches(
-                schema=self._schema, batch_size=_BATCH, batch_readahead=1, fragment_readahead=1
-            ):
-                self._done += data.num_rows
-                yield data
+        with _errors(self.name), self._opened() as opened:
+            for data, share in (self._parquet if self._kind == "parquet" else self._feather)(opened):
+                self._share = share
+                held = dict(zip(data.schema.names, data.columns, strict=True))
+                columns = [
+                    held[field.name].cast(field.type)
+                    if field.name in held
+                    else pa.repeat(pa.scalar(self.folders.get(field.name), field.type), data.num_rows)
+                    for field in self.whole
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.whole)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with self._files.open_input_file(self.path) as source:
+            if self._kind == "parquet":
+                with pa_parquet.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER) as opened:
+                    yield opened
+            else:
+                with pa.ipc.open_file(source) as opened:
+                    yield opened
+
+    def _parquet(self, opened: pa_parquet.ParquetFile) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield the rows as they are decoded: Arrow's scanner decodes a group of rows, perhaps the table, at once."""
+        done = 0
+        for data in opened.iter_batches(_BATCH):
+            done += data.num_rows
+            yield data, done / opened.metadata.num_rows
+
+    def _feather(self, opened: pa.RecordBatchFileReader) -> Iterator[tuple[pa.RecordBatch, float]]:
+        for index in range(opened.num_record_batches):
+            data = opened.get_batch(index)
+            for start in range(0, data.num_rows, _BATCH):
+                yield data.slice(start, _BATCH), (index + 1) / opened.num_record_batches
 
 
-def _dataset(name: str, source: str, files: pa_fs.FileSystem, paths: list[str], kind: str) -> Table:
-    base = (
-        None
-        if len(paths) == 1
-        else pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))[1]
-    )
-    with _errors(name):
-        dataset = pa_dataset.dataset(paths, format=kind, filesystem=files, partitioning="hive", partition_base_dir=base)
-        parts = tuple(_Fragment(fragment, dataset.schema) for fragment in dataset.get_fragments())
+def _column_files(name: str, source: str, files: pa_fs.FileSystem, paths: list[str], kind: str) -> Table:
+    """Return the table of Parquet or Feather files, which has the first one's columns and those of folders' names."""
+    parts = tuple(_ColumnFile(files, path, kind) for path in paths)
+    schema = parts[0].schema
+    if any("=" in folder for path in paths[1:] for folder in Path(path).parts[:-1]):
+        # It imports pandas, for which nobody else should wait.
+        import pyarrow.dataset as pa_dataset
+
+        base = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))[1]
+        with _errors(name):
+            found = pa_dataset.dataset(paths, None, kind, files, "hive", base)
+            schema = found.schema
+            folders = {each.path: each.partition_expression for each in found.get_fragments()}
         for part in parts:
-            with _errors(part.name):
-                part._fragment.physical_schema  # noqa: B018 - reads the file's end
-    return _typed(name, dataset.schema, parts)
+            part.folders = pa_dataset.get_partition_keys(folders[part.path])
+    for part in parts:
+        part.whole = schema
+    return _typed(name, schema, parts)
 
 
 class _Stream(_Part):

@@ -1,9 +1,9 @@
 """Public word vectors: a text as the direction of the weighted sum of its words' vectors.
 
-The vectors come from a public file, as word2vec, GloVe and fastText are distributed. Each is drawn to length 1, and the
-r-th word's weighs r / (r + 80): the smooth inverse frequency a / (a + p) of Arora, Liang and Ma (2017), with a = 0.001
-and, by Zipf's law, p = 1 / (12.5 r). Such files begin with the commonest word; of one in another order only the first
-few hundred weigh less than they should.
+The vectors come from a public file, as word2vec, GloVe and fastText are distributed. Each is scaled to length 1, and
+the r-th word's weighs r / (r + 80): the smooth inverse frequency a / (a + p) of Arora, Liang and Ma (2017), with a =
+0.001 and, by Zipf's law, p = 1 / (12.5 r). Such files begin with the commonest word; of one in another order only the
+first few hundred weigh less than they should.
 
 What comes of it is a table of whole numbers, sorted by a public hash of the word: 64 bits of BLAKE2b, so that another
 word has one's hash with a probability of 2^-28 in a whole file. The SHA-256 of the table's own file is in the
@@ -99,8 +99,8 @@ class WordVectors:
         hashes = np.fromiter(counted.keys(), dtype=np.uint64, count=len(counted))
         counts = np.fromiter(counted.values(), dtype=np.int64, count=len(counted))
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        known = self._hashes[places] == hashes
-        places, counts = places[known], counts[known]
+        is_known = self._hashes[places] == hashes
+        places, counts = places[is_known], counts[is_known]
         total = np.zeros(self.width, dtype=np.int64)
         for start in range(0, len(places), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
@@ -130,9 +130,9 @@ def read_word_vectors(path: Path) -> WordVectors:
         with path.open("rb") as file:
             start = file.read(6)
         if start == b"\x93NUMPY":
-            return _kept(_mapped(path))
+            return _share(_mapped(path))
         with _readable(path):
-            return _kept(WordVectors(_table(_of_arrays(path) if start[:2] == b"PK" else _of_lines(path, start))))
+            return _share(WordVectors(_table(_of_arrays(path) if start[:2] == b"PK" else _of_lines(path, start))))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -140,16 +140,16 @@ def read_word_vectors(path: Path) -> WordVectors:
 def open_bundled(folder: Path, sha256: str) -> None:
     """Open a bundle's table, which stays in its file. Raises BundleError for one that is not there or is another."""
     try:
-        found = _mapped(folder / FILE)
+        vectors = _mapped(folder / FILE)
     except (OSError, DataError) as error:
         raise BundleError(f"{folder} lacks its word vectors: cannot read {folder / FILE}: {error}") from error
-    if found.sha256 != sha256:
-        raise BundleError(f"the word vectors have the SHA-256 {found.sha256}, and the certificate says {sha256}")
-    _kept(found)
+    if vectors.sha256 != sha256:
+        raise BundleError(f"the word vectors have the SHA-256 {vectors.sha256}, and the certificate says {sha256}")
+    _share(vectors)
 
 
-def _kept(found: WordVectors) -> WordVectors:
-    return _open.setdefault(found.sha256, found)
+def _share(vectors: WordVectors) -> WordVectors:
+    return _open.setdefault(vectors.sha256, vectors)
 
 
 def _mapped(path: Path) -> WordVectors:
@@ -174,10 +174,10 @@ def _table(lines: Iterator[tuple[str, list[float]]]) -> Table:
     """Return the table of words and their numbers, the commonest first. Raises ValueError."""
     vectors: dict[int, NDArray[np.int16]] = {}
     for rank, (word, numbers) in enumerate(lines, 1):
-        known, length = words_of(word), math.hypot(*numbers)
-        if length and known and len(known[0]) == len(word):
+        keys, length = words_of(word), math.hypot(*numbers)
+        if length and keys and len(keys[0]) == len(word):
             weight = _LENGTH * rank / (rank + _HALF_WEIGHT)
-            vectors.setdefault(_hash(known[0]), np.rint(np.array(numbers) / length * weight).astype("<i2"))
+            vectors.setdefault(_hash(keys[0]), np.rint(np.array(numbers) / length * weight).astype("<i2"))
     if not vectors:
         raise ValueError("no line has a word that a text could have, and numbers that are not all zero")
     table = np.empty(len(vectors), dtype=[("word", "<u8"), ("vector", "<i2", next(iter(vectors.values())).shape)])

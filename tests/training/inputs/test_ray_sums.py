@@ -26,7 +26,7 @@ from training.kinds.class_sums.model import train_class_sums
 from training.kinds.dpsgd.choices import by_rule
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 WHOLE = whole_picorho("rho:0.5")
 
@@ -58,9 +58,9 @@ def reader(**changes):
 def trained(records):
     """The weights of a head and a convexified one, the class sums, and a network's parameters."""
     phi = identity(records)
-    head = train(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
+    head = train_head(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
     convexity = Convexity(0.5, 100) if records.unit is None else None
-    convexified = train(records, Recipe("m", phi, 1.0, 1e-6, convexity=convexity), "lineage")
+    convexified = train_head(records, Recipe("m", phi, 1.0, 1e-6, convexity=convexity), "lineage")
     class_sums = train_class_sums(records, "m", phi, WHOLE, "lineage", Seeded(0))
     choices = by_rule(2000, mu_for(WHOLE), 2 * (phi.dimension + 1), steps=4)
     network = train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0))
