@@ -15,18 +15,12 @@ FOLDERS = {path.parent.name for path in HOME.glob("*/kind.py")}
 
 OPENED = {
     "audit/membership/shadow_models.py": {"published"},  # an attacker's networks are trained as Lu et al. train theirs
-    "dpserve/commands/planning.py": {"head"},  # noise on each answer is planned for a head that is trained
-    "dpserve/commands/training.py": {"published"},  # `train-published` is this kind's own command
     "dpserve/local_services.py": {"head"},  # an audit trains two neighbouring heads
-    "training/fit.py": {"head"},  # a choice of Lambda among heads, for a price of its own
-    "training/planning/heads.py": {"head"},  # noise on each answer is planned by a head's margins
 }
 """Modules that import from one kind's folder."""
 
 MATCHED = {
     ("audit/distinguishing/likelihood.py", "published"),  # the mechanism of this name
-    ("dpserve/train_options.py", "objective"),  # an option of this name
-    ("dpserve/train_options.py", "teachers"),  # an option of this name
     ("training/bundles/certificate.py", "objective"),  # a field of this name
 }
 """Modules, and the names of kinds that they compare something with: here words of another meaning."""

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import picorho
-from accounting.losses import Cost
-from accounting.messages import OptionName
+from accounting.messages import OptionName, joined
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
@@ -64,9 +63,9 @@ def choose_release(
         models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
             out = Path(folder) / str(place)
-            kinds.train(kind, replace(job, records=training, options=options | {option: value}, out=out))
+            kinds.train_and_save(kind, replace(job, records=training, options=options | {option: value}, out=out))
             models.append(load_model(out))
-        costs = [Cost.parse(model.certificate.cost) for model in models]
+        costs = [model.certificate.derived_cost() for model in models]
         scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
         among = ChosenAmong(
             option=option,
@@ -90,8 +89,10 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
     chosen = kinds.kind_named(kind)
     choosable = chosen.choosable if chosen.answers == "once" else ()
     if option not in choosable:
-        names = ", ".join(name.replace("_", "-") for name in choosable)
-        raise WrongOption("choose", f"chooses for {kind} among values of {names or 'no option'}, not of {option}")
+        if not choosable:
+            raise WrongOption("choose", f"has nothing to choose for {kind}")
+        names = joined(map(OptionName, choosable), ", ")
+        raise WrongOption("choose", f"chooses for {kind} among values of " + names + ", not of " + OptionName(option))
     if option in options:
         raise WrongOption(option, "is what is chosen: leave it out")
     if "step_noise" in options or "tier" in options:

@@ -68,8 +68,8 @@ class TorchMatrix:
     def times(self, rows: Floats) -> Floats:
         """Return rows (n, k) times it, (n, m): from NumPy and to NumPy."""
         on_device = self._values.new_tensor(np.ascontiguousarray(rows))
-        found: Floats = (on_device @ self._values).cpu().numpy()
-        return found
+        values: Floats = (on_device @ self._values).cpu().numpy()
+        return values
 
 
 Matrix: TypeAlias = Floats | TorchMatrix
@@ -78,9 +78,9 @@ Matrix: TypeAlias = Floats | TorchMatrix
 
 def product(rows: Floats, matrix: Matrix) -> Floats:
     """Return rows (n, k) times a matrix (k, m), of which no sum is rounded: the module's proof. No element is -0."""
-    found: Floats = matrix.times(rows) if isinstance(matrix, TorchMatrix) else rows @ matrix
-    found += 0.0
-    return found
+    values: Floats = matrix.times(rows) if isinstance(matrix, TorchMatrix) else rows @ matrix
+    values += 0.0
+    return values
 
 
 class Arithmetic(Protocol):
@@ -140,8 +140,8 @@ class TorchArithmetic:
             rows[:, -m:], columns[-m:] = 0, np.eye(m, dtype=np.int64)
             sign = np.where(generator.random_sample((n, m)) < 0.5, -1, 1)
             rows[:, -m:] = sign * (2**53 - 1 - abs(rows) @ abs(columns))
-            found = product(rows.astype(np.float64), self.matrix(columns.astype(np.float64)))
-            if not np.array_equal(found.astype(np.int64), rows @ columns):
+            values = product(rows.astype(np.float64), self.matrix(columns.astype(np.float64)))
+            if not np.array_equal(values.astype(np.int64), rows @ columns):
                 raise TrainingError(
                     f"products of {n} rows on the device {self._device.type!r} are not exact in double precision, so "
                     "that answers there would be others than elsewhere: leave " + OptionName("device") + " out"

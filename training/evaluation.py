@@ -267,12 +267,12 @@ class Evaluation(BaseModel):
         half, total = self.law.largest_loss / 2, self.counts("accuracy").sum()
         (summed,) = self.counts("log-loss")
         noise, of_total = self.noise("log-loss"), math.sqrt(2) * self.noise("accuracy")
-        found = _ratio(summed, total, noise**2, of_total**2, 0.0, (-1.0, 1.0))
+        ratio = _ratio(summed, total, noise**2, of_total**2, 0.0, (-1.0, 1.0))
         return Interval(
-            estimate=half * (1 + found.estimate),
-            standard_error=half * found.standard_error,
-            lower=half * (1 + found.lower),
-            upper=half * (1 + found.upper),
+            estimate=half * (1 + ratio.estimate),
+            standard_error=half * ratio.standard_error,
+            lower=half * (1 + ratio.lower),
+            upper=half * (1 + ratio.upper),
         )
 
     @property
@@ -337,7 +337,8 @@ def evaluate(
     total = np.zeros(sum(law.sizes.values()), dtype=np.int64)
     shares = np.ones(len(y), dtype=np.int64) if units is None else np.bincount(units.of)[units.of]
     for index in range(len(y)):
-        term = law.term(model.probabilities(X[index : index + 1].copy())[0], int(y[index]))
+        answers, _ = model.answers(X[index : index + 1].copy())
+        term = law.term(answers[0], int(y[index]))
         total += np.sign(term) * (np.abs(term) // shares[index])
         progress(index + 1)
     evaluation_id = secrets.token_hex(16)

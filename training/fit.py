@@ -8,29 +8,29 @@ goes to `watcher.hear`, and what costs a budget goes through `purse`. An error n
 the reason and what would do (`training.errors.WrongOption`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from accounting.losses import Cost
 from accounting.messages import Message, OptionName, message
-from mechanisms.gaussian_vector import whole_picorho
+from mechanisms.gaussian_vector import LEAST_PRICE, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
-from training.feature_choice import FeatureChoice, compute_features
+from training.feature_choice import QUANTILE_SHARE, FeatureChoice, compute_features
 from training.features import rules
-from training.features.maps import Fourier, Hog
+from training.features.maps import Fourier, Hog, Quantiles
 from training.fields import NAME
-from training.inputs.lineage import KnownRecords, other_names, overlap, owner_key
+from training.inputs.lineage import KnownRecords, other_names, overlap
 from training.inputs.records import Records
 from training.kinds import registry as kinds
-from training.kinds.head.kind import HeadOptions, recipe_for
 from training.kinds.kind import Job, Kind, TrainingProgress
-from training.kinds.options import Options, fields_of
-from training.kinds.shared_options import RECORDS, tier_prices
+from training.kinds.options import Declared, Options, fields_of
+from training.kinds.shared_options import PRICE, RECORDS, price_words, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
 
 Event = Any
@@ -118,6 +118,13 @@ class Purse(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanOptions(Options):
+    """The options of a plan, beside its budget."""
+
+    queries: Annotated[int | None, Declared("How many answers it is for.", least=1, default_text="no end")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BudgetPlan:
     """A budget for which the planner sets the options, and chooses the kind where none is named.
 
@@ -131,9 +138,9 @@ class BudgetPlan:
     public: Callable[[], Records] | None = None
 
     def __post_init__(self) -> None:
-        """Raise WrongValue for fewer than one answer."""
-        if self.queries is not None and self.queries < 1:
-            raise WrongValue("queries", "must be at least 1", value=self.queries)
+        """Raise WrongOption for what is no price, and for what is no number of answers."""
+        _picorho("budget", self.budget)
+        object.__setattr__(self, "queries", PlanOptions(queries=self.queries).queries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +155,21 @@ class Candidates:
     values: Mapping[str, Any]
     price: int | str | None = None
 
+    def __post_init__(self) -> None:
+        """Raise WrongOption for what is no price."""
+        if self.price is not None:
+            _picorho("choose_price", self.price)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A request for a training.
 
     name: the model's public name. lineage: the name of the records' lineage. kind: a name in the registry; None for the
-    kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name, as its
-    declarations take them: those that were given. features, encoder: the feature map. plan, candidates: how options
-    that are not given are found. overlapping_lineage_is_accepted: train although records are in another lineage.
+    kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name: those that
+    were given, in a person's words or as values, which they become here. features, encoder: the feature map. plan,
+    candidates: how options that are not given are found. overlapping_lineage_is_accepted: train although records are in
+    another lineage.
     """
 
     name: str
@@ -170,11 +183,12 @@ class Request:
     overlapping_lineage_is_accepted: bool = False
 
     def __post_init__(self) -> None:
-        """Raise WrongValue for names that are none."""
+        """Raise WrongOption for names that are none, and for an option's value that its declaration does not allow."""
         for name in ("name", "lineage"):
             if not isinstance(value := getattr(self, name), str) or not NAME.fullmatch(value):
                 requirement = "must be letters, digits, '.', '_' and '-', at most 64"
                 raise WrongValue(name, requirement, value=value)
+        object.__setattr__(self, "options", kinds.values_of(self.kind, self.options))
 
     @classmethod
     def of_model(cls, model: Options, **common: Any) -> "Request":
@@ -187,6 +201,13 @@ class Request:
     def made_kind(self) -> Kind:
         """The kind that is asked for."""
         return kinds.default_kind() if self.kind is None else kinds.kind_named(self.kind)
+
+    @property
+    def quantile_share(self) -> float:
+        """The share of the price that buys noisy quantiles; 0 for none."""
+        if self.features.features != "quantiles":
+            return 0.0
+        return QUANTILE_SHARE if self.features.quantile_share is None else self.features.quantile_share
 
     @property
     def chooses_lambda(self) -> bool:
@@ -232,7 +253,11 @@ def check(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
 
 
 def check_options(request: Request) -> None:
-    """Raise WrongOption for options that the kind does not take, needs, or has wrong, where nothing sets others."""
+    """Raise WrongOption for options that the kind does not take, needs, or has wrong, where nothing sets others.
+
+    Raises MissingExtra where the kind needs what is not installed.
+    """
+    request.made_kind.check_installed()
     if request.candidates is None and request.plan is None:
         kinds.check(request.kind, request.options)
 
@@ -246,6 +271,13 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
     if unit is not None and (lack := kind.lack("units", options)):
         raise WrongOption("unit", lack)
+    if request.quantile_share and kind.answers != "once":
+        raise WrongOption(
+            "features",
+            "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
+            "could be part of",
+            remedy="take bins, or " + OptionName("quantile_share", "0") + " for even cuts",
+        )
     if request.candidates is not None and (lack := kind.lack("choosing", options)):
         raise WrongOption("choose", lack)
     if request.encoder is not None:
@@ -323,15 +355,17 @@ def fit(
         job = Job(
             records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
         )
+        if request.quantile_share:
+            job = _cut_at_quantiles(job, request.quantile_share)
         if request.candidates is not None and not request.chooses_lambda:
             certificate: ProvenCertificate = _chosen_model(job, request, request.candidates, watcher, purse)
         else:
             if request.candidates is not None:
-                job = _with_choice(job, request.candidates, watcher, purse)
+                job = _with_choice(job, request, request.candidates, watcher, purse)
             kind = request.kind
             if request.plan is not None:
                 kind, job = _planned(job, request, request.plan, watcher)
-            certificate = kinds.train(kind, job)
+            certificate = kinds.train_and_save(kind, job)
     return FittedModel(certificate, out, warning)
 
 
@@ -357,6 +391,7 @@ def noted_in_lineage(
                     + OptionName("lineage", next(iter(elsewhere)))
                     + ". To open a second one all the same, add "
                     + OptionName("overlapping_lineage_is_accepted")
+                    + (f".{left}" if (left := known.how_to_forget(elsewhere).rstrip(".")) else "")
                 )
             warning = "WARNING: A SECOND BUDGET FOR THE SAME RECORDS. " + shared
         elif others := known.equal_rows_with_other_names(digests, lineage):
@@ -366,8 +401,12 @@ def noted_in_lineage(
         yield warning
 
 
-def _picorho(price: int | str) -> int:
-    return price if isinstance(price, int) else whole_picorho(price)
+def _picorho(name: str, price: int | str) -> int:
+    """Return a field's price in picorho. Raises WrongOption for what is none."""
+    try:
+        return price if isinstance(price, int) else whole_picorho(price)
+    except ValueError as error:
+        raise WrongOption(name, str(error), value=price) from error
 
 
 def _records_declared(options: Mapping[str, Any]) -> int:
@@ -390,9 +429,9 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
 
     options, queries = job.options, plan.queries
     n = _records_declared(options)
-    whole, declared = _picorho(plan.budget), job.records.declaration
+    whole, declared = _picorho("budget", plan.budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
-    kind = rules.kind_of(declared, shape)
+    modality = rules.modality_of(declared, shape)
     public = None if plan.public is None else plan.public()
     if public is not None and (shared := rows_in_both(public, job.records)):
         raise TrainingError(
@@ -405,19 +444,49 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
         with watcher.shares("simulating") as progress:
             found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
     else:
-        found, _ = by_rule(n, len(declared.classes), whole, queries, kind)
+        found, _ = by_rule(n, len(declared.classes), whole, queries, modality)
     watcher.hear(Planned(found.reason, found.warnings))
-    made = found.training_options(n, whole, queries, kind)
+    made = found.training_options(n, whole, queries, modality)
     chosen = found.chosen
     recommended = kinds.default_kind() if chosen.release is None else kinds.kind_named(chosen.release)
     made |= {name: options[name] for name in recommended.beside_budget if name in options}
     if "tier" in options:
-        tier = options["tier"]
-        made = dict(tier_options(planned_tiers(tier if isinstance(tier, Mapping) else tier_prices(tier), whole)))
+        made = dict(tier_options(planned_tiers(options["tier"], whole)))
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
     feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
     return chosen.release, replace(job, feature_map=feature_map, options=made)
+
+
+def _cut_at_quantiles(job: Job, share: float) -> Job:
+    """Return the job with features cut at the records' noisy quantiles, and the price less what these cost.
+
+    With tiers they are part of the coarsest, and so of all. Raises WrongOption for a price that is too small, and
+    TrainingError.
+    """
+    # Other trainings need not count.
+    from training.fitting.histograms import cut_at_quantiles
+
+    assert isinstance(job.feature_map, Quantiles)
+    name = next((each for each in ("price", "tier") if job.options.get(each) is not None), None)
+    if name is None:
+        raise WrongOption("price", "is needed", remedy=PRICE.needed_text)
+    given = job.options[name]
+    if name == "tier":
+        tiers = given if isinstance(given, Mapping) else tier_prices(given)
+        whole, model = min(tiers.values()), max(tiers.values())
+    else:
+        whole = model = _picorho(name, given)
+    part = max(math.floor(whole * share), LEAST_PRICE)
+    if part > whole / 2:
+        raise WrongOption(
+            "quantile_share",
+            f"cannot be had at a price of {price_words(whole)}: a release costs at least {price_words(LEAST_PRICE)}",
+            remedy="take bins, or a larger price",
+        )
+    feature_map = cut_at_quantiles(job.feature_map, job.records, part, model, SystemRandomness())
+    rest = whole - part if name == "price" else {each: price - part for each, price in tiers.items()}
+    return replace(job, feature_map=feature_map, options={**job.options, name: rest})
 
 
 def _check_nothing_is_chosen_twice(request: Request) -> None:
@@ -456,52 +525,41 @@ def _check_candidates(request: Request, candidates: Candidates, *, unit: str | N
 
         check_candidates(str(request.kind), request.options, candidates.option, candidates.values)
         return
+    chosen_apart = request.made_kind.chosen_apart
+    if not chosen_apart:
+        takers = [kind for kind in kinds.trainable_kinds().values() if kind.chosen_apart]
+        reason = "goes with " + kinds.named(takers)
+        raise WrongOption("choose_price", reason + f"; {request.kind} has " + OptionName("price") + " for it")
     if unit is not None:
-        among_heads = "goes with " + OptionName("unit") + " for pay-once models alone, and without "
-        raise WrongOption("choose", among_heads + OptionName("choose_price"))
-    fields = request.made_kind.fields
-    if not set(fields_of(HeadOptions)) <= set(fields):
-        reason = "goes with a head and " + OptionName("release", "weights") + "; "
-        raise WrongOption("choose_price", reason + f"{request.kind} has " + OptionName("price") + " for it")
-    if "lam" in request.options:
-        raise WrongOption("lam", "is what is chosen: leave it out")
-    if candidates.option != "lam" or len(candidates.values) < 2:
-        raise WrongOption("choose", "takes lam=L1,L2,..., two values or more")
+        apart = "goes with " + OptionName("unit") + " for pay-once models alone, and without "
+        raise WrongOption("choose", apart + OptionName("choose_price"))
+    for name in chosen_apart:
+        if name in request.options:
+            raise WrongOption(name, "is what is chosen: leave it out")
+    if candidates.option not in chosen_apart or len(candidates.values) < 2:
+        raise WrongOption("choose", f"takes {' or '.join(chosen_apart)}=V1,V2,..., two values or more")
     if candidates.price is None:
         raise WrongOption("choose_price", "is needed", remedy="what the choice costs the lineage")
     # A choice is paid for before the model is trained: what is wrong with the model is said before.
     options = {name: value for name, value in request.options.items() if name != "records_declared"}
-    kinds.check(request.kind, options | {"lam": _lams(candidates)[0]})
+    kinds.check(request.kind, options | {candidates.option: next(iter(candidates.values.values()))})
 
 
-def _lams(candidates: Candidates) -> tuple[float, ...]:
-    given = fields_of(HeadOptions)["lam"]
-    return tuple(given.value_of(value) for value in candidates.values.values())
-
-
-def _with_choice(job: Job, candidates: Candidates, watcher: Watcher, purse: Purse | None) -> Job:
-    """Return the job with the Lambda that is chosen; charge the lineage, and have the watcher hear of it."""
-    # It needs the solver.
-    from training.kinds.head.choice import choice_for, choose
-
+def _with_choice(job: Job, request: Request, candidates: Candidates, watcher: Watcher, purse: Purse | None) -> Job:
+    """Return the job with the value that is chosen; charge the lineage, and have the watcher hear of it."""
     if purse is None or candidates.price is None:
         raise WrongOption("choose_price", "is needed, and somebody who pays it")
-    lams, declared = _lams(candidates), _records_declared(job.options)
-    rest = {name: value for name, value in job.options.items() if name != "records_declared"}
-    head = {name: value for name, value in rest.items() if name in fields_of(HeadOptions)}
-    recipe = recipe_for(job, HeadOptions.from_given(head | {"lam": lams[0]}))
-    whole = _picorho(candidates.price)
-    choice = choice_for(lams, declared, whole, recipe, len(job.records.declaration.classes))
+    kind, values = request.made_kind, tuple(candidates.values.values())
+    _records_declared(job.options)
 
     def pay(cost: Cost) -> None:
         purse.pay_for_choice(cost)
         _note(job)
 
-    key = owner_key(job.state / "lineage.key")
-    with watcher.steps_with_progress(len(lams), "choosing") as report:
-        chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
-    watcher.hear(LambdaChosen(lams, chosen, choice.noise))
-    return replace(job, options=rest | {"lam": chosen.lam}, choice=chosen)
+    chosen, noise = kind.choose(job, values, _picorho("choose_price", candidates.price), pay)
+    watcher.hear(LambdaChosen(values, chosen, noise))
+    rest = {name: value for name, value in job.options.items() if name != "records_declared"}
+    return replace(job, options=rest | {candidates.option: chosen.lam}, choice=chosen)
 
 
 def _chosen_model(
@@ -513,7 +571,7 @@ def _chosen_model(
 
     if purse is None:
         raise WrongOption("choose", "needs somebody who pays for the candidates")
-    purse.check(_picorho(job.options["price"]))
+    purse.check(_picorho("price", request.options["price"]))
 
     def pay(certificate: ReleaseCertificate) -> None:
         purse.pay_for_model(certificate)

@@ -7,7 +7,7 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 
 def make_records(seed: int = 0, n: int = 60, features: int = 4, classes: int = 3) -> Records:
@@ -36,7 +36,7 @@ def records() -> Records:
 
 @pytest.fixture
 def head(records: Records) -> CertifiedHead:
-    return train(records, Recipe("small", identity(records, bias=0.25), 1.0), "lineage-of-tests")
+    return train_head(records, Recipe("small", identity(records, bias=0.25), 1.0), "lineage-of-tests")
 
 
 class Silent:

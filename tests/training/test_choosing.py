@@ -45,8 +45,8 @@ class Linear:
     weights: np.ndarray
     kind_name = "class-sums"
 
-    def probabilities(self, X):
-        return softmax(X @ self.weights.T)
+    def answers(self, X):
+        return softmax(X @ self.weights.T), None
 
 
 def with_units(records: Records, units: int, generator: np.random.Generator) -> Records:
@@ -259,9 +259,9 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"tier": ["a=rho:1"]}, "candidates share `price` equally"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {}, "is needed: what all candidates cost"),
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:1", "lam": 3.0}, "is what is chosen"),
-        ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of lam"),
-        ("class-sums", "records_declared", {"1": 1, "2": 2}, {"price": "rho:1"}, "among values of no option"),
-        ("teachers", "teachers", {"2": 2, "3": 3}, {}, "among values of no option"),
+        ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of `lam`"),
+        ("class-sums", "records_declared", {"1": 1, "2": 2}, {"price": "rho:1"}, "has nothing to choose"),
+        ("teachers", "teachers", {"2": 2, "3": 3}, {}, "has nothing to choose"),
         ("dpsgd", "steps", {"2": 2, "3": 3}, {"price": "rho:1", "step_noise": 3.0}, "does not go with `choose`"),
     ],
 )

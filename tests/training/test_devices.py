@@ -28,15 +28,15 @@ from training.exact import products as grids
 from training.exact.network import exact_layers, logits, placed, rounded
 from training.exact.quantised import products, summands
 from training.export.files import exported
-from training.features.maps import Bins, Fourier, Identity, Relu
+from training.features.maps import Bins, Fourier, Identity, Quantiles, Relu
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train as train_head
+from training.kinds.head.train import train_head
 from training.kinds.kind import Job
 from training.kinds.loading import computed_by, load_model
 from training.kinds.published.bundle import PublishedNetwork
 from training.kinds.published.train import train_published
-from training.kinds.registry import train
+from training.kinds.registry import train_and_save
 from training.pay_once.model import Around, ReleasedModel, TieredModel
 from training.pay_once.model import rounded as released
 
@@ -46,6 +46,7 @@ MAPS = {
     "fourier": Fourier(**SHARED, clip_norm=0.9, random_features=300, bandwidth=0.4, seed=1),
     "relu": Relu(**SHARED, clip_norm=0.9, random_features=301, seed=1),
     "bins": Bins(**SHARED),
+    "quantiles": Quantiles(**SHARED),
 }
 METERED = {
     **{f"head-{name}": (None, name, {"lam": 0.1}) for name in MAPS},
@@ -73,7 +74,7 @@ def bundles(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("kinds"), make_records()
     for name, (kind, feature_map, options) in (METERED | PAY_ONCE).items():
         job = Job(records, "model", "lineage", MAPS[feature_map], folder / name, options, folder / "state", Silent())
-        train(kind, job)
+        train_and_save(kind, job)
     return folder
 
 

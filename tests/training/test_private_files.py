@@ -65,3 +65,19 @@ def limited_to(octets):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, former)
+
+
+def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path):
+    """A limit on files' sizes refuses the write as a full disk does, with an error that names no file."""
+    path = tmp_path / "secret"
+    write_whole(path, b"before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, hard))
+    try:
+        with pytest.raises(OSError, match="secret") as refused:
+            write_whole(path, b"x" * 2**20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.value.filename == str(path)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]

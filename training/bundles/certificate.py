@@ -31,7 +31,7 @@ from training.fitting.sensitivity import (
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
-from training.inputs.columns import Columns, coordinates_of, vectors_among
+from training.inputs.columns import Columns, coordinates_of, encodings_among, vectors_among
 
 UNIFORM_BITS = (
     "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
@@ -120,6 +120,18 @@ WORD_VECTOR_ASSUMPTIONS = (
     "they were made from says about a person who is also in the private records is not covered.",
 )
 """Further assumptions of a model whose texts are encoded with word vectors."""
+
+TEXT_ENCODER_ASSUMPTIONS = (
+    "The encoder of texts, which `encoder` of a column names, was made without the private records: nobody trained, "
+    "tuned, distilled or chose it on these records or by results on them. What a public collection that it was trained "
+    "on says about a person who is also in the private records is not covered.",
+    "While the private records' texts were encoded, each by itself, the encoder gave the same numbers for the same "
+    "text, whatever texts came before; this was checked on public texts.",
+    "While it answers, the encoder may give other numbers for a text on another kind of processor, or by another "
+    "release of ONNX Runtime. Where they round to another phi that is another question, with noise of its own and "
+    "charged as one; a model that is paid for once gives another answer to it, computed from what was released.",
+)
+"""Further assumptions of a model whose texts are encoded by an encoder."""
 
 
 CHOICE_ASSUMPTION = (
@@ -322,20 +334,20 @@ class Convexified(BaseModel):
         cls, convexity: Convexity, strong_convexity: float, tolerance: float, classes: int, dimension: int
     ) -> Self:
         """Return every number, of the public choices. Raises ValueError for numbers that have none."""
-        found = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes)
+        sensitivity = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes)
         weights, plain = (
             quantised_weight_sensitivity(exact, classes, dimension)
-            for exact in (found.weights, weight_sensitivity(strong_convexity, tolerance, NORM_BOUND))
+            for exact in (sensitivity.weights, weight_sensitivity(strong_convexity, tolerance, NORM_BOUND))
         )
         return cls(
             alpha=convexity.alpha,
             least_records=convexity.least_records,
             lam=strong_convexity / convexity.least_records,
             tolerance=tolerance / convexity.least_records,
-            gradient_norm=found.gradient_norm,
-            largest_norm=found.largest_norm,
-            largest_loss=found.largest_loss,
-            largest_share=found.largest_share,
+            gradient_norm=sensitivity.gradient_norm,
+            largest_norm=sensitivity.largest_norm,
+            largest_loss=sensitivity.largest_loss,
+            largest_share=sensitivity.largest_share,
             sum_weight_sensitivity=plain,
             price_of_alpha=weights / plain,
         )
@@ -352,6 +364,9 @@ class ProvenCertificate(ModelCertificate):
     ASSUMPTIONS: ClassVar[tuple[str, ...]]
 
     status: Literal["proven"] = "proven"
+    PAYS_FOR_FEATURES: ClassVar[bool] = False
+    """Whether its cost covers what the feature map was told of the records."""
+
     assumptions: Several[str]
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units, if records are weighted by them."""
@@ -390,6 +405,8 @@ class ProvenCertificate(ModelCertificate):
         others = [] if self.assumptions == self.assumed() else [OTHER_ASSUMPTIONS]
         if self.choice is not None and self.choice.lam != getattr(self, "strong_convexity", None):
             others.append("Lambda is not the one that the choice led to")
+        if getattr(self.feature_map, "losses", ()) and not self.PAYS_FOR_FEATURES:
+            others.append("its features were computed from the records, which its price does not cover")
         return super().differences() + others
 
 
@@ -448,7 +465,9 @@ def assumptions_on(
     """
     first = assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
     encoder = ENCODER_ASSUMPTIONS if isinstance(feature_map, Encoder) else ()
-    return (*first, *encoder, *(WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()))
+    words = WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()
+    texts = TEXT_ENCODER_ASSUMPTIONS if encodings_among(feature_map.columns) else ()
+    return (*first, *encoder, *words, *texts)
 
 
 def derive(
@@ -459,13 +478,13 @@ def derive(
     convexity: the choices of the convexified objective; None for the sum of losses.
     """
     exact = weight_sensitivity(strong_convexity, tolerance, NORM_BOUND)
-    told: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     if convexity is not None:
         exact = convexified_sensitivity(convexity, strong_convexity, tolerance, NORM_BOUND, classes).weights
         convexified = Convexified.made(convexity, strong_convexity, tolerance, classes, dimension)
-        told = {"objective": LOG_MEAN_EXP, "convexified": convexified}
+        numbers = {"objective": LOG_MEAN_EXP, "convexified": convexified}
     weights = quantised_weight_sensitivity(exact, classes, dimension)
-    return told | {
+    return numbers | {
         "feature_norm_bound": NORM_BOUND,
         "feature_step": STEP,
         "weight_step": weight_step(dimension),

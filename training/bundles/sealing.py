@@ -143,8 +143,8 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     sealed = certificate.sealed()
     try:
         # Before it is read: a file that is not the certified one may be large, and hold nothing.
-        found = sha256_of(folder / MODEL_FILE)
-        model = read_regular(folder / MODEL_FILE) if found == certificate.weights_sha256 else b""
+        digest = sha256_of(folder / MODEL_FILE)
+        model = read_regular(folder / MODEL_FILE) if digest == certificate.weights_sha256 else b""
     except OSError as error:
         raise _unreadable(folder, error) from error
     if certificate.with_digest_of(model) != certificate:
@@ -236,15 +236,15 @@ def _check_header(path: Path, model: bytes, sealed: bytes) -> None:
 def _check_version(folder: Path, kind: type[SealedCertificate], text: bytes) -> None:
     """Refuse a bundle of another format, with what to do. What is no certificate at all is left to its validation."""
     try:
-        found = msgspec.json.decode(text, type=_Kind).format_version
+        version = msgspec.json.decode(text, type=_Kind).format_version
     except (msgspec.DecodeError, RecursionError):
         return
-    known = kind.model_fields["format_version"].default
-    if found is not None and found != known:
+    own_version = kind.model_fields["format_version"].default
+    if version is not None and version != own_version:
         raise BundleError(
-            f"{folder} is a bundle of format {str(found)[:32]}, and this version of dpserve reads format {known}. "
-            "Serve it with the version that wrote it, or train again: the lineage and what was spent on it stay as "
-            "they are, and a model that is paid for once is paid for again"
+            f"{folder} is a bundle of format {str(version)[:32]}, and this version of dpserve reads format "
+            f"{own_version}. Serve it with the version that wrote it, or train again: the lineage and what was spent "
+            "on it stay as they are, and a model that is paid for once is paid for again"
         )
 
 
@@ -275,10 +275,10 @@ def checked_tensors(
     public: what the feature map's seed draws. Raises BundleError unless the bundle holds tensors of these shapes, of
     finite float64 numbers, and the public ones as drawn, and no others.
     """
-    found = {name: tensor.shape for name, tensor in tensors.items()}
+    actual = {name: tensor.shape for name, tensor in tensors.items()}
     expected = dict(shapes) | {_PUBLIC + name: tensor.shape for name, tensor in public.items()}
-    if found != expected:
-        raise BundleError(f"the model's tensors are {found}, and the certificate describes {expected}")
+    if actual != expected:
+        raise BundleError(f"the model's tensors are {actual}, and the certificate describes {expected}")
     for name, tensor in public.items():
         if not np.array_equal(tensors[_PUBLIC + name], tensor):
             raise BundleError(f"the tensor {_PUBLIC + name} is not the one that the public seed draws")
@@ -330,7 +330,7 @@ def kind_of(folder: Path) -> str:
     try:
         text = read_regular(path, LARGEST_CERTIFICATE)
         _check_counts(path, text)
-        found = msgspec.json.decode(text, type=_Kind)
+        kind = msgspec.json.decode(text, type=_Kind)
     except (OSError, BundleError, msgspec.DecodeError, RecursionError):
         return DEFAULT_KIND
-    return UNPROVEN_KIND if found.status == "unproven" else found.release
+    return UNPROVEN_KIND if kind.status == "unproven" else kind.release

@@ -37,7 +37,7 @@ def rounded(values: Floats) -> Floats:
 
 
 def exact_layers(layers: Layers, activation: Activation) -> Layers:
-    """Return a trained network's layers rounded to steps, and drawn back to the bounds of `logits`.
+    """Return a trained network's layers rounded to steps, and scaled down to the bounds of `logits`.
 
     No trained network comes near the bounds; one that diverged, to infinities or none-numbers, becomes some network.
     """
@@ -45,7 +45,7 @@ def exact_layers(layers: Layers, activation: Activation) -> Layers:
     for index, (weights, biases) in enumerate(layers):
         largest_input = _LARGEST_RELU if index and activation == "relu" else 1.0
         bound = _LARGEST_SUM / (weights.shape[-2] + 1)
-        exact.append((_within(weights, bound / largest_input), _within(biases, bound)))
+        exact.append((_clip(weights, bound / largest_input), _clip(biases, bound)))
     return tuple(exact)
 
 
@@ -90,11 +90,13 @@ def _activated(values: Floats, activation: Activation) -> Floats:
         return cut
     if activation == "tanh":
         return elementary.tanh(values)
+    # Of the negative magnitude, so that the exponential never overflows.
     small = elementary.exp(-np.abs(values))
     larger = 1 / (1 + small)
     return np.where(values >= 0, larger, 1 - larger)
 
 
-def _within(values: Floats, bound: float) -> Floats:
+def _clip(values: Floats, bound: float) -> Floats:
+    # Down to a whole step: rounding must not carry a value beyond the bound.
     bound = math.floor(bound / STEP) * STEP
     return rounded(np.clip(np.nan_to_num(values.astype(np.float64)), -bound, bound))

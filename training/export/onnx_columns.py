@@ -4,7 +4,7 @@ Each column is an input (rows, 1) of its name: a number or a boolean in double p
 level as a text, as it was declared; a date or a time as microseconds since 1970-01-01 UTC in 64-bit integers, the least
 of them (NumPy's NaT) where it is missing. The blocks of coordinates have the bits that the service gives them.
 
-What the service refuses has an answer here: numbers and times beyond their bounds are drawn back to them, a text that
+What the service refuses has an answer here: numbers and times beyond their bounds are moved to them, a text that
 is no level counts as none of them, and a missing value that is required as the least one.
 """
 

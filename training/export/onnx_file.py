@@ -31,6 +31,7 @@ from training.features.maps import (
     Fourier,
     Hog,
     Identity,
+    Quantiles,
     Relu,
 )
 from training.pay_once.classifier import Classifier
@@ -112,6 +113,8 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
     match feature_map:
         case Bins():
             hidden = _binned(graph, scaled, feature_map, length)
+        case Quantiles():
+            hidden = _cut(graph, scaled, feature_map, length)
         case Identity():
             hidden = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, length)
         case Hog(centred=False):
@@ -159,6 +162,18 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
         pairs = graph("Reshape", both, graph.constant([-1, one.width * other.width], np.int64))
         rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
     return _into_ball(graph, rows, feature_map.dimension - 1, 1, feature_map.clip_norm, length)
+
+
+def _cut(graph: Graph, scaled: str, feature_map: Quantiles, length: float) -> str:
+    """Steps at the cuts of each number, and the other coordinates: see `Quantiles`."""
+    features, cuts, weights = feature_map.steps
+    numbers = graph("Gather", scaled, graph.constant(features, np.int64), axis=1)
+    reached = graph("GreaterOrEqual", numbers, graph.constant(cuts))
+    rows = graph("Where", reached, graph.constant(weights), graph.constant(-weights))
+    if feature_map.kept:
+        kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
+        rows = graph("Concat", rows, kept, axis=1)
+    return _into_ball(graph, rows, feature_map.dimension - 1, 0, feature_map.clip_norm, length)
 
 
 def _coarse(graph: Graph, scaled: str, block: Block) -> str:
@@ -216,7 +231,7 @@ def _into_ball(graph: Graph, vectors: str, width: int, exponent: int, radius: fl
 
 
 def _unit(graph: Graph, values: str) -> str:
-    """Each row drawn to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
+    """Each row scaled to length 1, or zero where it has no direction: `shrinkage.unit_rows`."""
     lengths, shortest = graph.lengths(values), graph.constant(SHORTEST)
-    drawn = graph("Div", values, graph("Max", lengths, shortest))
-    return graph("Where", graph("Greater", lengths, shortest), drawn, graph.constant(0.0))
+    scaled = graph("Div", values, graph("Max", lengths, shortest))
+    return graph("Where", graph("Greater", lengths, shortest), scaled, graph.constant(0.0))

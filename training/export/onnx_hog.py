@@ -16,11 +16,11 @@ def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
     height, width, channels = shape
     levels = graph("Round", graph.times(scaled, float(hog.LEVELS)))
     pixels = graph("Reshape", levels, graph.integers([-1, height, width, channels]))
-    found = _gradients(graph, pixels, shape)
+    gradients = _gradients(graph, pixels, shape)
     if channels == 1:
-        return found
+        return gradients
     scale = hog.colour_scale(shape)
-    return graph("Concat", found, graph.times(graph("Sqrt", _colours(graph, pixels, shape)), scale), axis=1)
+    return graph("Concat", gradients, graph.times(graph("Sqrt", _colours(graph, pixels, shape)), scale), axis=1)
 
 
 def _part(graph: Graph, values: str, axes: list[int], starts: list[int], ends: list[int]) -> str:

@@ -53,10 +53,10 @@ def _levels(column: LevelsColumn) -> list[Any]:
     """One-hot of all texts that are known, and from these the levels, any other, and what is missing."""
     missing = [text for text in column.missing if text not in column.levels]
     nothing: list[object] = [] if column.required else [None, np.nan]
-    known = np.array([*column.levels, *missing, *nothing], dtype=object)
+    levels = np.array([*column.levels, *missing, *nothing], dtype=object)
     others = column.unknown == "coordinate"
-    matrix = np.zeros((len(column.levels) + others + column.marks_missing, len(known)))
-    for place, text in enumerate(known):
+    matrix = np.zeros((len(column.levels) + others + column.marks_missing, len(levels)))
+    for place, text in enumerate(levels):
         if place < len(column.levels) and text not in column.missing:
             matrix[place, place] = 1.0
         elif not column.required:
@@ -64,8 +64,8 @@ def _levels(column: LevelsColumn) -> list[Any]:
     mean = np.zeros(len(matrix))
     if others:
         matrix[len(column.levels)], mean[len(column.levels)] = -1.0, -1.0  # one, less what is known
-    found = OneHotEncoder(categories=[known], handle_unknown="ignore", sparse_output=False).fit(known[:, None])
-    return [found, sums(matrix), scaler(mean, 1.0)]
+    encoder = OneHotEncoder(categories=[levels], handle_unknown="ignore", sparse_output=False).fit(levels[:, None])
+    return [encoder, sums(matrix), scaler(mean, 1.0)]
 
 
 def _time(column: TimeColumn) -> list[Any]:
@@ -74,7 +74,7 @@ def _time(column: TimeColumn) -> list[Any]:
     for part in column.parts:
         if part == "time":
             numbers = _pipeline(function(np.asarray, dtype=np.float64), scaler(np.zeros(1), _DAY))
-            # What is missing is far below the bound that it is drawn back to.
+            # What is missing is far below the bound that it is moved to.
             blocks.append((part, numbers))
             continue
         blocks.append((part, _weekdays() if part == "weekday" else _shown(part)))
@@ -99,12 +99,12 @@ def _weekdays() -> Pipeline:
 def _shown(part: str) -> Pipeline:
     """One-hot of a month or an hour: what ISO 8601 has behind the last sign. NaT has nothing there that is one."""
     unit, sign, first = _UNITS[part]
-    known = np.array([f"{place:02}" for place in range(first, first + len(PARTS[part]))], dtype=object)
-    one_hot = OneHotEncoder(categories=[known], handle_unknown="ignore", sparse_output=False)
+    words = np.array([f"{place:02}" for place in range(first, first + len(PARTS[part]))], dtype=object)
+    one_hot = OneHotEncoder(categories=[words], handle_unknown="ignore", sparse_output=False)
     return _pipeline(
         function(np.datetime_as_string, unit=unit, casting="unsafe"),
         function(np.char.rpartition, sep=sign),
         function(np.take, indices=2, axis=2),
         function(np.asarray, dtype=object),
-        one_hot.fit(known[:, None]),
+        one_hot.fit(words[:, None]),
     )

@@ -1,7 +1,7 @@
 """A pay-once model as a fitted scikit-learn pipeline: it needs scikit-learn to be read, and nothing of ours.
 
 Every step is a transformer of scikit-learn, its fitted attributes set to the model's numbers, or a function of NumPy
-in a `FunctionTransformer`. A row x is drawn to x / max(radius, ||x||) by appending that maximum, which is at least as
+in a `FunctionTransformer`. A row x is scaled to x / max(radius, ||x||) by appending that maximum, which is at least as
 large as any coordinate, as a column: `Normalizer("max")` divides by it, and leaves a column of ones for the bias.
 
 Where phi is rounded to steps the pipeline rounds too. Its factors are rounded in another order than the service's, so
@@ -18,7 +18,7 @@ from typing import Any
 
 import joblib
 import numpy as np
-from scipy.sparse import csr_matrix, identity
+from scipy.sparse import block_diag, csr_matrix, identity
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
@@ -39,6 +39,7 @@ from training.features.maps import (
     Block,
     Fourier,
     Identity,
+    Quantiles,
     Relu,
 )
 from training.pay_once.classifier import Classifier
@@ -80,6 +81,9 @@ def _features(classifier: Classifier) -> list[Any]:
     match feature_map:
         case Bins():
             steps += _binned(feature_map)
+            steps += _into_ball(feature_map.dimension - 1, feature_map.clip_norm, length, bias)
+        case Quantiles():
+            steps += _cut(feature_map)
             steps += _into_ball(feature_map.dimension - 1, feature_map.clip_norm, length, bias)
         case Identity():
             steps += _into_ball(width, feature_map.clip_norm, length, bias)
@@ -132,6 +136,27 @@ def _binned(feature_map: Bins) -> list[Any]:
         kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
     kinds += [(f"cross {index}", _crossed(*pair)) for index, pair in enumerate(feature_map.crossed)]
     return [FeatureUnion(kinds), sums(matrix)]
+
+
+def _cut(feature_map: Quantiles) -> list[Any]:
+    """Map scaled rows (n, d) to steps at the cuts of each number, and the other coordinates: see `Quantiles`.
+
+    scikit-learn says in which part of a number's range it lies, and a product says which cuts that part has reached.
+    """
+    counts = np.array([len(cuts) for cuts in feature_map.cuts])
+    ends = np.repeat([[0.0], [1.0]], len(counts), axis=1)
+    parts = KBinsDiscretizer(counts + 1, encode="onehot-dense", strategy="uniform").fit(ends)
+    for place, cuts in enumerate(feature_map.cuts):
+        parts.bin_edges_[place] = np.array([-1.0, *cuts, 2.0])
+    blocks = [
+        np.where(np.arange(count + 1) > np.arange(count)[:, None], 1.0, -1.0) / math.sqrt(count) for count in counts
+    ]
+    numbers = function(np.take, indices=np.array(feature_map.numbers), axis=1)
+    kinds: list[Any] = [("parts", Pipeline([("numbers", numbers), ("parts", parts)]))]
+    if feature_map.kept:
+        kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
+        blocks.append(np.eye(len(feature_map.kept)))
+    return [FeatureUnion(kinds), sums(block_diag(blocks, format="csr"))]
 
 
 def _crossed(one: Block, other: Block) -> Pipeline:

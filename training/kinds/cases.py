@@ -56,19 +56,19 @@ class Estimate:
     interval: float | None = None
 
     @classmethod
-    def over(cls, option: str, found: Sequence[Quality], seeds: int) -> "Estimate":
+    def over(cls, option: str, qualities: Sequence[Quality], seeds: int) -> "Estimate":
         """Return the mean of what so many seeds reached, or that it cannot be."""
-        if len(found) < seeds:
+        if len(qualities) < seeds:
             return cls(option, None)
-        accuracies = [each.accuracy for each in found]
+        accuracies = [each.accuracy for each in qualities]
         return cls(
             option,
             fmean(accuracies),
             stdev(accuracies) if seeds > 1 else None,
             seeds,
-            mean_of([each.log_loss for each in found]),
-            mean_of([each.calibration_error for each in found]),
-            mean_of([each.interval for each in found]),
+            mean_of([each.log_loss for each in qualities]),
+            mean_of([each.calibration_error for each in qualities]),
+            mean_of([each.interval for each in qualities]),
         )
 
 
@@ -155,7 +155,7 @@ class Heads:
     _weights: dict[tuple[FeatureMap, float], Floats] = field(default_factory=dict, repr=False)
     _directions: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
 
-    def of(self, case: Case) -> "Heads":
+    def for_case(self, case: Case) -> "Heads":
         """The same heads for another seed's noise on the same records."""
         if case.split != self.case.split:
             raise ValueError("heads are of one split of the records")
@@ -189,7 +189,7 @@ class Heads:
         """The exact weights (C, D) at Lambda. Raises NotConverged."""
         key = (chosen, strong_convexity)
         if key not in self._weights:
-            objective = RegularisedCrossEntropy.of(
+            objective = RegularisedCrossEntropy.from_rows(
                 self.records(chosen), self.case.y, self.case.classes, strong_convexity
             )
             self._weights[key] = quantised(minimise(objective, TOLERANCE))

@@ -3,14 +3,16 @@
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from training.bundles.certificate import Convexified, ProvenCertificate
-from training.features.maps import Bins, Encoder
+from training.features.maps import Bins, Encoder, Quantiles
+from training.inputs.columns import encodings_among
+from training.kinds.outputs import Outputs
 from training.pay_once.certificate import ReleaseCertificate
 
 Figures = list[tuple[str, str]]
 """The name and the value of each figure."""
 
 
-def pay_once_figures(certificate: ReleaseCertificate) -> Figures:
+def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figures:
     """Return what a pay-once model's certificate says, with every number that is its kind's own."""
     common = set(ReleaseCertificate.model_fields)
     own = {name: value for name, value in certificate.model_dump(mode="json").items() if name not in common}
@@ -19,7 +21,9 @@ def pay_once_figures(certificate: ReleaseCertificate) -> Figures:
         *features_figures(certificate),
         *choice_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
-        ("classes", str(len(certificate.classes))),
+        ("classes", str(len(certificate.classes)))
+        if outputs.classes is not None
+        else ("answers", ", ".join(f"{each.name}: {each.sentence}" for each in outputs.fields)),
         *(
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
             for name, value in own.items()
@@ -28,18 +32,18 @@ def pay_once_figures(certificate: ReleaseCertificate) -> Figures:
     ]
 
 
-def convexified_figures(told: Convexified | None) -> Figures:
+def convexified_figures(convexity: Convexified | None) -> Figures:
     """Return what the convexified objective is and costs; nothing for the sum of losses."""
-    if told is None:
+    if convexity is None:
         return []
     return [
-        ("alpha", f"{told.alpha:g}"),
-        ("least number of records n_min, declared", f"{told.least_records:,}"),
-        ("lambda, tau over n_min", f"{told.lam:g}, {told.tolerance:g}"),
-        ("largest gradient rho, share s of a record", f"{told.gradient_norm:.6g}, {told.largest_share:.6g}"),
-        ("largest norm r, loss B at a minimiser", f"{told.largest_norm:.6g}, {told.largest_loss:.6g}"),
-        ("Delta_W of the plain sum of losses", f"{told.sum_weight_sensitivity:.6g}"),
-        ("price of alpha: Delta_W over that", f"{told.price_of_alpha:.4g}"),
+        ("alpha", f"{convexity.alpha:g}"),
+        ("least number of records n_min, declared", f"{convexity.least_records:,}"),
+        ("lambda, tau over n_min", f"{convexity.lam:g}, {convexity.tolerance:g}"),
+        ("largest gradient rho, share s of a record", f"{convexity.gradient_norm:.6g}, {convexity.largest_share:.6g}"),
+        ("largest norm r, loss B at a minimiser", f"{convexity.largest_norm:.6g}, {convexity.largest_loss:.6g}"),
+        ("Delta_W of the plain sum of losses", f"{convexity.sum_weight_sensitivity:.6g}"),
+        ("price of alpha: Delta_W over that", f"{convexity.price_of_alpha:.4g}"),
     ]
 
 
@@ -69,8 +73,16 @@ def features_figures(certificate: ProvenCertificate) -> Figures:
     ]
     if isinstance(feature_map, Encoder):
         figures.append(("encoder, declared public", f"ONNX, SHA-256 {feature_map.model_sha256[:16]}..."))
+    encodings = encodings_among(feature_map.columns).values()
+    figures += [("texts' encoder, declared public", f"{each.name}, SHA-256 {each.sha256}") for each in encodings]
     if each := [f"{column.name} ({column.kind})" for column in feature_map.columns]:
         figures.append(("columns, declared public", f"{len(each)}: " + shortened(", ".join(each))))
+    if isinstance(feature_map, Quantiles) and (released := feature_map.released) is not None:
+        counted = f"{released.cells:,} cells of {len(released.cuts)} numbers at {released.levels} levels"
+        figures += [
+            ("cuts at noisy quantiles, paid for", f"{counted}, rho = {to_rho(released.cost.picorho):g} of the cost"),
+            ("noise on each count", f"{released.vector.standard_deviation:.3g}, {released.law}"),
+        ]
     if isinstance(feature_map, Bins) and feature_map.crosses:
         names = [column.name for column in feature_map.columns] or certificate.feature_names
         crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.losses import Cost
 from mechanisms.mechanism import Mechanism
 from training.bundles.certificate import LambdaChoice
 from training.errors import NotExportable, TrainingError
 from training.features.maps import FeatureMap
 from training.kinds.figures import Figures, pay_once_figures
+from training.kinds.likeness import Likeness
 from training.kinds.options import OptionField, Options, fields_of
-from training.kinds.planned import Plan, PlannedOption
+from training.kinds.outputs import Outputs
+from training.kinds.planned import NoiseBasis, Plan, PlannedOption
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -37,6 +40,9 @@ intervals: say how far noise may have moved an answer. evaluation: be scored on 
 a service of its own.
 """
 
+Pay = Callable[[Cost], None]
+"""Charges the lineage, durably, or raises."""
+
 Answers = Literal["metered", "once"]
 """The thing that the budget pays for: each answer, or the model, once."""
 
@@ -47,7 +53,7 @@ class TrainingProgress(Protocol):
     def minimising(self, goal: float, /) -> AbstractContextManager[Callable[[float], None]]:
         """Give a function that takes the gradient norm. goal: the norm to reach."""
 
-    def steps_with_progress(self, steps: int, /) -> AbstractContextManager[Callable[[int], None]]:
+    def steps_with_progress(self, steps: int, what: str = ..., /) -> AbstractContextManager[Callable[[int], None]]:
         """Give a function that takes how many of the steps are done."""
 
 
@@ -69,6 +75,15 @@ class Job:
     choice: LambdaChoice | None = None
 
 
+class Described(Protocol):
+    """A declaration, or a certificate: what is known of a model before and after it is trained."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The declared classes of the records."""
+        ...
+
+
 NO_FORM = "this kind of model has no form to be taken away in"
 
 NOT_PRIVATE_ITSELF = (
@@ -83,20 +98,30 @@ NO_EVALUATION = (
 NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer has noise of its own to audit"
 
 
+WITHOUT_CLASSES: Mapping[Ability, str] = {
+    "export": "its answers are no probabilities of classes, and files have no other form yet",
+    "evaluation": "its answers are no probabilities of classes, by which held-out records are scored",
+    "budget": "its answers are no probabilities of classes, by which the planner compares kinds",
+}
+"""Abilities that a kind lacks whose answers are other than probabilities of classes."""
+
+
 class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
-    what the budget pays for. asked_by: the option whose value asks for this kind, "release" for one that is asked for
-    by its name, None for the one that is trained where nothing is asked for. beside_budget: options that an owner may
-    set while the planner sets the others. centred_images: whether its images are centred, as suits noise on each
-    answer. lacks: what it cannot do, each with why, and what to do instead.
+    what the budget pays for. chosen_apart: options that are chosen for a price beside the model's. asked_by: the option
+    whose value asks for this kind, "release" for one that is asked for by its name, None for the one that is trained
+    where nothing is asked for. beside_budget: options that an owner may set while the planner sets the others.
+    centred_images: whether its images are centred, as suits noise on each answer. lacks: what it cannot do, each with
+    why, and what to do instead.
     """
 
     name: ClassVar[str]
     sentence: ClassVar[str]
     options: ClassVar[type[Options]]
     answers: ClassVar[Answers]
+    chosen_apart: ClassVar[tuple[str, ...]] = ()
     asked_by: ClassVar[str | None] = "release"
     titled: ClassVar[str] = "certificate of"
     beside_budget: ClassVar[tuple[str, ...]] = ()
@@ -117,12 +142,24 @@ class Kind(ABC):
         """Return why it cannot do something with these options, as far as they are given; None where it can."""
         return self.lacks.get(ability)
 
+    def check_installed(self) -> None:  # noqa: B027 - most kinds need nothing
+        """Raise MissingExtra, before any record is read, for an optional dependency that training needs."""
+
     @abstractmethod
     def train(self, job: Job, options: Any) -> Any:
         """Train a model, save it as the bundle `job.out`, and return its certificate. options: of `self.options`.
 
         Raises TrainingError.
         """
+
+    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
+        """Choose a value of `chosen_apart` by results on the records, for at most `whole` picorho.
+
+        Returns the choice and the standard deviation of the noise on each candidate's loss. pay: charges the lineage,
+        durably, or raises; it is called before noise is drawn. Raises WrongOption, TrainingError.
+        """
+        del job, values, whole, pay
+        raise TrainingError(f"nothing is chosen for {self.name} at a price of its own")
 
     @abstractmethod
     def load(self, folder: Path, device: str | None) -> Any:
@@ -131,10 +168,20 @@ class Kind(ABC):
         Raises BundleError saying what is missing, damaged or different.
         """
 
+    def outputs(self, described: Described) -> Outputs:
+        """Return the fields of an answer: the probability of each class, for most. described: by what it is trained."""
+        return Outputs.of_classes(described.classes)
+
     @property
     def planned(self) -> Sequence[PlannedOption]:
         """The options that the planner may recommend, the simplest first; none for a kind that is not planned."""
         return ()
+
+    def noise_basis(self, certificate: Any) -> NoiseBasis:
+        """Return the numbers by which noise on each answer is planned. Raises TrainingError where none is."""
+        raise TrainingError(
+            f"{certificate.name} is of the kind {self.name!r}, and noise on each answer is planned for a head alone"
+        )
 
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the options that train what is planned, by name: what the planner sets in the owner's place."""
@@ -149,7 +196,14 @@ class Kind(ABC):
 
     def figures(self, certificate: Any) -> Figures:
         """Return what its certificate says, in words: what each figure is, and its value."""
-        return pay_once_figures(certificate)
+        return pay_once_figures(certificate, self.outputs(certificate))
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:  # noqa: ARG002 - a kind may look
+        """Return what an attacker with so many records would train in a model's likeness; by default a linear head.
+
+        public: the public part of its certificate, which is all that the attacker sees.
+        """
+        return Likeness()
 
     def claims(self, certificate: Any) -> Sequence[tuple[str, str, str]]:  # noqa: ARG002 - most kinds claim nothing
         """Return what is claimed without a proof: what it is, its value, and where it is claimed. Nothing for most."""
@@ -172,7 +226,8 @@ class Kind(ABC):
 
         Candidates are scored by it (`training.choosing`), so each row's is a function of that row alone.
         """
-        right: NDArray[np.bool_] = model.probabilities(X).argmax(axis=1) == y
+        answers, _ = model.answers(X)
+        right: NDArray[np.bool_] = answers.argmax(axis=1) == y
         return right
 
 

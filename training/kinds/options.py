@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from accounting.messages import Wording
-from training.errors import WrongOption, WrongValue
+from training.errors import TrainingError, WrongOption, WrongValue
 
 NEEDED = dataclasses.MISSING
 """The default of a field that has none."""
@@ -30,10 +30,12 @@ class Declared:
     """The declaration of a field, for help, documentation, ranges and errors.
 
     sentence: what the field is, for whoever sets it. unit: of its numbers. above, least, below, most: the range of its
-    numbers, exclusive and inclusive, of every one where there are several. default_text: what None stands for.
+    numbers, exclusive and inclusive, of every one where there are several. lengths: how many values there may be;
+    None for any number of them. default_text: what None stands for.
     needed_text: what to give, where nothing is. form: how a person writes it, as NAME=PRICE. read: makes the value of
-    a person's words, a string, or strings where there are several; raises ValueError or TrainingError. write: its
-    inverse. chosen_by_score: whether noisy scores may choose it among values (`training.choosing`).
+    a person's words, a string, or strings where there are several; raises WrongOption, or ValueError or TrainingError
+    with a sentence that has the words. write: its inverse. chosen_by_score: whether noisy scores may choose it among
+    values (`training.choosing`).
     """
 
     sentence: str
@@ -42,6 +44,7 @@ class Declared:
     least: float | None = None
     below: float | None = None
     most: float | None = None
+    lengths: tuple[int, ...] | None = None
     default_text: str | None = None
     needed_text: Wording | None = None
     form: str | None = None
@@ -53,7 +56,7 @@ class Declared:
     def range_text(self) -> str | None:
         """The range in words; None for any number."""
         ends = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
-        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None) or None
+        return " and ".join(f"{word} {_shown(end)}" for word, end in ends.items() if end is not None) or None
 
     def contains(self, number: float) -> bool:
         """Tell whether a number is finite and within the range."""
@@ -94,13 +97,14 @@ class OptionField:
         """Return what was given as a value of this field. Raises WrongOption, saying what would do."""
         if given is None and self.optional:
             return None
-        if self.declared.read is not None and _is_words(given):
+        in_words = isinstance(given, str) or (self.declared.lengths is None and _is_words(given))
+        if self.declared.read is not None and in_words:
             try:
                 return self._checked(self.declared.read(given))
             except WrongOption:
                 raise
-            except Exception as error:
-                raise self._wrong(given, str(error)) from error
+            except (TrainingError, ValueError, ArithmeticError) as error:
+                raise WrongOption(self.name, str(error), value=given) from error
         return self._checked(given)
 
     def _checked(self, given: Any) -> Any:
@@ -108,6 +112,8 @@ class OptionField:
             (kind, *_) = get_args(self.type)
             if isinstance(given, str) or not isinstance(given, Sequence):
                 raise self._wrong(given, "must be several values")
+            if (lengths := self.declared.lengths) is not None and len(given) not in lengths:
+                raise self._wrong(given, f"must be {' or '.join(map(str, lengths))} values")
             return tuple(self._one(each, kind) for each in given)
         if get_origin(self.type) is not None:
             if not isinstance(given, Mapping) or not given:
@@ -140,6 +146,11 @@ class OptionField:
 
     def _wrong(self, given: Any, reason: str) -> WrongValue:
         return WrongValue(self.name, reason, value=given)
+
+
+def _shown(number: float) -> str:
+    short = f"{number:g}"
+    return str(int(number)) if number == int(number) and ("e" not in short or float(short) != number) else short
 
 
 def _is_words(given: Any) -> bool:

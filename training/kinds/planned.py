@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechanisms.seeded import SeededRandomness
-from training.features.rules import Features, Kind
+from training.features.rules import Features, Modality
 
 if TYPE_CHECKING:
     from training.kinds.cases import Case, Heads, Quality
@@ -67,9 +67,22 @@ class PlannedOption:
 
 
 @dataclass(frozen=True)
+class NoiseBasis:
+    """Numbers of a trained model by which noise on each of its answers is planned.
+
+    sensitivity: L2, of the logits of a row of length 1. strong_convexity: Lambda. price_of_alpha: of the convexified
+    objective, as its certificate states it.
+    """
+
+    sensitivity: float
+    strong_convexity: float
+    price_of_alpha: float | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A plan for options. n: declared; share: in picorho, of the model or of each answer; rows: of which kind."""
+    """A plan for options. n: declared; share: in picorho, of the model or of each answer; rows: their modality."""
 
     n: int
     share: int
-    rows: Kind | None = None
+    rows: Modality | None = None

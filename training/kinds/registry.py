@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from accounting.messages import Message, OptionName, Wording, joined
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
+from training.bundles.sealing import DEFAULT_KIND, UNPROVEN_KIND
 from training.errors import TrainingError, WrongOption
 from training.kinds.kind import Job, Kind
 from training.kinds.options import OptionField
@@ -65,6 +66,12 @@ def kind_of(subject: Any) -> Kind:
     return kind_named(getattr(subject, "certificate", subject).kind_name)
 
 
+def kind_shown(public: Mapping[str, Any]) -> Kind | None:
+    """Return the kind that the public part of a certificate names; None for one that nothing here knows."""
+    name = UNPROVEN_KIND if public.get("status") == "unproven" else public.get("release", DEFAULT_KIND)
+    return all_kinds().get(str(name))
+
+
 def pay_once(model: Any) -> ReleasedModel | None:
     """Return the model if it was paid for once; None for one each of whose answers is paid for."""
     return cast(ReleasedModel, model) if kind_of(model).answers == "once" else None
@@ -104,6 +111,15 @@ def option_fields() -> Mapping[str, OptionField]:
     return fields
 
 
+def values_of(kind: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as values of their declarations: those of the kind, and of an option that it lacks another's.
+
+    Raises WrongOption for a value that its declaration does not allow.
+    """
+    fields = {**option_fields(), **(default_kind() if kind is None else kind_named(kind)).fields}
+    return {name: fields[name].value_of(value) if name in fields else value for name, value in given.items()}
+
+
 def check(kind: str | None, given: Mapping[str, Any]) -> None:
     """Raise WrongOption for options that a kind does not take, that it needs and lacks, or whose values are wrong."""
     made = default_kind() if kind is None else kind_named(kind)
@@ -115,19 +131,20 @@ def check_taken(kind: Kind, given: Mapping[str, Any]) -> None:
     """Raise WrongOption for an option that a kind does not take, naming those that do."""
     for name, value in given.items():
         if name not in kind.fields:
-            raise WrongOption(name, "goes with " + _named(takers(name)), value=value)
+            raise WrongOption(name, "goes with " + named(takers(name)), value=value)
 
 
-def _named(kinds: Sequence[Kind]) -> Message:
+def named(kinds: Sequence[Kind]) -> Message:
     """Return how kinds are asked for."""
     releases = [kind.name for kind in kinds if kind.asked_by == "release"]
     parts: list[Wording] = ["a head"] * any(kind.asked_by is None for kind in kinds)
-    parts += [OptionName("release", " or ".join(releases))] * bool(releases)
+    listed = " or ".join(filter(None, (", ".join(releases[:-1]), *releases[-1:])))
+    parts += [OptionName("release", listed)] * bool(releases)
     parts += [OptionName(kind.asked_by) for kind in kinds if kind.asked_by not in (None, "release")]
     return joined(parts, " or ")
 
 
-def train(kind: str | None, job: Job) -> ProvenCertificate:
+def train_and_save(kind: str | None, job: Job) -> ProvenCertificate:
     """Train and save a model; return its certificate. kind: its name; None for the one where none is asked for.
 
     Raises WrongOption, as `check` does, and TrainingError.

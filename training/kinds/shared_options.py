@@ -1,12 +1,14 @@
 """Declarations of options that several kinds of models share: a kind annotates a field of its own with one of these."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.gaussian_vector import whole_picorho
 from training.errors import TrainingError
+from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.kinds.options import Declared
 
 PRICE_FORM = "rho:R, noise-multiplier:M or epsilon:E@DELTA"
@@ -66,15 +68,16 @@ RECORDS = Declared(
 
 LAMBDA = Declared(
     "Lambda: a larger one means less noise and a simpler model.",
-    above=0,
+    least=SMALLEST_PARAMETER,
+    most=LARGEST_PARAMETER,
     needed_text="a larger Lambda means less noise and a simpler model" + PLANNED,
 )
 
-LAMBDA_AMONG_VALUES = Declared(
-    LAMBDA.sentence, above=0, default_text="by rule", needed_text=LAMBDA.needed_text, chosen_by_score=True
-)
+LAMBDA_AMONG_VALUES = replace(LAMBDA, default_text="by rule", chosen_by_score=True)
 
-TOLERANCE = Declared("tau: the gradient norm that is reached, or training fails.", above=0)
+TOLERANCE = Declared(
+    "tau: the gradient norm that is reached, or training fails.", least=SMALLEST_PARAMETER, most=LARGEST_PARAMETER
+)
 
 Activation = Literal["tanh", "relu"]
 

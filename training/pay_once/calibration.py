@@ -9,8 +9,9 @@ so that the constant predictor (0, 1), the uniform one (0, 0) and the model as i
 A negative gamma takes back what a model that was held small leans towards the common classes.
 
 What is released, by one Gaussian vector on the records (`law`): first the noisy counts of the classes; then, in each of
-ROUNDS rounds, noisy sums of the gradient and the curvature of the cross-entropy in (ln beta, gamma), at which Newton's
-method takes one step. The mean of where the last rounds end is taken.
+ROUNDS rounds, noisy sums of the gradient and the curvature of the cross-entropy, which say where the next round looks:
+from (0, 1) in (beta, gamma) at first, and in (ln beta, gamma) from there. The mean of where the last rounds end is
+taken.
 
 The sensitivity. A record adds to the counts COUNTS_PART in one coordinate, and to a round a vector of length at most
 ROUND_PART, whatever the rounds before have given (`record_terms`): a function of this record and of what was released
@@ -61,6 +62,8 @@ COUNTS_PART = math.floor(math.sqrt(0.4) * _GRID) / _GRID
 ROUND_PART = math.floor(math.sqrt(0.6 / ROUNDS) * _GRID) / _GRID
 
 _LARGEST_LOGIT = 2.0**20
+_LEAST_FIRST, _LARGEST_FIRST = 2.0**-3, 2.0**6
+"""Bounds of the scale after the first round."""
 _MOST_OF_SHARES = 2.0
 """|gamma| is at most this."""
 _CAUTION = 2.0
@@ -137,14 +140,20 @@ def calibrated(
     noise = vector.standard_deviation
     shares = log_shares(vector.release_part(counts, randomness) / COUNTS_PART, noise / COUNTS_PART)
     rows = Rows(logits_of)
-    log_scale, weight = 0.0, 0.0
+    log_scale, weight = -math.inf, 1.0
     ends = []
-    for _ in range(ROUNDS):
+    for place in range(ROUNDS):
         term = functools.partial(round_term, rows=rows, scale=math.exp(log_scale), weight=weight, shares=shares)
         total = records.total(term)
         noisy = vector.release_part(total / _GRID, randomness) / ROUND_PART
-        step = _newton_step(noisy, noise / ROUND_PART, classes, weight)
-        log_scale += step[0]
+        step, downhill = _steps(noisy, noise / ROUND_PART, classes, weight)
+        if place == 0:
+            # From the classes' shares alone, where no record is sure, Newton's step in the scale itself comes close.
+            step /= max(1.0, abs(float(step[1])))
+            log_scale = math.log(min(max(step[0], _LEAST_FIRST), _LARGEST_FIRST))
+        else:
+            step = downhill / max(1.0, float(np.abs(downhill).max()))
+            log_scale += step[0]
         weight = min(max(weight + step[1], -_MOST_OF_SHARES), _MOST_OF_SHARES)
         ends.append((log_scale, weight))
     log_scale, weight = np.mean(ends[-_AVERAGED:], axis=0)
@@ -189,19 +198,20 @@ def log_shares(counts: Floats, noise: float) -> Floats:
 def record_terms(logits: Floats, y: Integers, scale: float, weight: float, shares: Floats) -> Integers:
     """Return what each record adds to a round, (n, 5), in steps of 2^-28: at most ROUND_PART long.
 
-    With p = softmax(a + weight l), a = scale logits and l = `shares`, and b = 2 + ln C: the means under p of
+    With p = softmax(scale logits + weight l), a = scale logits, or logits for a scale of 0, l = `shares` and
+    b = 2 + ln C: the means under p of
     (a - a_y)/b and (l - l_y)/b, which are the gradient, and the variances and the covariance of a and l under p over
     b^2. Each number is clipped to [-1, 1] and the vector to a length of 1, which stands for ROUND_PART.
 
     A record's numbers are made of operations that IEEE 754 rounds in one way, `elementary.exp` and sums from left to
     right, so that they do not depend on the records beside it. The computed length is within 2^-48 of itself; the
-    vector is drawn 2^-20 shorter than it may be, and rounded towards zero, which makes none longer. A value that is not
-    a number counts as 0.
+    vector is scaled 2^-20 shorter than it may be, and rounded towards zero, which makes none longer. A value that is
+    not a number counts as 0.
     """
     bound = _counted(logits.shape[1])
     with np.errstate(all="ignore"):
-        scaled = logits * scale
-        summed = scaled + weight * shares
+        scaled = logits * (scale or 1.0)
+        summed = logits * scale + weight * shares
         weights = elementary.exp(summed - summed.max(axis=1, keepdims=True))
         p = weights / elementary.row_sums(weights)[:, None]
         mean = elementary.row_sums(p * scaled)
@@ -229,16 +239,22 @@ def _counted(classes: int) -> float:
     return 2 + math.log(classes)
 
 
-def _newton_step(sums: Floats, noise: float, classes: int, weight: float) -> tuple[float, float]:
-    """Return a step in (ln scale, weight of the shares) from noisy sums of records' terms, (5,): each at most 1 long.
+def _steps(sums: Floats, noise: float, classes: int, weight: float) -> tuple[Floats, Floats]:
+    """Return Newton's step and a downhill one, (2,), from noisy sums of records' terms, (5,): each at most 1 long.
+
+    The downhill step is Newton's where each number goes against its own part of the gradient. Where it does not, scale
+    and weight would run away from each other, because curvatures are of clipped terms: on flights of an airport they
+    did, to a log loss of 3.6 where 0.51 was to be had. There each number goes down its own part, over a curvature that
+    is at least the matrix [[a, b], [b, c]]: the diagonal one of a + |b| and c + |b| (Gershgorin).
 
     noise: the standard deviation of the sums' noise. A weight other than 0 costs as much as half its square in nats.
     """
     bound = _counted(classes)
     gradient = sums[:2] * bound + np.array([0.0, weight])
     along, both, across = sums[2:] * bound**2
+    least = _CAUTION * noise * bound
     values, vectors = np.linalg.eigh(np.array([[along, both], [both, across]]))
-    curvature = np.maximum(values, 0.0) + _CAUTION * noise * bound
-    step = -vectors @ ((vectors.T @ gradient) / curvature)
-    clipped = np.clip(step, -1.0, 1.0)
-    return float(clipped[0]), float(clipped[1])
+    newton: Floats = -vectors @ ((vectors.T @ gradient) / (np.maximum(values, 0.0) + least))
+    if (newton * gradient <= 0).all():
+        return newton, newton
+    return newton, -gradient / (np.maximum([along, across], 0.0) + abs(both) + least)

@@ -152,6 +152,13 @@ class ChosenAmong(BaseModel):
         return whole
 
 
+QUANTILES_ASSUMPTIONS = (
+    "The cuts of the numbers follow from noisy counts of the records, which the cost covers, and from public numbers. "
+    "The counts were drawn once and deleted, unseen: that is the owner's word.",
+)
+"""Further assumptions of a model whose features are cut at the records' noisy quantiles."""
+
+
 class ReleaseCertificate(ProvenCertificate):
     """The common fields of pay-once models. A subclass states its public numbers and derives the cost from them.
 
@@ -160,6 +167,7 @@ class ReleaseCertificate(ProvenCertificate):
 
     ASSUMPTIONS: ClassVar[tuple[str, ...]] = COMMON_ASSUMPTIONS
     PRIVATE: ClassVar[frozenset[str]] = ProvenCertificate.PRIVATE | {"binding_key"}
+    PAYS_FOR_FEATURES: ClassVar[bool] = True
 
     format_version: Literal[3] = 3
     """2 had no calibration."""
@@ -175,12 +183,16 @@ class ReleaseCertificate(ProvenCertificate):
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
-        """Return it with a binding key of its own."""
+        """Return it with a binding key of its own. `cost` among the numbers: without what the feature map cost."""
+        losses = getattr(feature_map, "losses", ())
+        if losses:
+            numbers["cost"] = str(Cost((*losses, *Cost.parse(str(numbers["cost"])).losses)))
         return super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
 
     def chosen_by(self, among: ChosenAmong) -> Self:
         """Return the certificate of the same model, chosen so. Raises ValueError, as `ChosenAmong.cost`."""
-        made = self.model_copy(update={"chosen_among": among, "cost": str(among.cost(self.derived_cost()))})
+        made = self.model_copy(update={"chosen_among": among})
+        made = made.model_copy(update={"cost": str(made.whole_cost())})
         return made.model_copy(update={"assumptions": made.assumed()})
 
     def shown_to_all(self) -> str:
@@ -191,7 +203,17 @@ class ReleaseCertificate(ProvenCertificate):
 
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where it was chosen."""
-        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()))
+        of_features = QUANTILES_ASSUMPTIONS if self.feature_map.losses else ()
+        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()), *of_features)
+
+    def shown_to_strangers(self) -> dict[str, object]:
+        """Return `public` without the cuts of its features, which are shown to whoever has paid for them."""
+        shown = self.public()
+        feature_map = shown["feature_map"]
+        if self.feature_map.losses and isinstance(feature_map, dict):
+            released = {name: value for name, value in feature_map["released"].items() if name != "cuts"}
+            shown["feature_map"] = feature_map | {"released": released}
+        return shown
 
     @property
     def drawn(self) -> bytes:
@@ -212,17 +234,27 @@ class ReleaseCertificate(ProvenCertificate):
         sealed = b"dpserve: an evaluation\0" + bytes.fromhex(self.weights_sha256) + written
         return hmac.digest(bytes.fromhex(self.binding_key), sealed, "sha256").hex()
 
+    def whole_cost(self) -> Cost:
+        """Return the cost of the features, and of what was trained on them: one after the other.
+
+        Adaptive composition: what was released for the features, by itself private, is a public number for all that
+        follows (`training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates, which have
+        the same features.
+        """
+        own = self.derived_cost()
+        trained = own if self.chosen_among is None else self.chosen_among.cost(own)
+        return Cost((*self.feature_map.losses, *trained.losses))
+
     @abstractmethod
     def derived_cost(self) -> Cost:
-        """Return the cost of this model, derived again from the certificate's other public numbers, with its proof.
+        """Return the cost of this model on its features, derived again from the certificate's other public numbers.
 
-        Raises ValueError for numbers that have none.
+        With its proof. Raises ValueError for numbers that have none.
         """
 
     def derived(self) -> Mapping[str, object]:
         """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
-        own = self.derived_cost()
-        cost = own if self.chosen_among is None else self.chosen_among.cost(own)
+        cost = self.whole_cost()
         for tier in self.tiers:
             sampling_error.check_release_rho(tier.cost.rho)
         for loss in cost.losses:

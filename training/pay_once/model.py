@@ -25,16 +25,13 @@ class ReleasedModel(Protocol):
         """The certificate, which states its cost."""
         ...
 
-    def probabilities(self, X: Floats) -> Floats:
-        """Return the answers (n, C) to rows (n, d) within or beyond the declared bounds.
-
-        The same for every caller, and bit for bit the same for a row whatever rows are beside it, except where an
-        encoder computes their features.
-        """
-        ...
-
     def answers(self, X: Floats) -> tuple[Floats, AnyNoise]:
-        """Return `probabilities` of rows (n, d), and what is known of the noise in them: public."""
+        """Return the answers to rows (n, d) within or beyond the declared bounds, and what is known of their noise.
+
+        The answers are (n, numbers), as the kind's outputs say: of a classifier its probabilities (n, C). The noise is
+        public. The same for every caller, and bit for bit the same for a row whatever rows are beside it, except where
+        an encoder computes their features.
+        """
         ...
 
 

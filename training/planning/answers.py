@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Annotated
 
 import numpy as np
-import scipy.special
+import scipy
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
@@ -123,11 +123,11 @@ class Expectation(BaseModel, frozen=True):
 
     def words(self, answers: str) -> str:
         """Say it. answers: whose, as "answers of 'gaussian'"."""
-        said = (
+        words = (
             f"To expect, without rows: where a head without noise is right with probability {self.noiseless:.2f}, "
             f"{answers} are right with {self.accuracy:.2f}, and guesses with {self.guessing:.2f}."
         )
-        return f"{said} Such answers are {NO_BETTER}." if self.no_better_than_the_commonest_class else said
+        return f"{words} Such answers are {NO_BETTER}." if self.no_better_than_the_commonest_class else words
 
 
 NO_BETTER = "no better than always naming the commonest class"
@@ -142,7 +142,7 @@ class PlannedBudget(BaseModel, frozen=True):
     epsilon: Annotated[float, Field(description="at this delta, rounded up")]
 
     @classmethod
-    def of(cls, budget: Budget) -> "PlannedBudget":
+    def from_budget(cls, budget: Budget) -> "PlannedBudget":
         """Return it for a budget."""
         rho = picorho.to_rho(budget.limit) if budget.currency is RHO else None
         return cls(accepts=budget.accepts, delta=budget.delta, rho=rho, epsilon=budget.epsilon_at(budget.limit))
@@ -249,7 +249,7 @@ def plan(
     options.sort(key=lambda option: -option.queries if accuracy is not None else -(option.accuracy or 0.0))
     return Plan(
         delta=delta,
-        budgets=tuple(PlannedBudget.of(held) for held in budgets.values()),
+        budgets=tuple(PlannedBudget.from_budget(held) for held in budgets.values()),
         classes=classes,
         sensitivity=sensitivity,
         asked_queries=queries if accuracy is not None else queries or _USUAL_QUERIES,
@@ -272,7 +272,7 @@ def accuracy_by_queries(mechanism: str, budget: Budget, sample: PublicSample, qu
     accuracies = np.full(len(queries), np.nan)
     for i, count in enumerate(queries):
         try:
-            mechanism_then = _at(mechanism, budget.currency, budget.limit // int(count), sample.classes)
+            mechanism_then = _mechanism_at(mechanism, budget.currency, budget.limit // int(count), sample.classes)
             accuracies[i] = expected_accuracy(mechanism_then, sample)
         except ValueError:
             continue
@@ -327,7 +327,7 @@ def _log_laplace(x: Floats) -> Floats:
     return np.where(x < 0, np.minimum(x, 0) - math.log(2), np.log1p(-np.exp(-np.abs(x)) / 2))
 
 
-def _at(mechanism: str, currency: Currency, price: int, classes: int) -> Mechanism:
+def _mechanism_at(mechanism: str, currency: Currency, price: int, classes: int) -> Mechanism:
     """Return the mechanism at a price of a row in 1e-12 of a currency. Raises ValueError where it refuses."""
     if currency is RHO:
         sampling_error.check_row_rho(picorho.to_rho(price))
@@ -344,7 +344,7 @@ def _option(
     sample: PublicSample | None,
 ) -> PricedMechanism:
     currency = budget.currency
-    mechanism = _at(name, currency, min(price, _RANGES[currency.name][1]), classes)
+    mechanism = _mechanism_at(name, currency, min(price, _RANGES[currency.name][1]), classes)
     epsilon = mechanism.cost.picoepsilon
     drawn = _deviation(mechanism, 1.0, classes)
     return PricedMechanism(
@@ -391,7 +391,7 @@ def _price_for_accuracy(mechanism: str, accuracy: float, sample: PublicSample, c
 
     def missing(log_price: float) -> float:
         try:
-            at = _at(mechanism, currency, round(math.exp(log_price)), sample.classes)
+            at = _mechanism_at(mechanism, currency, round(math.exp(log_price)), sample.classes)
             return accuracy - expected_accuracy(at, sample)
         except ValueError:
             return accuracy

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats
+from training.exact.questions import MeteredModel
 from training.features.maps import NORM_BOUND
 from training.fitting.sensitivity import (
     Convexity,
@@ -16,8 +17,7 @@ from training.fitting.sensitivity import (
     usual_margin,
     weight_sensitivity,
 )
-from training.kinds.head.bundle import CertifiedHead
-from training.kinds.head.recipe import DEFAULT_TOLERANCE
+from training.kinds.registry import default_kind, kind_of
 from training.planning.answers import PublicSample
 
 MOST_ROWS = 2000
@@ -40,13 +40,11 @@ class PlannedHead:
     price_of_alpha: float | None = None
 
     @classmethod
-    def of(cls, head: CertifiedHead) -> "PlannedHead":
-        """Return one that is trained."""
-        certificate = head.certificate
-        classes, sensitivity = len(certificate.classes), certificate.weight_sensitivity * NORM_BOUND
-        margin = usual_margin(None, certificate.strong_convexity, NORM_BOUND, classes)
-        price = None if certificate.convexified is None else certificate.convexified.price_of_alpha
-        return cls(classes, sensitivity, margin, price_of_alpha=price)
+    def of(cls, head: MeteredModel) -> "PlannedHead":
+        """Return one that is trained. Raises TrainingError for a kind that no noise is planned for."""
+        basis, classes = kind_of(head).noise_basis(head.certificate), len(head.certificate.classes)
+        margin = usual_margin(None, basis.strong_convexity, NORM_BOUND, classes)
+        return cls(classes, basis.sensitivity, margin, price_of_alpha=basis.price_of_alpha)
 
     @classmethod
     def of_numbers(
@@ -56,7 +54,7 @@ class PlannedHead:
 
         Where n is known its accuracy has an upper end. convexity: as for a recipe. Raises ValueError.
         """
-        numbers, price = (lam, DEFAULT_TOLERANCE, norm), None
+        numbers, price = (lam, default_kind().fields["tolerance"].default, norm), None
         sensitivity = weight_sensitivity(*numbers)
         if convexity is not None:
             plain, sensitivity = sensitivity, convexified_sensitivity(convexity, *numbers, classes).weights
@@ -92,7 +90,7 @@ class PlannedHead:
         return PublicSample.of_margins(points, self.classes, self.sensitivity, origin)
 
 
-def sample_of(head: CertifiedHead, X: Floats, y: NDArray[np.int64], source: str) -> PublicSample:
+def sample_of(head: MeteredModel, X: Floats, y: NDArray[np.int64], source: str) -> PublicSample:
     """Return a head's exact logits on rows X (n, d), with their sensitivities: at most `MOST_ROWS`, spread evenly.
 
     They are private, though the rows are public, and so is all that is planned by them. y: the rows' classes (n,).

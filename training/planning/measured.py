@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import mu_for
-from training.features.rules import Kind
+from training.features.rules import Modality
 from training.kinds.cases import Estimate, Quality
 from training.kinds.planned import QUERIES, UNLIMITED
 from training.planning.options import DELTA, planned_options
@@ -32,7 +32,7 @@ class PublicSet:
     """A public set in one size.
 
     n: records trained on. commonest, entropy: accuracy and log loss of answering each held-out row with the shares of
-    the classes among the records. kind: of rows whose schema was used: None for numbers as they are.
+    the classes among the records. modality: of rows whose schema was used; None for numbers as they are.
     """
 
     title: str
@@ -40,7 +40,7 @@ class PublicSet:
     classes: int
     commonest: float
     entropy: float
-    kind: Kind | None = None
+    modality: Modality | None = None
 
 
 SETS = {
@@ -87,11 +87,11 @@ class Nearest:
         return f"{self.place} (mu n / C = {self.signal:.3g}), {asked} queries"
 
 
-def nearest(n: int, classes: int, whole: int, queries: int | None, kind: Kind | None = None) -> Nearest:
+def nearest(n: int, classes: int, whole: int, queries: int | None, modality: Modality | None = None) -> Nearest:
     """Return the public set and epsilon most like `n` records in so many classes at a budget of `whole` picorho.
 
-    Only sets of the same kind count, and of these, but for images, those of the same group: two classes, some, or
-    many. Where the group has no set of the kind, tables count for texts, and then sets without a schema. Most alike are
+    Only sets of the same modality count, and of these, but for images, those of the same group: two classes, some, or
+    many. Where the group has no set of it, tables count for texts, and then sets without a schema. Most alike are
     numbers of classes and mu n / C, both in ratios. queries: the nearest number that was measured, in ratios too. An
     option that was not measured there has no estimate; one that ends before has the mean None.
     """
@@ -100,12 +100,12 @@ def nearest(n: int, classes: int, whole: int, queries: int | None, kind: Kind | 
     def ratios(place: tuple[str, float]) -> tuple[float, float]:
         return abs(math.log(SETS[place[0]].classes / classes)), abs(math.log(_signal(*place) / wanted))
 
-    def alike(place: tuple[str, float], kind: Kind | None) -> bool:
+    def alike(place: tuple[str, float], modality: Modality | None) -> bool:
         public = SETS[place[0]]
-        return public.kind == kind and (kind == "images" or _group(public.classes) == _group(classes))
+        return public.modality == modality and (modality == "images" or _group(public.classes) == _group(classes))
 
-    kinds: tuple[Kind | None, ...] = (kind, "table", None) if kind == "text" else (kind, None)
-    places = next(found for each in kinds if (found := [place for place in measured if alike(place, each)]))
+    tried: tuple[Modality | None, ...] = (modality, "table", None) if modality == "text" else (modality, None)
+    places = next(found for each in tried if (found := [place for place in measured if alike(place, each)]))
     dataset, epsilon = min(places, key=lambda place: sum(ratios(place)))
     count = None if queries is None else min(QUERIES, key=lambda known: abs(math.log(known / queries)))
     estimates = tuple(_estimates(measured[dataset, epsilon], count))

@@ -24,7 +24,7 @@ from training.errors import TrainingError
 from training.features import rules
 from training.features.hog import Shape
 from training.features.maps import FeatureMap
-from training.features.rules import Features, Kind
+from training.features.rules import Features, Modality
 from training.inputs.records import Records
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
@@ -92,10 +92,12 @@ class Recommendation:
         """The chosen option."""
         return option_named(self.option)
 
-    def training_options(self, n: int, whole: int, queries: int | None, kind: Kind | None = None) -> dict[str, Any]:
+    def training_options(
+        self, n: int, whole: int, queries: int | None, modality: Modality | None = None
+    ) -> dict[str, Any]:
         """Return `dpserve train`'s options for it. n: declared; whole: the budget in picorho; queries: None, no end.
 
-        kind: of the rows.
+        modality: of the rows.
         No release takes more than LARGEST_RELEASE_RHO of the budget. Raises ValueError for noise on each answer
         without a number of queries, or for more of them than the budget pays for.
         """
@@ -105,7 +107,7 @@ class Recommendation:
                 raise ValueError("no budget pays for unlimited answers one by one")
             _check_answers(whole, queries)
             share = whole // queries
-        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share, kind))
+        return kind_of_option(self.chosen).settings(self.chosen, Plan(n, share, modality))
 
 
 def _check_answers(whole: int, queries: int) -> None:
@@ -267,13 +269,13 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def by_rule(
-    n: int, classes: int, whole: int, queries: int | None = None, kind: Kind | None = None
+    n: int, classes: int, whole: int, queries: int | None = None, modality: Modality | None = None
 ) -> tuple[Recommendation, Nearest]:
     """Return what did best on the public set and epsilon most like the records, and that place.
 
     n, classes: declared, public numbers. whole: the budget in picorho. queries: None for no end. It plays no part in
     the choice: on every set and at every budget the best release that is paid for once did better than noise on each
-    of ten answers. kind: what the schema allows. An option that cannot be had for these numbers gives way to the next,
+    of ten answers. modality: of the rows. An option that cannot be had for these numbers gives way to the next,
     and the reason says why.
 
     mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
@@ -290,19 +292,21 @@ def by_rule(
             + OptionName("classes")
         )
     spent = min(whole, LARGEST_PRICE)
-    similar = nearest(n, classes, spent, queries, kind)
+    similar = nearest(n, classes, spent, queries, modality)
     # Where the schema allows features of its own, random ones add nothing that was measured.
-    suitable = (each for each in similar.estimates if kind is None or option_named(each.option).features == "identity")
+    suitable = (
+        each for each in similar.estimates if modality is None or option_named(each.option).features == "identity"
+    )
     chosen = best(tuple(each for each in suitable if option_named(each.option).pays == "once"))
     fallbacks = sorted((each.fallback, name) for name, each in planned_options().items() if each.fallback is not None)
     others = [name for _, name in fallbacks]
-    preferred = others[0] if chosen is None or kind == "text" else chosen.option
+    preferred = others[0] if chosen is None or modality == "text" else chosen.option
     refused: list[str] = []
     for option in (preferred, *others):
         why_not = refusal(option, n, classes, whole)
         if why_not is None:
             found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused))
-            return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if kind == "text" else found), similar
+            return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
 

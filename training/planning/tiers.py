@@ -68,7 +68,7 @@ def simulated_tiers(
     A tier has the noise of one release of its whole price, whatever tiers there are besides; one head serves them all,
     with the Lambda that suits the finest.
     """
-    found: dict[str, list[float]] = {tier.name: [] for tier in tiers}
+    qualities: dict[str, list[float]] = {tier.name: [] for tier in tiers}
     for seed in range(SEEDS):
         case = case_of(records, seed, n=n)
         heads = Heads(case)
@@ -79,8 +79,10 @@ def simulated_tiers(
         for name, whole in budgets.items():
             law = GaussianVector(mu_for(whole), weights.size, weights_move(lam, weights))
             noisy = law.release(weights, Trial(heads, whole, "tiers").randomness(features, name))
-            found[name].append(case.accuracy(heads.asked(chosen) @ noisy.T))
-    return tuple(replace(tier, accuracy=fmean(found[tier.name]), spread=stdev(found[tier.name])) for tier in tiers)
+            qualities[name].append(case.accuracy(heads.asked(chosen) @ noisy.T))
+    return tuple(
+        replace(tier, accuracy=fmean(qualities[tier.name]), spread=stdev(qualities[tier.name])) for tier in tiers
+    )
 
 
 def tier_options(tiers: tuple[PlannedTier, ...]) -> dict[str, object]:

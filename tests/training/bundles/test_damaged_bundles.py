@@ -19,7 +19,7 @@ from training.bundles.sealing import CERTIFICATE_FILE, EVALUATION_FILE, MODEL_FI
 from training.errors import BundleError, TrainingError
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import train
+from training.kinds.registry import train_and_save
 from training.regular_files import read_regular
 
 KINDS = {
@@ -37,7 +37,9 @@ def bundles(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("bundles"), make_records()
     for name, (kind, options) in KINDS.items():
         feature_map = identity(records, bias=0.25)
-        train(kind, Job(records, "model", "lineage", feature_map, folder / name, options, folder / "state", Silent()))
+        train_and_save(
+            kind, Job(records, "model", "lineage", feature_map, folder / name, options, folder / "state", Silent())
+        )
     return folder
 
 

@@ -126,8 +126,8 @@ def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
         (("--device", "cpu"), "goes with --encoder"),
         (("--features", "relu"), "goes with none of"),
         (("--teachers", "3"), "goes with none of"),
-        (("--encoder-range", "1:0"), "finite and in order"),
-        (("--encoder-range", "1"), "encoder_range"),
+        (("--encoder-range", "1:0"), "--encoder-range"),
+        (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "cpu, cuda"),
     ],
 )

@@ -23,7 +23,7 @@ from training.exact.questions import noise_of
 from training.features.maps import STEP, Fourier, Identity, Relu
 from training.kinds.head.bundle import CertifiedHead, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.published.bounds import Topology
 from training.kinds.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims, save_published
@@ -71,7 +71,7 @@ def bundles(tmp_path_factory) -> dict[str, Path]:
         "relu": Relu(**shared, random_features=301, seed=1),
     }
     for name, feature_map in maps.items():
-        save_bundle(folder / name, train(records, Recipe(name, feature_map, 0.01), "l"))
+        save_bundle(folder / name, train_head(records, Recipe(name, feature_map, 0.01), "l"))
     for activation, hidden, rule in (
         ("tanh", (9,), "probabilities"),
         ("relu", (9, 8), "probabilities"),
@@ -159,7 +159,7 @@ def test_a_copy_of_a_bundle_answers_alike_and_a_model_trained_again_does_not(hea
     for ours, theirs in zip(words(head, Gaussian(5.0), phi), words(loaded, Gaussian(5.0), phi), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     feature_map = head.certificate.feature_map
-    again = train(records, Recipe("small", feature_map, 1.0), "lineage-of-tests")
+    again = train_head(records, Recipe("small", feature_map, 1.0), "lineage-of-tests")
     assert (again.weights == head.weights).all()
     assert not set(words(again, Gaussian(5.0), phi)[1]) & set(words(head, Gaussian(5.0), phi)[1])
 

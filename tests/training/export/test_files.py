@@ -22,7 +22,8 @@ from tests.seeded import Seeded
 from training.errors import MissingExtra, NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
-from training.features.maps import Bins, Fourier, Hog, Identity, Relu
+from training.features.maps import Bins, Fourier, Hog, Identity, Quantiles, Relu
+from training.features.quantiles import QuantileRelease
 from training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
@@ -38,7 +39,7 @@ from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.model import save_dpsgd
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
 from training.kinds.registry import release_names
@@ -49,10 +50,12 @@ from training.kinds.weights.model import release_weights, save_weights
 
 WHOLE = whole_picorho("rho:2")
 LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)
+CUTS = ((1000,), (1, 2, 3, 16000), (8192, 8193), tuple(range(1, 32)), (500, 900, 12000))
 MAPS = {
     "identity": Identity(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3),
     "fourier": Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.0, random_features=40, bandwidth=0.5, seed=1),
     "bins": Bins(lower=LOWER, upper=UPPER, bias=0.3),
+    "quantiles": Quantiles(lower=LOWER, upper=UPPER, bias=0.3, released=QuantileRelease(mu=0.1, cuts=CUTS)),
     "relu": Relu(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, random_features=30, seed=1),
 }
 KINDS = ("class-sums", "objective", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
@@ -79,7 +82,7 @@ def model_of(kind, name, classes):
             choices = perturbation_for(WHOLE, classes)
             return train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
         case "weights":
-            head = train(records, Recipe("m", feature_map, 1.0), "l-of-tests")
+            head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
             return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0), records)
     _, _, activation = kind.partition("-")
     hidden = {"hidden": (7, 6), "activation": activation} if activation else {}
@@ -222,6 +225,7 @@ def model_of_columns(kind, name, columns, generator):
     names, lower, upper = coordinates_of(columns)
     shapes = {
         "bins": Bins(lower=lower, upper=upper, bias=0.3, columns=columns),
+        "quantiles": Quantiles(lower=lower, upper=upper, bias=0.3, columns=columns),
         "crosses": Bins(
             lower=lower,
             upper=upper,
@@ -245,7 +249,8 @@ def model_of_columns(kind, name, columns, generator):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    ("kind", "name"), [("class-sums", "bins"), ("class-sums", "crosses"), ("objective", "identity")]
+    ("kind", "name"),
+    [("class-sums", "bins"), ("class-sums", "crosses"), ("class-sums", "quantiles"), ("objective", "identity")],
 )
 def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     """Rows by name in, what the service answers to them out: of some columns in some order, drawn at random."""
@@ -501,7 +506,7 @@ def test_a_coarse_tiers_file_holds_no_finer_weights():
 
 def test_what_is_not_private_is_refused_with_what_to_do():
     records, feature_map = some_records(3), MAPS["identity"]
-    head = train(records, Recipe("the-head", feature_map, 1.0), "l-of-tests")
+    head = train_head(records, Recipe("the-head", feature_map, 1.0), "l-of-tests")
     schedule = Schedule(steps=5)
     recipe = TeachersRecipe("the-votes", feature_map, teachers=4, hidden=(), rule="votes", schedule=schedule)
     teachers = train_teachers(

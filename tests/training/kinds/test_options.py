@@ -91,7 +91,21 @@ def test_a_price_and_tiers_are_read_from_a_persons_words_and_written_as_such():
     assert fields_of(type(whole))["price"].words_of(whole.price) == ["rho:0.1"]
     with pytest.raises(WrongOption) as both:
         options.from_given({"lam": 1, "price": 10**10, "tier": {"fine": 10**10}})
-    assert both.value.field == "price"
+    assert both.value.field == "tier"
+    for words in ("x", "rho:100", "epsilon:1"):
+        with pytest.raises(WrongOption) as refused:
+            fields_of(options)["price"].value_of(words)
+        assert (refused.value.field, refused.value.value) == ("price", words)
+        assert str(refused.value).count(", not ") < 2
+
+
+@pytest.mark.parametrize(
+    "tier", [["a=rho:0.1", "b=rho:0.01"], ["a b=rho:0.1"], [f"t{i}=rho:0.{i + 10}" for i in range(17)]]
+)
+def test_tiers_that_cannot_be_had_are_refused_with_the_options(tier):
+    with pytest.raises(WrongOption) as refused:
+        kind_named("weights").options.from_given({"lam": 1, "tier": tier})
+    assert refused.value.field == "tier"
 
 
 def test_choices_of_the_convexified_objective_go_together():

@@ -22,7 +22,7 @@ from training.kinds.dpsgd.model import save_dpsgd
 from training.kinds.dpsgd.step import StepRelease, private_step
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.objective.model import perturbation_for, train_perturbed
 from training.kinds.teachers.bundle import save_teachers
@@ -161,7 +161,7 @@ def trained(kind, records):
             choices = by_rule(20, mu_for(WHOLE), 3 * (phi.dimension + 1), steps=3)
             return train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0)), save_dpsgd
         case "weights":
-            head = train(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
+            head = train_head(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
             return release_weights(head, {"full": WHOLE}, "lineage", Seeded(0), records), save_weights
         case _:
             return train_teachers(records, TeachersRecipe("m", phi, teachers=4), "lineage", KEY), save_teachers
@@ -249,6 +249,6 @@ def test_a_perturbed_objectives_certificate_cannot_name_a_unit():
 
 def test_a_head_of_records_is_not_calibrated_on_units():
     records = make_records(n=40)
-    head = train(records, Recipe("m", identity(records), 1.0, 1e-6), "lineage")
+    head = train_head(records, Recipe("m", identity(records), 1.0, 1e-6), "lineage")
     with pytest.raises(TrainingError, match="other privacy units"):
         release_weights(head, {"full": WHOLE}, "lineage", Seeded(0), with_units(records, np.arange(40) // 4))

@@ -175,7 +175,6 @@ def test_few_records_of_many_classes_get_class_sums_and_many_of_few_get_descent(
 def test_where_the_schema_allows_features_of_its_own_they_are_taken():
     images, similar = by_rule(20_000, 10, whole(1), None, "images")
     assert (images.option, similar.dataset) == ("dpsgd", "mnist-10k-hog")
-    assert images.training_options(20_000, whole(1), None, "images")["steps"] == 200
     assert by_rule(30_000, 2, whole(1), None, "table")[1].dataset == "adult-bins"
     assert recommended(60_000, 10, whole(1), None, "table").chosen.features == "identity"
 

@@ -4,7 +4,7 @@ The model of few records per class: one record moves the sums by at most 1, what
 
 What is released, in this order, each on exact integer-grid noise (`mechanisms.gaussian_vector`):
 1. the centre: the sum over the records of (sqrt(1 - b^2) u, b), with u = phi(x)/||phi(x)|| and b = COUNT_COORDINATE.
-   From it follows the noisy mean m = total / count, drawn into the unit ball. All records share m, and inner
+   From it follows the noisy mean m = total / count, scaled into the unit ball. All records share m, and inner
    products with it drown what tells classes apart.
 2. the class sums: for each class the sum of v = (u - m)/||u - m|| over its records.
 
@@ -327,7 +327,7 @@ def shares(whole: int, dimension: int = 0, records_declared: int | None = None) 
 
 
 def unit(rows: Floats) -> Floats:
-    """Return rows (n, D) drawn to length 1, a hair less; a row without a direction is zero.
+    """Return rows (n, D) scaled to length 1, a hair less; a row without a direction is zero.
 
     A row's direction is a function of that row alone, bit for bit: it is rounded to a grid first on which its length is
     exact in any order (`exact.on_grid`), and the rest is done number by number. It is at most 1 - 2^-31 long.
@@ -384,8 +384,8 @@ def mean_of(centre: Floats) -> Floats:
     """Return the noisy mean m of the directions, (D,), from the noisy centre: in the unit ball, as every mean is."""
     count = max(float(centre[-1]) / COUNT_COORDINATE, 1.0)
     mean = centre[:-1] / (math.sqrt(1 - COUNT_COORDINATE**2) * count)
-    drawn: Floats = mean / max(1.0, float(np.linalg.norm(mean)))
-    return drawn
+    scaled: Floats = mean / max(1.0, float(np.linalg.norm(mean)))
+    return scaled
 
 
 def sums_of(

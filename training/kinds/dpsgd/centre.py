@@ -1,4 +1,4 @@
-"""Inputs around a private centre: rows of unit length, less a noisy mean, drawn to one length again.
+"""Inputs around a private centre: rows of unit length, less a noisy mean, scaled to one length again.
 
 Rows of unit length often lie about a long mean, which says nothing of their classes and takes up most of every
 clipped gradient. A small part of the budget buys the mean once, before training.
@@ -48,7 +48,7 @@ def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
 
 
 def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
-    """Return the centre (D,): the noisy sum over the declared number of records, drawn into the unit ball."""
+    """Return the centre (D,): the noisy sum over the declared number of records, scaled into the unit ball."""
     mean: Floats = noisy_sum / records_declared
     return mean / max(1.0, float(np.linalg.norm(mean)))
 

@@ -1,16 +1,19 @@
 """DP-SGD: a linear model or a network, trained by noisy steps on clipped gradients, released once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from accounting.gaussian_envelope import LARGEST_NOISE, LEAST_NOISE, MOST_STEPS
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from training.features.maps import FeatureMap
+from training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
 from training.kinds.kind import Job, PayOnceKind
+from training.kinds.likeness import Likeness, network_likeness
 from training.kinds.options import Declared, Options
-from training.kinds.planned import Plan, PlannedOption
+from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import PRICE, RECORDS, Activation, widths
 
 if TYPE_CHECKING:
@@ -26,13 +29,24 @@ _HIDDEN = Declared(
     default_text="none, a linear head",
     chosen_by_score=True,
 )
-_STEPS = Declared("How many steps.", least=1, default_text="by rule", chosen_by_score=True)
+_STEPS = Declared("How many steps.", least=1, most=MOST_STEPS, default_text="by rule", chosen_by_score=True)
 _RATE = Declared("The learning rate.", above=0, default_text="by rule from public numbers", chosen_by_score=True)
 _SAMPLING_RATE = Declared(
     "The probability with which a record joins a step.", above=0, most=1, default_text="by rule", chosen_by_score=True
 )
-_NOISE = Declared("The noise multiplier of a step.", above=0, default_text="the least that costs the price")
-_CLIP = Declared("The largest norm of a record's gradient.", above=0, default_text="by rule", chosen_by_score=True)
+_NOISE = Declared(
+    "The noise multiplier of a step.",
+    above=LEAST_NOISE,
+    below=LARGEST_NOISE,
+    default_text="the least that costs the price",
+)
+_CLIP = Declared(
+    "The largest norm of a record's gradient.",
+    least=LEAST_NORM,
+    most=LARGEST_NORM,
+    default_text="by rule",
+    chosen_by_score=True,
+)
 
 
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
@@ -70,11 +84,11 @@ class DpSgdKind(PayOnceKind):
     def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
         from training.fitting.network import Network
-        from training.kinds.dpsgd.choices import by_rule, steps_for
+        from training.kinds.dpsgd.choices import by_rule
         from training.kinds.dpsgd.model import save_dpsgd
         from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 
-        made: dict[str, Any] = steps_for(job.feature_map) | {"activation": options.activation}
+        made: dict[str, Any] = {"activation": options.activation}
         for name in ("sampling_rate", "steps", "learning_rate"):
             if (value := getattr(options, name)) is not None:
                 made[name] = value
@@ -101,12 +115,6 @@ class DpSgdKind(PayOnceKind):
 
         return PLANNED
 
-    def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
-        """Return the price, the number of records, and of images the number of steps."""
-        from training.kinds.dpsgd.choices import STEPS_ON_IMAGES
-
-        return super().settings(option, plan) | ({"steps": STEPS_ON_IMAGES} if plan.rows == "images" else {})
-
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
@@ -121,6 +129,11 @@ class DpSgdKind(PayOnceKind):
         size = Network((feature_map.dimension, *hidden, len(declaration.classes))).size
         choices = by_rule(n, mu_for(whole), size, hidden=hidden)
         certify(DpSgdRecipe("planned", feature_map, choices, whole), declaration, "planned")
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of its network."""
+        del records
+        return network_likeness(public)
 
     def load(self, folder: Path, device: str | None) -> "DpSgdModel":
         """Read and verify a model."""

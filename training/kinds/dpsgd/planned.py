@@ -11,13 +11,13 @@ from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
         from training.fitting.network import Network
-        from training.kinds.dpsgd.choices import by_rule, steps_for
+        from training.kinds.dpsgd.choices import by_rule
         from training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
         case, whole = trial.case, trial.whole
         chosen = trial.heads.feature_map(features)
         network = Network((chosen.dimension, *hidden, case.classes))
-        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden, **steps_for(chosen))
+        choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = trial.randomness("dpsgd", features, *map(str, hidden))
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(chosen, directions_of)
@@ -31,10 +31,10 @@ _HIDDEN = 128
 
 PLANNED = (
     PlannedOption(
-        "dpsgd", "DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=4, fallback=1
+        "dpsgd", "DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=5, fallback=1
     ),
     PlannedOption(
-        "dpsgd-fourier", "DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=4
+        "dpsgd-fourier", "DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=5
     ),
     PlannedOption(
         "dpsgd-128",
@@ -44,6 +44,6 @@ PLANNED = (
         "dpsgd",
         "identity",
         MappingProxyType({"hidden": [_HIDDEN]}),
-        version=3,
+        version=4,
     ),
 )

@@ -21,6 +21,8 @@ from training.fitting.network import SUM_ERROR, Network
 from training.inputs.sums import Rows, Shard, Sums
 
 LARGEST_PARAMETERS = 2**24
+LEAST_NORM, LARGEST_NORM = 1e-30, 1e30
+"""The norm that gradients are clipped to lies between these, so that no square overflows or vanishes."""
 _DRAWN = 2**20
 
 
@@ -43,8 +45,8 @@ class StepRelease:
                 "joins a step independently (Poisson sampling), which is what the privacy of a step rests on"
             )
         for name, value in (("noise multiplier", self.noise_multiplier), ("clipping norm", self.clip_norm)):
-            if not 2.0**-100 <= value <= 2.0**100:
-                raise ValueError(f"the {name} must lie between 2^-100 and 2^100, not be {value}")
+            if not LEAST_NORM <= value <= LARGEST_NORM:
+                raise ValueError(f"the {name} must lie between {LEAST_NORM:g} and {LARGEST_NORM:g}, not be {value}")
 
 
 @dataclass(frozen=True)

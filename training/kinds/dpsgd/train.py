@@ -1,7 +1,6 @@
 """Training by DP-SGD on private records."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -20,7 +19,7 @@ from training.features.rows import Features
 from training.fields import NAME
 from training.fitting.network import check_shards
 from training.inputs.records import Records
-from training.inputs.sums import ROWS, Rows, check_count, of_rows
+from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions
 from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
 from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
@@ -29,9 +28,6 @@ from training.kinds.dpsgd.descent import descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel
 from training.kinds.dpsgd.step import private_step
 from training.pay_once import calibration
-
-Progress = Callable[[int], None]
-"""Told how many steps are done."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,7 @@ def train_dpsgd(
     recipe: DpSgdRecipe,
     lineage: str,
     randomness: Randomness,
-    progress: Progress = lambda _: None,
+    progress: OnCount = lambda _: None,
     directions: Floats | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.

@@ -160,7 +160,7 @@ def choose(
     training, counted = parted(records, key, choice.most)
     sums = []
     for done, lam in enumerate(choice.lams):
-        objective = RegularisedCrossEntropy.of(phi[training], records.y[training], choice.classes, lam)
+        objective = RegularisedCrossEntropy.from_rows(phi[training], records.y[training], choice.classes, lam)
         weights = quantised(minimise(objective, choice.tolerance))
         sums.append(loss_sum(products(phi[counted], summands(weights)), records.y[counted], choice.largest_loss))
         progress(done + 1)

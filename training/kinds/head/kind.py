@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mechanisms.gaussian_vector import mu_for
-from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate
-from training.errors import TrainingError, WrongOption
+from mechanisms.randomness import SystemRandomness
+from training.bundles.certificate import CONVEXIFIED_NO_UNITS, Certificate, LambdaChoice
+from training.errors import WrongOption
 from training.features import rules
-from training.fitting.sensitivity import Convexity
+from training.features.maps import NORM_BOUND
+from training.fitting.sensitivity import LARGEST_ALPHA, MOST_LEAST_RECORDS, SMALLEST_ALPHA, Convexity
+from training.inputs.lineage import owner_key
 from training.kinds.figures import Figures, choice_figures, convexified_figures, features_figures, shortened
 from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
-from training.kinds.kind import Ability, Job, MeteredKind
-from training.kinds.options import Declared, Options
-from training.kinds.planned import Plan, PlannedOption
+from training.kinds.kind import Ability, Job, MeteredKind, Pay
+from training.kinds.likeness import Likeness, head_likeness
+from training.kinds.options import Declared, Options, fields_of
+from training.kinds.planned import NoiseBasis, Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA, TOLERANCE
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 ALPHA = Declared(
     "How much more large losses count: 0.01 costs little, 1 a great deal.",
+    least=SMALLEST_ALPHA,
+    most=LARGEST_ALPHA,
     default_text="none",
     needed_text="how much the largest losses count; 0.01 costs little, 1 a great deal",
 )
@@ -30,6 +36,7 @@ LEAST_RECORDS = Declared(
     "records declared, which may be too high.",
     unit="records",
     least=2,
+    most=MOST_LEAST_RECORDS,
     default_text="none",
     needed_text="a number that there are no fewer records than, which may be public; counting them would say whether "
     "one is there",
@@ -59,22 +66,33 @@ class HeadOptions(Options):
                 raise WrongOption(name, "goes with the convexified objective", value=value)
             if self.objective != "sum" and value is None:
                 raise WrongOption(name, "is needed", remedy=declared.needed_text)
-        _ = self.convexity
 
     @property
     def convexity(self) -> Convexity | None:
-        """The choices of the convexified objective; None for the sum of losses. Raises TrainingError."""
+        """The choices of the convexified objective; None for the sum of losses."""
         if self.alpha is None or self.least_records is None:
             return None
-        try:
-            return Convexity(self.alpha, self.least_records)
-        except ValueError as error:
-            raise TrainingError(f"the convexified objective: {error}") from error
+        return Convexity(self.alpha, self.least_records)
 
 
 def recipe_for(job: Job, options: HeadOptions) -> Recipe:
     """Return the public choices of a head's training. Raises TrainingError for what has no certificate."""
     return Recipe(job.name, job.feature_map, options.lam, options.tolerance, job.choice, options.convexity)
+
+
+def choose_lambda(job: Job, lams: Sequence[float], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
+    """Choose Lambda among heads (`training.kinds.head.choice`), as `Kind.choose` does."""
+    # It needs the solver.
+    from training.kinds.head.choice import choice_for, choose
+
+    head = {name: value for name, value in job.options.items() if name in fields_of(HeadOptions)}
+    recipe = recipe_for(job, HeadOptions.from_given(head | {"lam": lams[0]}))
+    declared, classes = job.options["records_declared"], len(job.records.declaration.classes)
+    choice = choice_for(lams, declared, whole, recipe, classes)
+    key = owner_key(job.state / "lineage.key")
+    with job.progress.steps_with_progress(len(lams), "choosing") as report:
+        chosen = choose(job.records, job.feature_map, choice, key, SystemRandomness(), pay=pay, progress=report)
+    return chosen, choice.noise
 
 
 class HeadKind(MeteredKind):
@@ -84,6 +102,7 @@ class HeadKind(MeteredKind):
     sentence = "a linear model, each of whose answers gets noise and is paid for"
     options = HeadOptions
     asked_by = None
+    chosen_apart = ("lam",)
     centred_images = True
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
@@ -94,11 +113,15 @@ class HeadKind(MeteredKind):
         """Minimise the objective and save the head."""
         # The optimiser takes as long to import as a service to start, and serving does not need it.
         from training.kinds.head.bundle import save_bundle
-        from training.kinds.head.train import train
+        from training.kinds.head.train import train_head
 
         recipe = recipe_for(job, options)
         with job.progress.minimising(recipe.tolerance) as report:
-            return save_bundle(job.out, train(job.records, recipe, job.lineage, report))
+            return save_bundle(job.out, train_head(job.records, recipe, job.lineage, report))
+
+    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
+        """Choose Lambda among heads."""
+        return choose_lambda(job, values, whole, pay)
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -107,9 +130,20 @@ class HeadKind(MeteredKind):
 
         return PLANNED
 
+    def noise_basis(self, certificate: Certificate) -> NoiseBasis:
+        """Return the sensitivity of its logits, and Lambda."""
+        told = certificate.convexified
+        sensitivity = certificate.weight_sensitivity * NORM_BOUND
+        return NoiseBasis(sensitivity, certificate.strong_convexity, None if told is None else told.price_of_alpha)
+
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the Lambda that suits the price of an answer."""
         return super().settings(option, plan) | {"lam": rules.strong_convexity(mu_for(plan.share))}
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of a regularised linear model."""
+        del records
+        return head_likeness(public)
 
     def load(self, folder: Path, device: str | None) -> "CertifiedHead":
         """Read and verify a head."""

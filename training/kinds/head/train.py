@@ -7,14 +7,14 @@ from training.exact.quantised import quantised
 from training.features.rows import Features
 from training.fitting.log_mean_exp import RegularisedLogMeanExp
 from training.fitting.objective import RegularisedCrossEntropy
-from training.fitting.solver import Objective, Progress, minimise
+from training.fitting.solver import Objective, OnNorm, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.head.recipe import Recipe
 
 
-def train(records: Records, recipe: Recipe, lineage: str, progress: Progress = lambda _: None) -> CertifiedHead:
+def train_head(records: Records, recipe: Recipe, lineage: str, progress: OnNorm = lambda _: None) -> CertifiedHead:
     """Minimise the objective on the records, round the weights to their grid and certify the result.
 
     Raises NotConverged when the tolerance is not reached, and DataError for fewer records than the convexified

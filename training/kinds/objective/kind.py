@@ -1,12 +1,13 @@
 """Objective perturbation: a head that minimises its objective plus noise, released once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mechanisms.randomness import SystemRandomness
 from training.kinds.kind import Job, PayOnceKind
+from training.kinds.likeness import Likeness, head_likeness
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
@@ -60,6 +61,11 @@ class ObjectiveKind(PayOnceKind):
         from training.kinds.objective.planned import PLANNED
 
         return PLANNED
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of a regularised linear model."""
+        del records
+        return head_likeness(public)
 
     def load(self, folder: Path, device: str | None) -> "PerturbedHead":
         """Read and verify a perturbed head."""

@@ -32,7 +32,7 @@ from training.features.rows import Features
 from training.fields import Several
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
-from training.fitting.solver import Progress, minimise
+from training.fitting.solver import OnNorm, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows, check_count
 from training.kinds.objective.bound import perturbation_bound
@@ -226,7 +226,7 @@ def train_perturbed(
     tolerance: float,
     lineage: str,
     randomness: Randomness,
-    progress: Progress = lambda _: None,
+    progress: OnNorm = lambda _: None,
 ) -> PerturbedHead:
     """Minimise a freshly perturbed objective over the records and certify the result.
 

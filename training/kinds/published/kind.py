@@ -1,14 +1,15 @@
 """A network as Lu et al. 2022 train it: unproven, and served only by its own mechanism."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mechanisms.mechanism import Mechanism
-from training.errors import extra
+from training.errors import WrongOption, extra
 from training.kinds.figures import Figures, shortened
 from training.kinds.kind import Job, MeteredKind
+from training.kinds.likeness import Likeness
 from training.kinds.options import Declared, Options
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class PublishedOptions(Options):
     alpha: Annotated[float, Declared("The strength of the convexified loss.")] = 1.0
     epochs: Annotated[int, Declared("Passes over the records.", least=1)] = 100
     seed: Annotated[int, Declared("Seed of the first weights and the order of the records.", least=0)] = 0
+    device: Annotated[
+        Literal["cpu", "cuda", "auto"], Declared("Where PyTorch trains; auto: on cuda where there is one.")
+    ] = "cpu"
 
 
 class PublishedKind(MeteredKind):
@@ -42,12 +46,18 @@ class PublishedKind(MeteredKind):
         "budget": "nothing is proved of a network as Lu et al. train it",
     }
 
+    def check_installed(self) -> None:
+        """Raise MissingExtra without PyTorch."""
+        with extra("torch", "training networks"):
+            import torch  # noqa: F401
+
     def train(self, job: Job, options: PublishedOptions) -> Any:
         """Train the network and save it."""
-        with extra("torch", "training networks"):
-            from training.kinds.published.train import train_published
         from training.kinds.published.bundle import save_published
+        from training.kinds.published.train import train_published
 
+        if job.records.declaration.columns:
+            raise WrongOption("schema", "does not go with a network as Lu et al. train it: its input is numbers")
         network = train_published(
             job.records,
             job.name,
@@ -56,6 +66,7 @@ class PublishedKind(MeteredKind):
             alpha=options.alpha,
             epochs=options.epochs,
             seed=options.seed,
+            device=options.device,
         )
         return save_published(job.out, network)
 
@@ -64,6 +75,21 @@ class PublishedKind(MeteredKind):
         from training.kinds.published.bundle import load_published
 
         return load_published(folder, device)
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of the network, with the sensitivity that the published method claims."""
+        from training.kinds.published.bounds import Topology, claimed_sensitivities
+
+        regulariser = float(public["l2_regulariser"])
+        topology = Topology(len(public["feature_names"]), tuple(public["hidden"]), len(public["classes"]))
+        return Likeness(
+            hidden=topology.hidden,
+            activation=public["activation"],
+            objective=public["objective"],
+            alpha=float(public["alpha"]),
+            l2_regulariser=regulariser,
+            sensitivity=claimed_sensitivities(topology, records, l2_regulariser=regulariser).neuron,
+        )
 
     def figures(self, certificate: "UnprovenCertificate") -> Figures:
         """Return the network and what it was trained on."""

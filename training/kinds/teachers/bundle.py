@@ -88,20 +88,19 @@ class Teachers:
         return matrices(self.arithmetic, self.tensors)
 
 
-def grid_answers(said: Floats, rule: Rule) -> Integers:
+def grid_answers(probabilities: Floats, rule: Rule) -> Integers:
     """Return probabilities (n, C) as a teacher's answers: non-negative integers of sum at most GRID in every row.
 
-    Whatever is said: a row that is not finite answers like one without records, and a sum that rounding took above GRID
-    is nothing.
+    A row that is not finite answers like one without records, and a sum that rounding took above GRID is nothing.
     """
-    n, classes = said.shape
-    finite = np.isfinite(said).all(axis=1)
+    n, classes = probabilities.shape
+    finite = np.isfinite(probabilities).all(axis=1)
     answers: Integers = np.full((n, classes), GRID // classes, dtype=np.int64)
     if rule == "votes":
         answers[finite] = 0
-        answers[finite, said[finite].argmax(axis=1)] = GRID
+        answers[finite, probabilities[finite].argmax(axis=1)] = GRID
         return answers
-    answers[finite] = np.trunc(np.clip(said[finite], 0, 1) * (GRID * (1 - 2.0**-30))).astype(np.int64)
+    answers[finite] = np.trunc(np.clip(probabilities[finite], 0, 1) * (GRID * (1 - 2.0**-30))).astype(np.int64)
     answers[answers.sum(axis=1) > GRID] = 0
     return answers
 

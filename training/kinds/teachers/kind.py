@@ -1,17 +1,19 @@
 """Teachers: networks on disjoint parts of the records; each answer of their mean gets noise and is paid for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from training.errors import TrainingError
 from training.inputs.lineage import owner_key
 from training.kinds.figures import Figures
 from training.kinds.kind import Job, MeteredKind
+from training.kinds.likeness import Likeness, network_likeness
 from training.kinds.options import Declared, Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import Activation, widths
+from training.kinds.teachers.certificate import MOST_TEACHERS
 
 if TYPE_CHECKING:
     from training.kinds.teachers.bundle import Teachers
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 class TeachersOptions(Options):
     """The options of teachers."""
 
-    teachers: Annotated[int, Declared("How many teachers, each trained on a part of the records.", least=2)] = 250
+    teachers: Annotated[
+        int, Declared("How many teachers, each trained on a part of the records.", least=2, most=MOST_TEACHERS)
+    ] = 250
     rule: Annotated[Literal["votes", "probabilities"], Declared("What a teacher says of a row.")] = "votes"
     hidden: Annotated[
         tuple[int, ...], Declared("The width of each hidden layer.", unit="units", least=0, default_text="none")
@@ -75,6 +79,11 @@ class TeachersKind(MeteredKind):
         from training.kinds.teachers.planned import PLANNED
 
         return PLANNED
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of its network."""
+        del records
+        return network_likeness(public)
 
     def load(self, folder: Path, device: str | None) -> "Teachers":
         """Read and verify teachers."""

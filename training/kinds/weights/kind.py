@@ -5,15 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import SystemRandomness
+from training.bundles.certificate import LambdaChoice
 from training.errors import WrongOption
 from training.features import rules
 from training.features.maps import FeatureMap
-from training.kinds.head.kind import HeadOptions, convexified_lack, recipe_for
-from training.kinds.kind import Ability, Job, PayOnceKind
+from training.kinds.head.kind import HeadOptions, choose_lambda, convexified_lack, recipe_for
+from training.kinds.kind import Ability, Job, Pay, PayOnceKind
+from training.kinds.likeness import Likeness, head_likeness
 from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
+from training.kinds.weights.tiers import tier_steps
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
@@ -30,11 +34,14 @@ class WeightsOptions(HeadOptions):
     tier: Annotated[Mapping[str, int] | None, TIERS] = None
 
     def __post_init__(self) -> None:
-        """Raise WrongOption as a head's options do, and for both a price and tiers, or neither."""
+        """Raise WrongOption as a head's options do, for both a price and tiers, for neither, and for wrong tiers."""
         super().__post_init__()
-        if (self.price is None) == (self.tier is None):
+        if self.price is None and self.tier is None:
             remedy = f"either one price, or one for each tier, as NAME=PRICE: {PRICE_FORM}, for all answers together"
-            raise WrongOption("price", "is needed", value=self.price, remedy=remedy + PLANNED)
+            raise WrongOption("price", "is needed", remedy=remedy + PLANNED)
+        if self.price is not None and self.tier is not None:
+            raise WrongOption("tier", "takes the place of " + OptionName("price") + ": leave that out")
+        tier_steps(self.tiers)
 
     @property
     def tiers(self) -> dict[str, int]:
@@ -49,6 +56,7 @@ class WeightsKind(PayOnceKind):
     sentence = "a head's weights with noise drawn once, if asked for in several precisions"
     options = WeightsOptions
     beside_budget = ("tier",)
+    chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
         """Return what they lack: with the convexified objective, units and choosing."""
@@ -56,13 +64,17 @@ class WeightsKind(PayOnceKind):
 
     def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
         """Train a head, add noise to its weights, and save them."""
-        from training.kinds.head.train import train
+        from training.kinds.head.train import train_head
         from training.kinds.weights.model import release_weights, save_weights
 
         recipe = recipe_for(job, options)
         with job.progress.minimising(recipe.tolerance) as report:
-            head = train(job.records, recipe, job.lineage, report)
+            head = train_head(job.records, recipe, job.lineage, report)
         return save_weights(job.out, release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records))
+
+    def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
+        """Choose Lambda among heads."""
+        return choose_lambda(job, values, whole, pay)
 
     @property
     def planned(self) -> Sequence[PlannedOption]:
@@ -77,8 +89,6 @@ class WeightsKind(PayOnceKind):
 
     def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
         """Return what each tier costs beyond the one before it, in picorho, its calibration among it."""
-        from training.kinds.weights.model import tier_steps
-
         return tier_steps(prices)
 
     def check_planned(
@@ -87,6 +97,11 @@ class WeightsKind(PayOnceKind):
         """Raise ValueError where the noise on so many weights has no grid."""
         del option, n
         GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
+
+    def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
+        """Return the likeness of a regularised linear model."""
+        del records
+        return head_likeness(public)
 
     def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
         """Read and verify released weights."""

@@ -56,6 +56,7 @@ from training.fields import NAME, Several
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.inputs.records import Records
 from training.kinds.head.bundle import CertifiedHead
+from training.kinds.weights.tiers import MOST_TIERS, tier_steps
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import (
@@ -65,8 +66,6 @@ from training.pay_once.certificate import (
     check_on_grid,
 )
 from training.pay_once.model import rounded
-
-MOST_TIERS = 16
 
 
 class WeightsTier(BaseModel):
@@ -130,7 +129,11 @@ class WeightsCertificate(ReleaseCertificate):
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The precisions that can be held, the coarsest first."""
-        return super().tiers if self.chosen_among else tuple(Tier(tier.name, tier.cost) for tier in self.precisions)
+        if self.chosen_among:
+            return super().tiers
+        first, *others = self.precisions
+        with_features = Cost((*self.feature_map.losses, *first.cost.losses))
+        return (Tier(first.name, with_features), *(Tier(tier.name, tier.cost) for tier in others))
 
     def derived_cost(self) -> Cost:
         """Return the composition of what was drawn: the module's statements 1 and 5."""
@@ -191,7 +194,9 @@ class ReleasedWeights:
     def answers(self, X: Floats) -> tuple[Floats, AnswerNoise]:
         """See `training.pay_once.model.ReleasedModel`."""
         phi = self.certificate.feature_map(X, self._public)
-        return softmax(self.calibration(product(phi, self._placed.T))), AnswerNoise("gaussian", self._noise(phi))
+        return softmax(self.calibrations[self.level](product(phi, self._placed.T))), AnswerNoise(
+            "gaussian", self._noise(phi)
+        )
 
     def logits(self, X: Floats) -> Floats:
         """Return the logits (n, C) of rows (n, d), before calibration."""
@@ -214,7 +219,9 @@ class ReleasedWeights:
         as if they did not depend on N. With two classes that changes nothing: how far <N, phi(x)> lies from 0, in its
         own standard deviations, is the same for every b.
         """
-        spread: Floats = self.calibration.scale * self.certificate.precisions[self.level].noise * norms(phi)
+        spread: Floats = (
+            self.calibrations[self.level].scale * self.certificate.precisions[self.level].noise * norms(phi)
+        )
         return spread
 
 
@@ -291,26 +298,6 @@ def load_weights(folder: Path, device: str | None = None) -> ReleasedWeights:
         vector = GaussianVector(tier.mu_beyond, certificate.size, certificate.weight_sensitivity)
         check_on_grid(f"released, tier {tier.name}", values, vector.step)
     return ReleasedWeights(certificate, released, public, tuple(map(Calibration.read, own["calibrations"])))
-
-
-def tier_steps(prices: Mapping[str, int]) -> dict[str, int]:
-    """Return what each tier costs beyond the one before it, in picorho, its calibration among it.
-
-    Raises TrainingError for too many tiers, names that are none, and prices out of order or out of range.
-    """
-    if not 1 <= len(prices) <= MOST_TIERS:
-        raise TrainingError(f"there must be between 1 and {MOST_TIERS} tiers, not {len(prices)}")
-    steps: dict[str, int] = {}
-    before = 0
-    for name, price in prices.items():
-        if not NAME.fullmatch(name):
-            raise TrainingError(f"a tier is named with letters, digits, '.', '_' and '-', at most 64, not {name!r}")
-        if price <= before:
-            raise TrainingError(
-                f"tiers are given from the coarsest to the finest, and {name!r} costs no more than before"
-            )
-        steps[name], before = price - before, price
-    return steps
 
 
 def _divided(prices: Mapping[str, int], *, calibrating: bool) -> dict[str, tuple[int, int]]:

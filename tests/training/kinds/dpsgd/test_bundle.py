@@ -229,7 +229,7 @@ def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
     mu = gaussian_mu(1.0, 1e-5)
     choices = by_rule(10_000, mu, 500)
     assert by_rule(20_000, mu, 500).learning_rate > choices.learning_rate
-    assert by_rule(10_000, mu, 5000).learning_rate < choices.learning_rate
+    assert by_rule(10_000, mu, 50_000).learning_rate < choices.learning_rate
     assert by_rule(10_000, mu, 500, steps=2 * choices.steps).learning_rate == pytest.approx(choices.learning_rate / 2)
     assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
     assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
@@ -237,12 +237,12 @@ def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
 
 
 def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them():
-    """As Adult at epsilon 3: the learning rate was 262.8, and noise alone moved a logit by 40."""
+    """As Adult at epsilon 3, where longer steps swing from side to side."""
     mu = gaussian_mu(3.0, 1e-5)
     choices = by_rule(27_000, mu, 218)
     way = choices.learning_rate * choices.steps * choices.clip_norm / (1 - choices.momentum)
-    assert way == pytest.approx(2 * mu * 27_000)
-    assert choices.learning_rate < 50
+    assert way == pytest.approx(0.7 * mu * 27_000)
+    assert choices.learning_rate < 10
 
 
 @pytest.mark.parametrize(

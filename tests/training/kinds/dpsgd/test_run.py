@@ -12,6 +12,7 @@ from scipy import stats
 
 from accounting.arrays import Floats
 from accounting.gaussian_envelope import DELTA, least_mu
+from research.white_box.gradients import record_gradients
 from tests.accounting.curves import gaussian_delta
 from tests.seeded import Seeded
 from training.fitting.network import Network
@@ -81,7 +82,7 @@ def log_odds(step: DpSgdStep, records: int) -> Floats:
         current = [NETWORK.initial(0)]
 
         def observe(_: int, released: Floats, parameters: Floats, trial: int = trial, current: list[Floats] = current):
-            (gradient,) = NETWORK.record_gradients(current.pop(), inputs, labels)
+            (gradient,) = record_gradients(NETWORK, current.pop(), inputs, labels)
             along = released @ gradient / np.linalg.norm(gradient)
             scores[trial] += np.log(0.1 + 0.9 * np.exp((along - 0.5) / 4))
             current.append(parameters.copy())

@@ -14,6 +14,7 @@ from accounting.arrays import Floats
 from accounting.losses import SubsampledGaussianLoss
 from mechanisms.randomness import SystemRandomness
 from mechanisms.wide_gaussian import SCALE
+from research.white_box.gradients import record_gradients
 from tests.seeded import Seeded
 from training.fitting.network import SUM_ERROR, Network
 from training.kinds.dpsgd.step import (
@@ -107,7 +108,7 @@ def scores(step: DpSgdStep) -> tuple[Floats, Floats]:
     """Return the releases of TRIALS steps on one record, and on none, in the direction of its gradient."""
     network = Network((2, 2))
     parameters, inputs, labels = network.initial(0), np.array([[30.0, 40.0]]), np.array([1])
-    (gradient,) = network.record_gradients(parameters, inputs, labels)
+    (gradient,) = record_gradients(network, parameters, inputs, labels)
     direction = gradient / np.linalg.norm(gradient)
 
     def of(records: int) -> Floats:

@@ -11,7 +11,7 @@ from training.errors import BundleError
 from training.features.maps import Relu
 from training.kinds.head.bundle import load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_public_tensors_must_be_those_of_the_seed(records, tmp_path):
     lower, upper = records.declaration.lower, records.declaration.upper
     feature_map = Relu(lower=lower, upper=upper, clip_norm=1.0, bias=0.0, random_features=3, seed=5)
     folder = tmp_path / "random"
-    save_bundle(folder, train(records, Recipe("random", feature_map, 1.0), "lineage-of-tests"))
+    save_bundle(folder, train_head(records, Recipe("random", feature_map, 1.0), "lineage-of-tests"))
     load_bundle(folder)
     tensors = load((folder / MODEL_FILE).read_bytes())
     change_tensors(folder, tensors | {"feature_map.omega": tensors["feature_map.omega"] + 1})

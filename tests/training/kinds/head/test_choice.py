@@ -22,7 +22,7 @@ from training.inputs.records import Records, Units
 from training.inputs.validating import ONE_IN
 from training.kinds.head.choice import Choice, choice_for, choose, loss_sum, parted
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 KEY = bytes(32)
 TOLERANCE = 1e-3
@@ -46,7 +46,7 @@ def exact_sums(records: Records, made: Choice) -> np.ndarray:
     training, counted = parted(records, KEY, made.most)
     found = []
     for lam in made.lams:
-        objective = RegularisedCrossEntropy.of(phi[training], records.y[training], made.classes, lam)
+        objective = RegularisedCrossEntropy.from_rows(phi[training], records.y[training], made.classes, lam)
         weights = quantised(minimise(objective, made.tolerance))
         found.append(loss_sum(products(phi[counted], summands(weights)), records.y[counted], made.largest_loss))
     return np.array(found)
@@ -132,7 +132,7 @@ def test_a_certificate_names_what_its_choice_shows_to_all():
     made = choice_for((1.0, 10.0), 40, whole_picorho("rho:0.5"), recipe, 3)
     chosen = choose(records, recipe.feature_map, made, KEY, words(1), pay=paid)
     without, with_it = (
-        train(records, replace(recipe, strong_convexity=chosen.lam, choice=each), "a") for each in (None, chosen)
+        train_head(records, replace(recipe, strong_convexity=chosen.lam, choice=each), "a") for each in (None, chosen)
     )
     assert without.certificate.shown_to_all() == ""
     assert f"mu = {chosen.mu:.4g}" in with_it.certificate.shown_to_all()

@@ -14,7 +14,7 @@ from training.fitting.sensitivity import Convexity, logit_sensitivity_per_norm
 from training.inputs.records import Units
 from training.kinds.head.bundle import load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.weights.model import load_weights, release_weights, save_weights
 from training.planning.answers import MECHANISMS, at_price
 
@@ -22,7 +22,7 @@ CONVEXITY = Convexity(0.1, 50)
 
 
 def trained(records, convexity=CONVEXITY):
-    return train(records, Recipe("small", identity(records, bias=0.25), 1.0, convexity=convexity), "tests")
+    return train_head(records, Recipe("small", identity(records, bias=0.25), 1.0, convexity=convexity), "tests")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from training.inputs.schema import parse_schema
 from training.inputs.table_records import read_numbers, read_with_schema
 from training.kinds.head.bundle import load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 
 def of_units(records, of):
@@ -39,7 +39,7 @@ def without(records, dropped):
 
 
 def trained(records, lam, tolerance=1e-9):
-    return train(records, Recipe("small", identity(records), lam, tolerance), "lineage-of-tests")
+    return train_head(records, Recipe("small", identity(records), lam, tolerance), "lineage-of-tests")
 
 
 def cases():

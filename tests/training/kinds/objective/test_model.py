@@ -64,7 +64,7 @@ def test_prices_that_cannot_be_met_are_refused():
 def test_the_perturbed_gradient_and_its_value_fit_each_other():
     generator = np.random.default_rng(0)
     phi = generator.standard_normal((20, 3)) / 3
-    objective = RegularisedCrossEntropy.of(
+    objective = RegularisedCrossEntropy.from_rows(
         phi, generator.integers(4, size=20), 4, 2.0, 5 * generator.standard_normal((4, 3))
     )
     W, direction = generator.standard_normal((2, 4, 3))
@@ -80,7 +80,7 @@ def test_what_is_released_is_near_the_minimum_of_what_was_perturbed():
     model = trained(records)
     certificate = model.certificate
     noise = certificate.perturbing().draw(Seeded(0)).reshape(3, 5)
-    objective = RegularisedCrossEntropy.of(
+    objective = RegularisedCrossEntropy.from_rows(
         identity(records)(records.X, {}), records.y, 3, certificate.strong_convexity, noise
     )
     off = np.linalg.norm(objective.gradient(model.weights)) / certificate.strong_convexity

@@ -24,7 +24,7 @@ from training.features.maps import Identity
 from training.inputs.records import Records
 from training.kinds.head.bundle import CertifiedHead, load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.weights.model import ReleasedWeights, WeightsCertificate, release_weights, save_weights
 from training.pay_once.model import ReleasedModel, TieredModel
@@ -155,7 +155,7 @@ def test_who_holds_the_weights_of_a_trained_head_learns_what_is_claimed() -> Non
     records = replace(records, X=np.ones((3, 1)), y=np.array([0, 1, 2]))
     feature_map = Identity(lower=(0.0,), upper=(1.0,), clip_norm=1.0, bias=0.0)
     worlds = [
-        train(world, Recipe("small", feature_map, 8.0, 1e-6), "l")
+        train_head(world, Recipe("small", feature_map, 8.0, 1e-6), "l")
         for world in (records, replace(records, X=records.X[:-1], y=records.y[:-1]))
     ]
     direction = worlds[0].weights - worlds[1].weights
@@ -265,10 +265,10 @@ def test_a_certificate_of_other_noise_than_was_drawn_is_refuted(
 @pytest.mark.parametrize(
     ("prices", "message"),
     [
-        ({}, "between 1 and 16 tiers"),
-        ({"a": 10**10, "b": 10**10}, "from the coarsest to the finest, and 'b' costs no more"),
+        ({}, "between 1 and 16 precisions"),
+        ({"a": 10**10, "b": 10**10}, "'b' costs no more than before"),
         ({"a": 10**10, "b": 10**10 + 10**8}, "tier 'b': the price of a pay-once model"),
-        ({"a b": 10**10}, "a tier is named with letters"),
+        ({"a b": 10**10}, "is named with letters"),
         ({"a": 5 * 10**12}, "tier 'a': the price of a pay-once model"),
     ],
 )

@@ -1,0 +1,47 @@
+"""The kind: its options, its output, how it trains and loads, and what it lacks."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mechanisms.randomness import SystemRandomness
+from training.kinds.kind import WITHOUT_CLASSES, PayOnceKind
+from training.kinds.options import Options
+from training.kinds.outputs import Output, Outputs
+from training.kinds.shared_options import PRICE, RECORDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatingsOptions(Options):
+    """The options of a noisy mean."""
+
+    price: Annotated[int, PRICE]
+    records_declared: Annotated[int, RECORDS]
+
+
+class RatingsKind(PayOnceKind):
+    """The noisy mean of ratings, which are classes whose names are numbers."""
+
+    name = "ratings"
+    sentence = "the noisy mean of the ratings, the same answer to every row"
+    options = RatingsOptions
+    lacks = PayOnceKind.lacks | WITHOUT_CLASSES
+
+    def outputs(self, described):
+        """Return the one number that is answered."""
+        return Outputs((Output("mean_rating", "the mean rating of the records"),))
+
+    def train(self, job, options):
+        """Add up, add noise, and save."""
+        from noisy_ratings.model import save_ratings, train_ratings
+
+        asked = (job.records, job.name, job.feature_map, options, job.lineage, SystemRandomness())
+        return save_ratings(job.out, train_ratings(*asked))
+
+    def load(self, folder, device):
+        """Read and verify."""
+        from noisy_ratings.model import load_ratings
+
+        return load_ratings(folder, device)
+
+
+KIND = RatingsKind()

@@ -1,0 +1,82 @@
+"""The model: a sum of ratings with Gaussian noise, over a declared number of records."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from accounting.losses import Cost, GaussianLoss
+from mechanisms.answer_noise import NumberNoise
+from mechanisms.gaussian_vector import GaussianVector, mu_for
+from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
+from training.errors import TrainingError
+from training.fields import Several
+from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+
+
+class RatingsCertificate(ReleaseCertificate):
+    """The certificate of a noisy mean."""
+
+    release: Literal["ratings"] = "ratings"
+    assumptions: Several[str] = COMMON_ASSUMPTIONS
+    mu: float = Field(gt=0, allow_inf_nan=False)
+    records_declared: int = Field(ge=1)
+
+    def derived_cost(self):
+        """Return the cost: one record changes the sum by at most the largest rating."""
+        return Cost((GaussianLoss(self.law.mu),))
+
+    @property
+    def law(self):
+        """The noise on the sum."""
+        return GaussianVector(self.mu, 1, max(abs(float(each)) for each in self.classes))
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """A noisy sum (1,)."""
+
+    certificate: RatingsCertificate
+    total: Any
+    tensors: dict
+
+    def answers(self, X):
+        """Return the mean for every row (n, 1), and its noise."""
+        declared = self.certificate.records_declared
+        deviation = self.certificate.law.standard_deviation / declared
+        return np.tile(self.total / declared, (len(X), 1)), NumberNoise(np.full(len(X), deviation))
+
+
+def train_ratings(records, name, feature_map, options, lineage, randomness):
+    """Add up the records' ratings, with noise."""
+    try:
+        ratings = np.array([float(each) for each in records.declaration.classes])
+    except ValueError as error:
+        raise TrainingError("ratings are classes whose names are numbers") from error
+    law = GaussianVector(mu_for(options.price), 1, float(np.abs(ratings).max()))
+    total = np.array([np.bincount(records.y, records.weights, minlength=len(ratings)) @ ratings])
+    certificate = RatingsCertificate.fresh(
+        name,
+        records.declaration,
+        feature_map,
+        lineage,
+        cost=str(Cost((GaussianLoss(law.mu),))),
+        mu=law.mu,
+        records_declared=options.records_declared,
+    )
+    return Ratings(certificate, law.release(total, randomness), feature_map.public_tensors())
+
+
+def save_ratings(folder, model):
+    """Write the bundle."""
+    return save_sealed(folder, with_public_tensors({"total": model.total}, model.tensors), model.certificate)
+
+
+def load_ratings(folder, device):
+    """Read and verify the bundle."""
+    certificate, tensors = load_sealed(folder, RatingsCertificate, device)
+    public = certificate.feature_map.public_tensors()
+    total = checked_tensors(tensors, {"total": (1,)}, public)["total"]
+    check_on_grid("total", total, certificate.law.step)
+    return Ratings(certificate, total, public)

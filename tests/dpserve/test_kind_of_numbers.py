@@ -1,0 +1,103 @@
+"""A kind that answers with a number instead of classes, from another package: everything asks it for its outputs."""
+
+import asyncio
+import json
+import signal
+
+import httpx
+import numpy as np
+import pytest
+
+from dpserve import AsyncClient, Client
+from tests.dpserve.test_another_kind import in_a_new_process, run  # noqa: F401 - the fixture, in this module
+
+ROWS = [[30.0], [75.0]]
+RATINGS = [1 + place % 5 for place in range(200)]
+TRAIN = ("train", "--data", "rated.csv", "--label", "stars", "--classes", "1,2,3,4,5", "--lineage", "guests")
+TRAIN += ("--bounds", "age=0:120", "--release", "ratings")
+PRICED = (*TRAIN, "--price", "rho:0.1", "--records-declared", 200)
+
+
+@pytest.fixture
+def model(run):  # noqa: F811 - pytest's way
+    lines = [f"{20 + place % 60},{stars}" for place, stars in enumerate(RATINGS)]
+    (run.folder / "rated.csv").write_text("\n".join(["age,stars", *lines]) + "\n")
+    in_a_new_process(run, *PRICED, "--out", "model")
+    return run.folder / "model"
+
+
+def test_it_is_trained_inspected_and_served_with_its_own_output(run, model):  # noqa: F811
+    shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
+    assert (shown["release"], shown["verified"]) == ("ratings", True)
+    assert "mean_rating" in in_a_new_process(run, "inspect", "model").stdout
+    process, address = run.start(model, "--port", 0, "--epsilon", 3, "--delta", 1e-5)
+    key = in_a_new_process(run, "clients", "add", "ann", "--epsilon", 3, "--delta", 1e-5).stdout.strip()
+    headers = {"Authorization": f"Bearer {key}"}
+    answered = httpx.post(f"{address}/predict?intervals=true", json={"instances": ROWS}, headers=headers).json()
+    one, other = answered["predictions"]
+    assert one == other
+    assert set(one) == {"mean_rating"}
+    # The noise's deviation is about 5/(sqrt(0.2) 200) = 0.056: 0.6 is more than ten of them.
+    assert one["mean_rating"] == pytest.approx(np.mean(RATINGS), abs=0.6)
+    noise = answered["noise"]
+    assert (noise["on"], noise["law"], "undecided" in noise) == ("answer", "gaussian", False)
+    assert noise["lower"][0][0] < one["mean_rating"] < noise["upper"][0][0]
+    tensors = httpx.get(f"{address}/v2/models/model").json()
+    assert [(each["name"], each["datatype"], each["shape"]) for each in tensors["outputs"]] == [
+        ("mean_rating", "FP64", [-1]),
+        ("lower", "FP64", [-1, 1]),
+        ("upper", "FP64", [-1, 1]),
+    ]
+    asked = {"inputs": [{"name": "instances", "shape": [2, 1], "datatype": "FP64", "data": [30.0, 75.0]}]}
+    inferred = httpx.post(f"{address}/v2/models/model/infer", json=asked, headers=headers).json()
+    assert inferred["outputs"][0]["data"] == [one["mean_rating"]] * 2
+    with Client(address, key) as client:
+        assert client.outputs(ROWS)["mean_rating"].tolist() == [one["mean_rating"]] * 2
+        assert client.model()["outputs"] == [
+            {"name": "mean_rating", "sentence": "the mean rating of the records", "type": "number"}
+        ]
+        for ask in (client.predict_proba, client.predict, client.answers):
+            with pytest.raises(ValueError, match=r"outputs\(X\)"):
+                ask(ROWS)
+
+    async def awaited():
+        async with AsyncClient(address, key) as client:
+            return await client.outputs(ROWS)
+
+    assert asyncio.run(awaited())["mean_rating"].tolist() == [one["mean_rating"]] * 2
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+
+
+def test_what_takes_classes_refuses_it_with_the_reason(run, model):  # noqa: F811
+    def refused(*words, status=1):
+        return " ".join(in_a_new_process(run, *words, status=status).stderr.split())
+
+    in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
+    assert "no probabilities of classes" in refused("export", "model", "--to", "sklearn")
+    held_out = ("--data", "rated.csv", "--label", "stars", "--lineage", "others")
+    assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--price", "rho:0.1")
+    budget = (*TRAIN, "--records-declared", 200, "--budget", "rho:0.1", "--out", "planned")
+    assert "'ratings'" in refused(*budget)
+    files = ("--members", "rated.csv", "--non-members", "rated.csv", "--label", "stars")
+    assert "mean_rating" in refused("attack", "model", *files)
+    program = """
+from dpserve import PrivateClassifier
+PrivateClassifier(
+    lineage="guests", lineage_budget=(3, 1e-6), release="ratings", epsilon=1, delta=1e-6, records_declared=2,
+    classes=["1", "2"], bounds=(0, 1),
+).fit([[0.5], [0.5]], ["1", "2"])
+"""
+    assert "release='ratings'" in run_python(run, program)
+
+
+def run_python(run, program):  # noqa: F811
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=run.environment, check=False
+    )
+    assert done.returncode == 1
+    return done.stderr

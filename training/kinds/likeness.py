@@ -1,0 +1,44 @@
+"""The models that an attacker can train in another's likeness: each kind says so of its own, by what everyone sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from training.fitting.sensitivity import Convexity
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A model like another, as its certificate's public part describes it.
+
+    hidden: the widths of a network's hidden layers; none for a linear head. activation, objective, alpha,
+    l2_regulariser, epochs: of a network, the last two None where they are not known. strong_convexity: Lambda of a
+    head, None where it is not known. convexity: of a head's convexified objective. sensitivity: of its logits, of a
+    head for features of length 1; None where noise on answers does not follow from it.
+    """
+
+    hidden: tuple[int, ...] = ()
+    activation: Any = "tanh"
+    objective: Any = "cross-entropy"
+    alpha: float = 1.0
+    l2_regulariser: float | None = None
+    epochs: int | None = None
+    strong_convexity: float | None = None
+    convexity: Convexity | None = None
+    sensitivity: float | None = None
+
+
+def head_likeness(public: Mapping[str, Any]) -> Likeness:
+    """Return the likeness of a linear model that minimises a regularised objective. public: of its certificate."""
+    lam, told = public.get("strong_convexity"), public.get("convexified")
+    return Likeness(
+        strong_convexity=None if lam is None else float(lam),
+        convexity=None if told is None else Convexity(float(told["alpha"]), int(told["least_records"])),
+        sensitivity=public.get("logit_sensitivity_per_norm"),
+    )
+
+
+def network_likeness(public: Mapping[str, Any]) -> Likeness:
+    """Return the likeness of a network that trains for so many passes. public: of its certificate."""
+    passes = round(float(public.get("steps", 0)) * float(public.get("sampling_rate", 0)))
+    return Likeness(hidden=tuple(public["hidden"]), activation=public["activation"], epochs=max(passes, 1))
