@@ -139,9 +139,12 @@ class Batcher(Generic[Request, Result]):
     def _next_batch(self) -> list[Request]:
         batch: list[Request] = []
         room = self._limits.max_batch_size
+        # A request larger than a batch goes alone, and none overtakes another: a stream of small ones would keep it
+        # waiting.
         while self._waiting and (not batch or self._waiting[0].rows <= room):
             first = self._waiting.popleft()
             self._waiting_rows -= first.rows
+            # Whoever was cancelled, or ran out of time in the queue, is not charged.
             if not first.result.done():
                 first.begun = True
                 room -= first.rows
@@ -160,6 +163,7 @@ class Batcher(Generic[Request, Result]):
                 self._fail_waiting(error)
         for waiting, result in zip(batch, results, strict=True):
             _resolve(waiting.result, result)
+        # A moving average, for `_check_room`: a service that slows down refuses earlier.
         self._seconds_per_batch += _WEIGHT_OF_NEWEST * (self._clock() - began - self._seconds_per_batch)
 
     def _fail_waiting(self, error: LedgerError) -> None:

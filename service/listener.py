@@ -165,13 +165,13 @@ def when_told_to_stop(call: Callable[[], object]) -> None:
         return
     loop = asyncio.get_running_loop()
 
-    def told(before: object, number: int, frame: FrameType | None) -> None:
+    def handle(before: object, number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(call)
         if callable(before):
             before(number, frame)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, partial(told, signal.getsignal(number)))
+        signal.signal(number, partial(handle, signal.getsignal(number)))
 
 
 def server_config(application: Callable[[], Application], settings: ServiceSettings) -> uvicorn.Config:

@@ -122,6 +122,7 @@ class MeteredPredictor(Predictor):
         for place in charging:
             each = batch[place]
             requests.append(self._charge_request(each.caller, each.request, each.time, words.digests[rows[place]]))
+        # One call for all requests of the batch: what a durable write costs is shared.
         decisions.update(zip(charging, await self._charge(requests), strict=True))
         for timed in traced:
             timed.end("ledger charge")
@@ -132,17 +133,29 @@ class MeteredPredictor(Predictor):
             logits = self.head.logits(phi[charged])
             for timed in traced:
                 timed.end("logits")
+            # Each row's words follow from its question, so leaving rows out changes no other row's noise.
             noise = words if len(charged) == len(X) else words.for_rows(charged)
             answers[charged] = self.mechanism.release(logits, sensitivity[charged], noise)
             for timed in traced:
                 timed.end("noise")
         known = Uncertainty(self._noise_of(sensitivity), answers)
-        return [
-            Prediction(probabilities=answers[of], noise=known.part(of), charge=decided)
-            if isinstance(decided := decisions[place], Charge)
-            else decided
-            for place, of in enumerate(rows)
-        ]
+        results: list[Prediction | Refusal] = []
+        for place, of in enumerate(rows):
+            decided = decisions[place]
+            if not isinstance(decided, Charge):
+                results.append(decided)
+                continue
+            new = decided.new_to_client
+            results.append(
+                Prediction(
+                    values=answers[of],
+                    noise=known.part(of),
+                    charge=decided,
+                    charged_rows=new,
+                    replayed_rows=batch[place].rows - new,
+                )
+            )
+        return results
 
     def _refused(self, batch: Sequence[_Arrival], rows: Sequence[slice], sensitivity: Floats) -> dict[int, Refusal]:
         """Return by place who must not be charged, and why: with a row that no noise hides, too late, or expired."""
@@ -204,6 +217,7 @@ class MeteredPredictor(Predictor):
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(self.cost).model_dump(),
             "largest_batch": self.largest_batch,
+            "outputs": self.outputs.described(),
         }
 
 

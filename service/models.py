@@ -34,6 +34,8 @@ class Models:
         self._served: dict[str, Predictor] = {}
         self._leaving: WeakSet[Predictor] = WeakSet()
         self._default = default
+        self.default: Predictor | None = None
+        """The model that is asked where none is named."""
         for predictor in served:
             self.add(predictor)
 
@@ -46,20 +48,13 @@ class Models:
         """The models' names, sorted."""
         return sorted(self._served)
 
-    @property
-    def default(self) -> Predictor | None:
-        """The model that is asked where none is named."""
-        if self._default is not None:
-            return self._served.get(self._default)
-        return next(iter(self._served.values())) if len(self._served) == 1 else None
-
     def named(self, name: str | None, version: str | None = None) -> Predictor:
         """Return the model of this name, the default one for None. Raises UnknownModel, also for another version."""
         if version not in (None, VERSION):
             raise UnknownModel(f"a model has the version {VERSION!r} alone")
-        found = self.default if name is None else self._served.get(name)
-        if found is not None:
-            return found
+        predictor = self.default if name is None else self._served.get(name)
+        if predictor is not None:
+            return predictor
         if name is not None:
             raise UnknownModel(f"there is no model {name!r} here; GET /models lists those that there are")
         raise UnknownModel("this service has no default model: ask /models/NAME/...; GET /models lists the names")
@@ -73,22 +68,34 @@ class Models:
         name = predictor.certificate.name
         self.remove(name)
         self._served[name] = predictor
+        self._settle_default()
         self._say("serving %s", name)
 
     def remove(self, name: str) -> None:
         """Serve a model no more. Requests that found it are answered."""
         predictor = self._served.pop(name, None)
+        self._settle_default()
         if predictor is not None:
             self._leaving.add(predictor)
             weakref.finalize(predictor, self._say, "stopped serving %s", name).atexit = False
+
+    def check_any(self) -> None:
+        """Raise NoModel without a model."""
+        if not self._served:
+            raise NoModel("the service has no model yet")
+
+    def _settle_default(self) -> None:
+        if self._default is not None:
+            self.default = self._served.get(self._default)
+        else:
+            self.default = next(iter(self._served.values())) if len(self._served) == 1 else None
 
     async def check_ready(self) -> None:
         """Raise NoModel without a model, or without the one that is to be the default.
 
         Raises LedgerError unless the ledger can charge every lineage's account now.
         """
-        if not self._served:
-            raise NoModel("the service has no model yet")
+        self.check_any()
         if self._default is not None and self._default not in self._served:
             raise NoModel(f"the default model, {self._default}, is not served")
         by_lineage = {predictor.lineage: predictor for predictor in self._served.values()}
@@ -96,7 +103,7 @@ class Models:
 
     async def close(self) -> None:
         """Wait until every charge that was sent to the ledger is decided, and serve nothing any more."""
-        served, self._served = self._served, {}
+        served, self._served, self.default = self._served, {}, None
         for predictor in [*served.values(), *self._leaving]:
             await predictor.drain()
         for name in served:

@@ -154,7 +154,7 @@ async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, b
 def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
     """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
     return CannotServe(
-        f"{what} costs {refused.currency.words(refused.cost)}, and "
+        f"{what} costs {refused.price}, and "
         f"{refused.currency.value(refused.remaining):.6g} is left of the budget of "
         f"the lineage {lineage}: {outcome}"
     )
@@ -199,14 +199,16 @@ async def _refusal(
     if sum(cost.coins for cost in costs) > unopened.coins:
         return CoinsExhausted("lineage", str(costs[-1]))
     total = sum(cost.picorho for cost in costs)
-    return BudgetExhausted("lineage", total, 0, unopened.budget.limit) if total > unopened.budget.limit else None
+    if total <= unopened.budget.limit:
+        return None
+    return BudgetExhausted.of_budget("lineage", unopened.budget, total, 0, unopened.budget.limit)
 
 
 def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[ReleaseCertificate]]:
-    found: dict[str, list[ReleaseCertificate]] = {}
+    by_lineage: dict[str, list[ReleaseCertificate]] = {}
     for certificate in certificates:
-        found.setdefault(certificate.lineage, []).append(certificate)
-    return found
+        by_lineage.setdefault(certificate.lineage, []).append(certificate)
+    return by_lineage
 
 
 def _wishes(certificates: Sequence[ReleaseCertificate]) -> JointHoldRequest:

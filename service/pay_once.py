@@ -181,8 +181,8 @@ class PayOncePredictor(Predictor):
         if traced is not None:
             traced.begin()
         rows = _Rows(rows=len(request.X), deadline=request.deadline, tier=held.tier, X=request.X, timeline=traced)
-        probabilities, noise = await self._computing.submit(rows)
-        return Prediction(probabilities=probabilities, noise=noise, charge=held.charge, tier=held.tier)
+        values, noise = await self._computing.submit(rows)
+        return Prediction(values=values, noise=noise, charge=held.charge, tier=held.tier)
 
     def _wish(self, caller: Caller, request: RowsRequest, traced: Timeline | None) -> _Wish:
         if traced is not None:
@@ -230,11 +230,11 @@ class PayOncePredictor(Predictor):
         for tier, places in by_tier.items():
             X = batch[places[0]].X if len(places) == 1 else np.concatenate([batch[place].X for place in places])
             answers = self._models[tier].answers
-            probabilities, noise = answers(X) if len(X) <= self._few_rows else await asyncio.to_thread(answers, X)
-            known, start = Uncertainty(noise, probabilities), 0
+            values, noise = answers(X) if len(X) <= self._few_rows else await asyncio.to_thread(answers, X)
+            known, start = Uncertainty(noise, values), 0
             for place in places:
                 rows = slice(start, start + batch[place].rows)
-                computed[place] = probabilities[rows], known.part(rows)
+                computed[place] = values[rows], known.part(rows)
                 start = rows.stop
         for timed in traced:
             timed.end("forward pass")
@@ -336,13 +336,14 @@ class PayOncePredictor(Predictor):
             return False
 
     def model(self) -> dict[str, object]:
-        """Return the public part of the certificate, and how the model is served."""
-        return self.certificate.public() | {
+        """Return what anyone may see of the certificate, and how the model is served."""
+        return self.released.shown_to_strangers() | {
             "mechanism": self.mechanism_name,
             "mechanism_status": self.mechanism_status,
             "price_per_row": row_price(Cost()).model_dump(),
             "tiers": price_list(self._tiers),
             "largest_batch": self.largest_batch,
+            "outputs": self.outputs.described(),
         }
 
     async def _tier(self, client: str, tier: str | None) -> str:

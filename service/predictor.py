@@ -41,14 +41,17 @@ from accounting.ledger import (
 from accounting.losses import Cost
 from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
+from service.batcher import Batcher, BatchLimits, Waiting
 from service.errors import DeadlinePassed, InvalidRows, UnknownModel
 from training.bundles.certificate import ModelCertificate
-from training.inputs.columns import MISSING_VALUES, RowRefused, encode_rows, in_row, wrong_names
+from training.inputs.columns import MISSING_VALUES, RowRefused, UnencodedTexts, checked_rows, in_row, wrong_names
+from training.kinds.registry import kind_of
 
-INTERVAL = ("lower", "upper")
-OUTPUTS = ("probabilities", *INTERVAL, "undecided")
-"""An answer's parts: each probability, the ends of its interval, and whether noise could have made the winner."""
+INTERVAL, UNDECIDED = ("lower", "upper"), "undecided"
+"""The parts of an answer beside its outputs: the ends of intervals, and whether noise could have made the winner."""
 
+_TEXTS_AT_ONCE = 16
+"""Texts that are encoded before it is looked whether their client is still there."""
 _EXPLAINING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="explaining")
 
 Value = str | float | bool | None
@@ -70,7 +73,8 @@ class Caller(Struct, frozen=True):
 class RowsRequest(Struct, frozen=True, eq=False):
     """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged.
 
-    intervals: whether the answer is to state the ends of intervals.
+    intervals: whether the answer is to state the ends of intervals. unencoded: texts that are yet to be computed into
+    X (`Predictor.encode`).
     """
 
     X: Floats
@@ -78,28 +82,29 @@ class RowsRequest(Struct, frozen=True, eq=False):
     idempotency: Idempotency | None = None
     deadline: float = math.inf
     intervals: bool = False
+    unencoded: tuple[UnencodedTexts, ...] = ()
+
+
+class _Encoding(Waiting, eq=False):
+    """The texts of a request, which waits for them."""
+
+    request: RowsRequest
 
 
 class Prediction(Struct, frozen=True, eq=False, kw_only=True):
-    """One request's answers. probabilities: (n, C), row by row as asked."""
+    """One request's answers. values: (n, numbers), row by row as asked, by the model's outputs: (n, C) of classes."""
 
-    probabilities: Floats
+    values: Floats
     noise: Uncertainty
     """Bounds on how far noise may have moved them."""
     charge: Charge
     """Its balance is of half a second before, where nothing had to be asked of the ledger."""
+    charged_rows: int = 0
+    """The number of rows that the client paid for now."""
+    replayed_rows: int = 0
+    """The number of rows that were paid for before and cost nothing now."""
     tier: str | None = None
     """The precision that answered, of a pay-once model, whose rows cost nothing by themselves."""
-
-    @property
-    def charged_rows(self) -> int:
-        """The number of rows that the client paid for now."""
-        return self.charge.new_to_client if self.tier is None else 0
-
-    @property
-    def replayed(self) -> int:
-        """The number of rows that were paid for before and cost nothing now."""
-        return len(self.probabilities) - self.charge.new_to_client if self.tier is None else 0
 
 
 @dataclass(frozen=True)
@@ -131,12 +136,16 @@ class Predictor(ABC):
     ) -> None:
         """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
         self.certificate = certificate
+        self.outputs = kind_of(certificate).outputs(certificate)
         self.largest_batch = largest_batch
         self._ledger = ledger
         self._clock = clock
         self._lower = np.asarray(certificate.feature_map.lower)
         self._upper = np.asarray(certificate.feature_map.upper)
-        self._packing = struct.Struct(f"{len(self._lower)}d").pack
+        self.width = len(self._lower)
+        """Number of the features of a row."""
+        self._packing = struct.Struct(f"{self.width}d").pack
+        self._encoding: Batcher[_Encoding, None] = Batcher(self._encode_batch, BatchLimits(max_batch_size=1))
 
     @cached_property
     def rehearsal(self) -> bool:
@@ -149,10 +158,12 @@ class Predictor(ABC):
         return ()
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        """Those of OUTPUTS that an answer has: a draw has no intervals, and noise that is not known has none."""
+    def parts(self) -> tuple[str, ...]:
+        """The parts that an answer has, its outputs first: a draw has no intervals, nor has noise that is not known."""
         without = isinstance(self._noise, UnknownNoise) or self._noise.on == "selection"
-        return (OUTPUTS[0], OUTPUTS[3]) if without else OUTPUTS
+        ends = () if without else INTERVAL
+        names = tuple(each.name for each in self.outputs.fields)
+        return (*names, *ends, *((UNDECIDED,) if self.outputs.classes is not None else ()))
 
     @property
     def lineage(self) -> str:
@@ -182,26 +193,29 @@ class Predictor(ABC):
         packed = b"".join([self._packing(*row) for row in instances])  # four times as fast as numpy.array
         return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features))
 
-    def check_named(self, instances: Sequence[Mapping[str, Value]]) -> Floats:
+    def check_named(self, instances: Sequence[Mapping[str, Value]]) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
         """Return rows by the names of their columns as (n, d) float64, encoded as the model's schema says.
 
-        Raises InvalidRows with all that is wrong with the first row that cannot be asked about.
+        With them what is yet to be computed into them (`encode`). Raises InvalidRows with all that is wrong with the
+        first row that cannot be asked about.
         """
         self.check_count(len(instances))
         if self.certificate.columns:
             try:
-                return self._within_bounds(encode_rows(self.certificate.columns, instances))
+                X, unencoded = checked_rows(self.certificate.columns, instances)
             except RowRefused as refused:
                 raise InvalidRows(str(refused), refused.row) from None
+            self._check_bounds(X)
+            return X, unencoded
         names = self.certificate.feature_names
-        known = set(names)
+        column_names = set(names)
         for index, row in enumerate(instances):
-            wrong = [] if row.keys() == known else wrong_names(names, row)
+            wrong = [] if row.keys() == column_names else wrong_names(names, row)
             others = [column for column, name in enumerate(names) if name in row and type(row[name]) is not float]
             wrong += [f"column {column} ({names[column]!r}) must be a number" for column in others]
             if wrong:
                 raise InvalidRows(in_row(index, wrong), index, others[0] if others else None)
-        return self.check_rows([[cast(float, row[name]) for name in names] for row in instances])
+        return self.check_rows([[cast(float, row[name]) for name in names] for row in instances]), ()
 
     def check_array(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Return the array as (n, d) float64, or raise InvalidRows naming the first row that cannot be asked about."""
@@ -209,18 +223,18 @@ class Predictor(ABC):
         if X.ndim != 2 or X.shape[1] != features:
             raise InvalidRows(f"the array has the shape {X.shape}; the model takes (rows, {features})")
         self.check_count(len(X))
-        return self._within_bounds(X.astype(np.float64))
+        return self._within_bounds(X.astype(np.float64, copy=False))
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRows unless these name the model's columns, each once, in whatever order."""
         columns = self.certificate.columns
-        known = [column.name for column in columns] if columns else self.certificate.feature_names
+        column_names = [column.name for column in columns] if columns else self.certificate.feature_names
         given = Counter(names)
         if len(given) < len(names):
             twice = next(name for name, count in given.items() if count > 1)
             raise InvalidRows(f"the column {twice!r} is there more than once")
-        if given.keys() != set(known):
-            raise InvalidRows(in_row(0, wrong_names(known, given, MISSING_VALUES if columns else "")), 0)
+        if given.keys() != set(column_names):
+            raise InvalidRows(in_row(0, wrong_names(column_names, given, MISSING_VALUES if columns else "")), 0)
 
     def check_count(self, rows: int) -> None:
         """Raise InvalidRows for no row, and for more than may be asked about at once."""
@@ -230,6 +244,11 @@ class Predictor(ABC):
             raise InvalidRows(f"the batch has {rows} rows; this service takes at most {self.largest_batch}")
 
     def _within_bounds(self, X: Floats) -> Floats:
+        self._check_bounds(X)
+        # 0.0 and -0.0 are the same row: they must share one answer.
+        return X + 0.0
+
+    def _check_bounds(self, X: Floats) -> None:
         inside = (self._lower <= X) & (self._upper >= X)
         if np.count_nonzero(inside) < inside.size:
             index = int(np.argmin(inside.all(axis=1)))
@@ -241,8 +260,22 @@ class Predictor(ABC):
                 for column in columns
             ]
             raise InvalidRows(in_row(index, wrong), index, columns[0])
-        # 0.0 and -0.0 are the same row: they must share one answer.
-        return X + 0.0
+
+    async def encode(self, request: RowsRequest) -> None:
+        """Compute a request's texts into its rows, which nothing is charged for.
+
+        One request after the other, some rows at a time, until its client is gone. Raises Overloaded, with nothing
+        done, and DeadlinePassed.
+        """
+        await self._encoding.submit(_Encoding(rows=1, deadline=request.deadline, request=request))
+
+    async def _encode_batch(self, batch: Sequence[_Encoding]) -> list[None]:
+        for each in batch:
+            for texts in each.request.unencoded:
+                for start in range(0, len(texts.values), _TEXTS_AT_ONCE):
+                    if not each.result.done():
+                        await asyncio.to_thread(texts.encode, start, start + _TEXTS_AT_ONCE)
+        return [None] * len(batch)
 
     @abstractmethod
     def check_tier(self, tier: str | None) -> None:

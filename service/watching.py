@@ -33,8 +33,8 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 
 def stamp_of(bundle: Path) -> Stamp:
     """Return what tells a bundle that was changed. Raises OSError."""
-    found = [(file.name, _state_of(file)) for file in sorted(bundle.iterdir())]
-    return tuple((name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in found)
+    states = [(file.name, _state_of(file)) for file in sorted(bundle.iterdir())]
+    return tuple((name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in states)
 
 
 def _state_of(file: Path) -> os.stat_result:
@@ -49,17 +49,17 @@ def _bundles_in(folder: Path, before: Mapping[Path, Stamp]) -> dict[Path, Stamp]
 
     before: the bundles of the last look. What cannot be read now is as it was: it was not removed.
     """
-    found = {}
+    bundles = {}
     for each in sorted(folder.iterdir()):
         try:
             if not each.name.startswith(".") and (each / CERTIFICATE_FILE).exists():
-                found[each] = stamp_of(each)
+                bundles[each] = stamp_of(each)
         except FileNotFoundError:
             continue  # removed since it was listed
         except OSError:
             if each in before:
-                found[each] = before[each]
-    return found
+                bundles[each] = before[each]
+    return bundles
 
 
 class Verified(Protocol):
@@ -105,16 +105,16 @@ class Watch:
 
     async def look(self, *, first: bool = False) -> None:
         """Serve what stands still since the look before; at the first look, all that is there. Raises OSError."""
-        found = await asyncio.to_thread(_bundles_in, self._folder, self._seen)
-        self._names = {bundle: known for bundle, known in self._names.items() if bundle in found}
-        self._refused = {bundle: said for bundle, said in self._refused.items() if bundle in found}
+        stamps = await asyncio.to_thread(_bundles_in, self._folder, self._seen)
+        self._names = {bundle: entry for bundle, entry in self._names.items() if bundle in stamps}
+        self._refused = {bundle: entry for bundle, entry in self._refused.items() if bundle in stamps}
         read: list[Verified] = []  # what is opened below is in memory still
-        for bundle, stamp in found.items():
+        for bundle, stamp in stamps.items():
             if (first or self._seen.get(bundle) == stamp) and stamp not in self._stamps(bundle):
                 read += await self._verify(bundle, stamp)
-        self._seen = found
+        self._seen = stamps
         firsts: dict[str, Path] = {}
-        for bundle in found:
+        for bundle in stamps:
             if bundle not in self._names:
                 continue
             stamp, name = self._names[bundle]
@@ -125,11 +125,11 @@ class Watch:
             await self._serve(name, bundle, self._names[bundle][0])
         for name, (bundle, _) in list(self._served.items()):
             # What a bundle was before it was damaged is served on.
-            if name not in firsts and (bundle not in found or bundle in self._names):
+            if name not in firsts and (bundle not in stamps or bundle in self._names):
                 self._remove(name)
 
     def _stamps(self, bundle: Path) -> list[Stamp]:
-        return [known[bundle][0] for known in (self._names, self._refused) if bundle in known]
+        return [entries[bundle][0] for entries in (self._names, self._refused) if bundle in entries]
 
     async def _verify(self, bundle: Path, stamp: Stamp) -> list[Verified]:
         self._names.pop(bundle, None)
@@ -173,10 +173,10 @@ class Watch:
         self._models.remove(name)
         del self._served[name]
 
-    def _refuse(self, bundle: Path, stamp: Stamp, said: str) -> None:
-        if self._refused.get(bundle, (stamp, ""))[1] != said:
-            log.error("%s is not served: %s", bundle, said)
-        self._refused[bundle] = (stamp, said)
+    def _refuse(self, bundle: Path, stamp: Stamp, reason: str) -> None:
+        if self._refused.get(bundle, (stamp, ""))[1] != reason:
+            log.error("%s is not served: %s", bundle, reason)
+        self._refused[bundle] = (stamp, reason)
 
 
 def _describe(error: Exception) -> str:

@@ -57,7 +57,7 @@ class SignedRequest(BaseModel):
         int | None, Field(ge=0, description="the newest act that you know of: after another one this is refused")
     ] = None
 
-    def on(self, ledger: Ledger, *, dry: bool = False) -> Ledger:
+    def acting_on(self, ledger: Ledger, *, dry: bool = False) -> Ledger:
         """Return the ledger, whose acts will say who does this and why; a dry run does none. Raises ValueError."""
         return ledger.acting(self.by, self.why, after=self.after_act, dry=dry)
 
@@ -111,7 +111,7 @@ async def _done(given: ActRequest, ledger: Ledger, price_of: Price, *, dry: bool
     """Do the act, or say of it what it would mean."""
     whole = await ledger.lineage(given.lineage)
     newest = whole.newest_act  # what is done from here on must be noticed
-    plan = await given.plan(given.on(ledger, dry=dry), given.lineage)
+    plan = await given.plan(given.acting_on(ledger, dry=dry), given.lineage)
     with suppress(WouldBeDone):
         await plan.do()
     out = ActOut(done=not dry, words=plan.words, raises=plan.raises, newest_act=newest)
@@ -172,7 +172,7 @@ def add_acts(app: FastAPI, ledger: Ledger, price_of: Price, owner: list[Any]) ->
     async def trail(request: Request) -> StreamingResponse:
         given = await read(request, _TRAIL)
         with refusing():
-            lines = export(given.on(ledger), given.lineage, given.format)
+            lines = export(given.acting_on(ledger), given.lineage, given.format)
             first = await anext(lines)  # what refuses does so before an answer begins
 
         async def all_lines() -> AsyncIterator[str]:

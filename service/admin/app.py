@@ -133,10 +133,12 @@ class AdminPort:
 
     def convicted(self) -> list[tuple[str, bool]]:
         """Return of each verdict its name and whether it convicts, the service's own audit included."""
-        found = [(verdict["name"], verdict["report"]["convicted"]) for verdict in verdicts.newest(self.verdicts)]
+        verdicts_read = [
+            (verdict["name"], verdict["report"]["convicted"]) for verdict in verdicts.newest(self.verdicts)
+        ]
         if self.live_audit is not None:
-            found.append(("self-audit", bool(self.live_audit().get("refuted"))))
-        return sorted(found)
+            verdicts_read.append(("self-audit", bool(self.live_audit().get("refuted"))))
+        return sorted(verdicts_read)
 
 
 Counts = Callable[[], Sequence[CollectorRegistry]]
@@ -211,8 +213,8 @@ def _only_with_key(*digests: bytes) -> Callable[[Request], Awaitable[None]]:
         key = bearer(authorization_of(request), LONGEST_KEY)
         # The empty key is nobody's, whatever was configured.
         sent = b"" if key is None else key_digest(key)
-        known = [hmac.compare_digest(sent, digest) for digest in digests]
-        if key is None or not any(known):
+        matches = [hmac.compare_digest(sent, digest) for digest in digests]
+        if key is None or not any(matches):
             raise Problem(
                 ProblemType.UNAUTHENTICATED, "send the owner's admin key in the header 'Authorization: Bearer KEY'"
             )
@@ -227,17 +229,17 @@ def _price(models: Models, lineage: str) -> Cost | None:
 
 
 def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
-    async def known(lineage: str) -> str:
+    async def listed_lineage(lineage: str) -> str:
         if lineage not in await ledger.lineage_names():
             raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
         return lineage
 
-    Known = Annotated[str, Depends(known)]
+    Lineage = Annotated[str, Depends(listed_lineage)]
 
     async def holds(client: ClientAccount) -> bool:
         return any([await predictor.holds(client.client) for predictor in models.of_lineage(client.lineage)])
 
-    def out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
+    def account_out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
         """Return the part that every account has."""
         report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
         return {"created": account.created, "releases": account.releases, "account": report}
@@ -251,7 +253,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                     served=bool(models.of_lineage(each.lineage)),
                     unit=each.unit,
                     newest_receipt=each.newest_receipt,
-                    **out(each),
+                    **account_out(each),
                 )
                 for each in await ledger.lineages()
             ]
@@ -259,7 +261,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 
     @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
     async def clients(
-        lineage: Known,
+        lineage: Lineage,
         after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
         count: Count = 100,
     ) -> ClientsOut:
@@ -274,7 +276,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                     group=each.group,
                     revoked=each.revoked,
                     keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in each.api_keys],
-                    **out(each, unlimited=unlimited),
+                    **account_out(each, unlimited=unlimited),
                 )
                 for each, unlimited in zip(page, held, strict=True)
             ],
@@ -282,22 +284,22 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         )
 
     @app.get("/api/lineages/{lineage}/groups", summary="List a lineage's groups", dependencies=owner)
-    async def groups(lineage: Known) -> dict[Literal["groups"], list[GroupOut]]:
-        _, clients, found = await ledger.snapshot(lineage)
+    async def groups(lineage: Lineage) -> dict[Literal["groups"], list[GroupOut]]:
+        _, clients, accounts = await ledger.snapshot(lineage)
         members = Counter(client.group for client in clients)
         return {
             "groups": [
-                GroupOut(group=each.group, display=each.display, members=members[each.group], **out(each))
-                for each in found
+                GroupOut(group=each.group, display=each.display, members=members[each.group], **account_out(each))
+                for each in accounts
             ]
         }
 
     @app.get("/api/lineages/{lineage}/receipts", summary="Read a lineage's receipts, page by page", dependencies=owner)
-    async def receipts(lineage: Known, after: AfterReceipt = 0, count: Count = 100) -> Response:
+    async def receipts(lineage: Lineage, after: AfterReceipt = 0, count: Count = 100) -> Response:
         """Each with whose request it was for, and what the lineage was charged for it."""
-        found = await ledger.receipts(lineage, after=after, count=count + 1)
+        receipts_read = await ledger.receipts(lineage, after=after, count=count + 1)
         currency = (await ledger.lineage(lineage)).budget.currency
-        page, next_after = paged(found, count, lambda receipt: receipt.sequence)
+        page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
         listed = [
             msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, currency))
             | {"client": each.client}
@@ -310,19 +312,19 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 
     @app.get("/api/lineages/{lineage}/spending", summary="See who spent what over time", dependencies=owner)
     async def spending(
-        lineage: Known,
+        lineage: Lineage,
         count: Annotated[int, Query(ge=0, le=100, description="Of so many clients at most.")] = 8,
     ) -> SpendingOut:
-        found = read[lineage]
+        course = read[lineage]
         async with reading:
-            complete = await found.read_on(ledger, lineage)
-        most = sorted(found.clients, key=lambda client: (-found.clients[client].total, client))[:count]
+            complete = await course.read_on(ledger, lineage)
+        most = sorted(course.clients, key=lambda client: (-course.clients[client].total, client))[:count]
         return SpendingOut(
             complete=complete,
-            currency=found.lineage.currency.name,
-            currencies={client: found.clients[client].currency.name for client in most},
-            lineage=found.lineage.listed,
-            clients={client: found.clients[client].listed for client in most},
+            currency=course.lineage.currency.name,
+            currencies={client: course.clients[client].currency.name for client in most},
+            lineage=course.lineage.listed,
+            clients={client: course.clients[client].listed for client in most},
         )
 
 
@@ -342,7 +344,7 @@ def _add_watching_routes(
 
     # In a thread: these read files.
     @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
-    def kept() -> dict[str, Any]:
+    def newest_verdicts() -> dict[str, Any]:
         live = admin.live_audit() if admin.live_audit is not None else None
         return {"verdicts": verdicts.newest(admin.verdicts), "live": live}
 

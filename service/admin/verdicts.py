@@ -46,7 +46,7 @@ def keep(
 
 def newest(folder: Path) -> list[dict[str, Any]]:
     """Return the kept verdicts, the newest first; a file that is no verdict is left out."""
-    found = []
+    newest_of_each = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
             if not _NAME.fullmatch(path.stem) or path.stat().st_size > _LARGEST_FILE:
@@ -55,8 +55,8 @@ def newest(folder: Path) -> list[dict[str, Any]]:
         except (OSError, ValueError, RecursionError):
             continue  # removed since it was listed, not to be read, or no JSON
         if _is_verdict(verdict):
-            found.append(verdict | {"name": path.stem})
-    return sorted(found, key=lambda verdict: -verdict["time"])
+            newest_of_each.append(verdict | {"name": path.stem})
+    return sorted(newest_of_each, key=lambda verdict: -verdict["time"])
 
 
 def _finite(text: str) -> float:

@@ -10,7 +10,7 @@ from accounting.explanation import AccountExplanation
 from accounting.ledger import Receipt
 from service.http.authentication import BEARER, Authentication
 from service.http.requests import check_parameters
-from service.http.schemas import ClientReceiptOut, Json, ReceiptsOut, answers
+from service.http.schemas import AccountModelsOut, ClientReceiptOut, Json, ReceiptsOut, answers
 from service.models import Models
 from service.pay_once import HolderExplanation
 
@@ -37,6 +37,17 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
     security = [Depends(BEARER), Depends(check_parameters)]
     of_receipts: Any = {"dependencies": security, "responses": answers(ReceiptsOut)}
     named: Any = {"openapi_extra": {"parameters": [{"name": "name", "in": "path", "required": True}]}}
+
+    asked_models: Any = {"dependencies": security, "responses": answers(AccountModelsOut)}
+
+    @app.get("/account", summary="See which models your key is good for", **asked_models)
+    async def account(request: Request) -> Response:
+        models.check_any()
+        callers = await authentication.accounts(request, {each.lineage for each in models}, "budget-read")
+        names = [each.certificate.name for each in models if each.lineage in callers]
+        default = models.default
+        first = default.certificate.name if default is not None else names[0]
+        return Json(AccountModelsOut(names, first if first in names else names[0]))
 
     @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
     @app.get("/budget", summary="See what is spent and what is left", dependencies=security)

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route, Router
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accounting.ledger import Ledger
@@ -27,7 +27,7 @@ from service.http.exporting import add_export
 from service.http.middleware import RequestMiddleware, response_to
 from service.http.openapi import describe
 from service.http.openinference import MODEL, MODEL_VERSION, OpenInferenceCodec, add_open_inference
-from service.http.predictions import Codec, PredictionEndpoint
+from service.http.predictions import Codec, PredictionEndpoint, PredictionRoutes
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import FAILED, REFUSALS, as_problem
 from service.http.requests import Bodies
@@ -127,7 +127,7 @@ def create_app(
         for path in paths
     }
     others = _other_routes(models, ledger, authentication, audit)
-    app: ASGIApp = Router([Route(*each) for each in asked.items()], redirect_slashes=False, default=others)
+    app: ASGIApp = PredictionRoutes(asked, others)
     if options.origins:
         app = CORSMiddleware(
             app,
@@ -160,7 +160,7 @@ def _other_routes(
     if audit is not None:
 
         @app.get("/audit", summary="See what the service's own audit has found")
-        def found() -> dict[str, Any]:
+        def audit_state() -> dict[str, Any]:
             return audit()
 
     add_open_inference(app, models)

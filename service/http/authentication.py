@@ -81,7 +81,9 @@ class Authentication:
         A token, or a key that was authenticated before, asks the ledger nothing now: whether it is the client's is
         checked with the charge. A key is looked up by its SHA-256, in time that says nothing about any other key.
         """
-        shown = credential(header.fields.get(b"authorization", b"").decode("latin-1"))
+        shown = bearer(header.fields.get(b"authorization", b"").decode("latin-1"), LONGEST_CREDENTIAL)
+        if shown is None:
+            raise _unauthenticated()
         if self._tokens is not None:
             by_token = await self._by_token(shown, lineage, "predict", header.peer)
             if by_token is not None:
@@ -95,14 +97,52 @@ class Authentication:
             await self._rate_limit.check(lineage, known.client)
         return known
 
+    async def accounts(self, request: Request, lineages: Collection[str], scope: KeyScope) -> dict[str, Caller]:
+        """Return who asks in each of these lineages that knows the credential; raise a problem as `caller` does.
+
+        A credential that no lineage knows counts as one failed try, however many lineages there are.
+        """
+        shown = credential(authorization_of(request))
+        peer = request.client.host if request.client is not None else ""
+        callers: dict[str, Caller] = {}
+        refusals: list[Problem] = []
+        if self._failed_tries is not None:
+            await self._failed_tries.check(peer)
+        verified = await self._token(shown, peer)
+        known = key_digest(shown) if verified is None else _scoped(verified, scope)
+        for lineage in lineages:
+            try:
+                callers[lineage] = await self._account(lineage, known, scope)
+            except Problem as problem:
+                refusals.append(problem)
+            else:
+                await self._count(lineage, callers[lineage].client)
+        if not callers:
+            # A key that is revoked in one lineage and unknown in the others is refused as revoked.
+            refusal = next((each for each in refusals if each.kind is not ProblemType.UNAUTHENTICATED), refusals[0])
+            if self._failed_tries is not None and refusal.status is HTTPStatus.UNAUTHORIZED:
+                await self._failed_tries.count(peer)
+            raise refusal
+        return callers
+
+    async def _account(self, lineage: str, credential: Caller | bytes, scope: KeyScope) -> Caller:
+        """Return who a token's caller or a key's digest is in a lineage, or raise a problem."""
+        if isinstance(credential, Caller):
+            await self._check_client(lineage, credential.client)
+            return credential
+        try:
+            return Caller((await self._ledger.authenticate(lineage, credential, scope)).client, credential)
+        except (UnknownKey, ClientRevoked, KeyExpired, ScopeMissing) as refused:
+            raise as_problem(refused) from None
+
     async def admit(self, header: RequestHeader, lineages: Collection[str]) -> str:
         """Return a name of who asks, before it is known of which of these lineages; raise a problem as `caller` does.
 
         What follows is to ask `payer`, which counts the request.
         """
         shown = credential(header.field(b"authorization") or "")
-        if self._tokens is not None and shown.count(".") == _DOTS_OF_A_TOKEN:
-            return (await self._verified(self._tokens, shown, header.peer)).client
+        if (token := await self._token(shown, header.peer)) is not None:
+            return token.client
         digest = key_digest(shown)
         for lineage in lineages:
             if (client := self._ledger.recall_client(lineage, digest)) is not None:
@@ -130,14 +170,18 @@ class Authentication:
             await self._rate_limit.check(lineage, client)
 
     async def _by_token(self, shown: str, lineage: str, scope: KeyScope, peer: str) -> Caller | None:
-        """Return the client that a token names; None for what is no token."""
+        """Return the client that a token names, whose request is counted; None for what is no token."""
+        token = await self._token(shown, peer)
+        if token is None:
+            return None
+        await self._count(lineage, token.client)
+        return _scoped(token, scope)
+
+    async def _token(self, shown: str, peer: str) -> "Verified | None":
+        """Return the verified token; None for what is no token."""
         if self._tokens is None or shown.count(".") != _DOTS_OF_A_TOKEN:
             return None
-        token = await self._verified(self._tokens, shown, peer)
-        await self._count(lineage, token.client)
-        if scope not in token.scopes:
-            raise as_problem(ScopeMissing(scope, "token"))
-        return Caller(token.client, expires=token.expires)
+        return await self._verified(self._tokens, shown, peer)
 
     async def _verified(self, tokens: "Tokens", shown: str, peer: str) -> "Verified":
         try:
@@ -168,6 +212,13 @@ class Authentication:
             raise as_problem(refused) from None
 
 
+def _scoped(token: "Verified", scope: KeyScope) -> Caller:
+    """Return the caller of a verified token, or raise a 403 problem for one without the scope."""
+    if scope not in token.scopes:
+        raise as_problem(ScopeMissing(scope, "token"))
+    return Caller(token.client, expires=token.expires)
+
+
 def authorization_of(request: Request) -> str:
     """Return the header Authorization, empty without one.
 
@@ -190,5 +241,9 @@ def credential(authorization: str) -> str:
     """Return what the header says of who sent the request, or raise a 401 problem."""
     shown = bearer(authorization, LONGEST_CREDENTIAL)
     if shown is None:
-        raise Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
+        raise _unauthenticated()
     return shown
+
+
+def _unauthenticated() -> Problem:
+    return Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")

@@ -1,7 +1,7 @@
 """The service's own protocol: rows as JSON, CSV or a NumPy array, answers as JSON or an array."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from accounting.ledger import BudgetExhausted, MechanismNotAccepted
 from mechanisms.answer_noise import COVERAGE, AnyNoise, Uncertainty
 from service.errors import InvalidRows
 from service.http import npy
+from service.http.numbers import rows_and_members
 from service.http.predictions import Reply
 from service.http.problems import Problem, ProblemType
 from service.http.requests import RequestHeader, invalid
@@ -23,14 +24,16 @@ from service.http.schemas import (
     AnswerNoiseOut,
     BudgetOut,
     NoiseLawOut,
+    PredictOptions,
     PredictRequest,
     PredictResponse,
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
 )
-from service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
+from service.http.tables import CSV, Asked, Lists, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
+from training.inputs.columns import UnencodedTexts
 
 RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
@@ -40,8 +43,13 @@ _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-f
 
 _NPY, _CSV = npy.MEDIA_TYPE.encode(), CSV.encode()
 
+_AS_JSON: Mapping[str, str] = {"content-type": "application/json"}
+
 _GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
+
+_INSTANCES, _LISTS = ("instances",), ("instances", "inputs")
+"""Members that may be rows as lists of numbers."""
 
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
@@ -60,9 +68,9 @@ def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
         model=predictor.certificate.name,
         mechanism=predictor.mechanism_name,
         status=predictor.mechanism_status,
-        rows=len(prediction.probabilities),
+        rows=len(prediction.values),
         charged_rows=prediction.charged_rows,
-        replayed_rows=prediction.replayed,
+        replayed_rows=prediction.replayed_rows,
         currency=currency.name,
         price_per_row=currency.value(currency.price(price) or 0),
         charged=currency.value(charge.charged),
@@ -102,7 +110,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
         "coverage": COVERAGE,
         "above": above,
         "below": below,
-        "undecided": np.packbits(noise.undecided).tobytes().hex(),
+        "undecided": None if (undecided := noise.undecided) is None else np.packbits(undecided).tobytes().hex(),
         "no_interval": noise.noise.no_interval or None,
     }
     return {
@@ -114,17 +122,21 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
 
 def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     """Return how far noise may have moved each answer."""
-    noise, scale = uncertainty.noise, uncertainty.scale
+    noise = uncertainty.noise
+    scale = noise.largest
     out = AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
         holds=noise.holds,
-        scale=None if scale is None else scale.tolist(),
+        scale=None if scale is None else scale[uncertainty.rows].tolist(),
         coverage=COVERAGE,
-        undecided=uncertainty.undecided.tolist(),
+        undecided=msgspec.UNSET if (undecided := uncertainty.undecided) is None else undecided.tolist(),
         no_interval=noise.no_interval or None,
     )
-    if intervals:
+    if intervals and undecided is None:
+        ends = uncertainty.intervals
+        out.lower, out.upper = (None, None) if ends is None else (end.tolist() for end in ends)
+    elif intervals:
         ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
         out.lower, out.upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return out
@@ -168,9 +180,11 @@ class RowsCodec:
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = header.query.get("tier"), _media_type(header.fields.get(b"content-type", b""))
+        tier, kind = header.query.get("tier"), header.fields.get(b"content-type", b"")
+        if kind not in _JSON:
+            kind = _media_type(kind)
         intervals = bool(header.query) and header.flag("intervals")
-        rows: Rows | NDArray[np.floating[Any]]
+        rows: Rows
         if kind.endswith(b"+json") or kind in _JSON:
             rows, named, wished = self.instances(predictor, body)
             intervals = intervals or wished
@@ -186,19 +200,28 @@ class RowsCodec:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         predictor.check_tier(tier)
-        # A tier in the query decides what the answer is as much as the body does.
-        said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
-        return RowsRequest(_checked(predictor, rows), tier, header.idempotency(said), header.deadline, intervals)
+        idempotency = None
+        if b"idempotency-key" in header.fields:
+            # A tier in the query decides what the answer is as much as the body does.
+            said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
+            idempotency = header.idempotency(said)
+        X, unencoded = (predictor.check_array(rows), ()) if isinstance(rows, np.ndarray) else _checked(predictor, rows)
+        return RowsRequest(X, tier, idempotency, header.deadline, intervals, unencoded)
 
     def instances(self, predictor: Predictor, body: bytes) -> Asked:
         """Return what a body in JSON asks."""
+        read = rows_and_members(body, _INSTANCES, predictor.width)
         try:
-            parsed = parsed_json(_decode, body)
+            if read is None:
+                parsed = parsed_json(_decode, body)
+                rows, options = cast(Rows, parsed.instances), cast(PredictOptions, parsed)
+            else:
+                rows, options = read[0], msgspec.convert(read[1], PredictOptions)
         except msgspec.ValidationError as error:
             raise _not_rows(str(error)) from None
-        if parsed.model is not None:
-            predictor.check_model(parsed.model)
-        return parsed.instances, parsed.tier, parsed.intervals
+        if options.model is not None:
+            predictor.check_model(options.model)
+        return rows, options.tier, options.intervals
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -207,16 +230,15 @@ class RowsCodec:
         accept = header.fields.get(b"accept", b"").lower()
         if _NPY in accept and _accepts_npy(accept):
             headers = {"content-type": npy.MEDIA_TYPE} | headers_of(predictor, prediction)
-            return npy.npy_of(prediction.probabilities), headers
-        return _json(
-            PredictResponse(
-                prediction.probabilities.tolist(),
-                receipt_of(predictor, prediction),
-                budget_of(predictor, prediction),
-                noise_out(prediction.noise, intervals=request.intervals),
-                True if predictor.rehearsal else msgspec.UNSET,
-            )
+            return npy.npy_of(prediction.values), headers
+        response = PredictResponse(
+            predictor.outputs.written(prediction.values),
+            receipt_of(predictor, prediction),
+            budget_of(predictor, prediction),
+            noise_out(prediction.noise, intervals=request.intervals),
+            True if predictor.rehearsal else msgspec.UNSET,
         )
+        return _encode(response), _AS_JSON
 
     def encode_quote(self, predictor: Predictor, quote: RowsQuote) -> Reply:
         """Return a quote."""
@@ -239,7 +261,7 @@ class RowsCodec:
             noise=_law_out(quote.noise),
             tier=msgspec.UNSET if quote.tier is None else quote.tier,
         )
-        return _json(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET))
+        return _encode(QuoteResponse(out, True if predictor.rehearsal else msgspec.UNSET)), _AS_JSON
 
 
 class InvocationsCodec(RowsCodec):
@@ -247,23 +269,23 @@ class InvocationsCodec(RowsCodec):
 
     def instances(self, predictor: Predictor, body: bytes) -> Asked:
         """Return what a body in JSON asks."""
+        read = rows_and_members(body, _LISTS, predictor.width)
+        if read is not None and not read[1]:
+            return read[0], None, False
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 
-def _checked(predictor: Predictor, rows: Rows | NDArray[np.floating[Any]]) -> Floats:
-    """Return the rows as numbers: an array, or all are lists, or all name the model's columns."""
-    if isinstance(rows, np.ndarray):
-        return predictor.check_array(rows)
+def _checked(predictor: Predictor, rows: Lists) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    """Return the rows as numbers: all are lists, or all name the model's columns.
+
+    With them texts that are yet to be computed into them.
+    """
     kinds = set(map(type, rows))
     if kinds <= {list}:
-        return predictor.check_rows(cast(Sequence[list[float]], rows))
+        return predictor.check_rows(cast(Sequence[list[float]], rows)), ()
     if kinds == {dict}:
         return predictor.check_named(cast(Sequence[dict[str, Value]], rows))
     raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
-
-
-def _json(content: Any) -> Reply:
-    return _encode(content), {"content-type": "application/json"}
 
 
 def parsed_json(decode: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
@@ -304,11 +326,11 @@ def _not_rows(message: str) -> Problem:
     return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)
 
 
-def _media_type(said: bytes) -> bytes:
-    return said.partition(b";")[0].strip().lower()
+def _media_type(content_type: bytes) -> bytes:
+    return content_type.partition(b";")[0].strip().lower()
 
 
 def _accepts_npy(accept: bytes) -> bool:
     """Return whether an array is named in `Accept`, and not with the weight 0, which refuses it (RFC 9110)."""
-    named = [said for said in accept.split(b",") if _media_type(said) == _NPY]
-    return any(not _WEIGHT_0.search(said) for said in named)
+    named = [part for part in accept.split(b",") if _media_type(part) == _NPY]
+    return any(not _WEIGHT_0.search(part) for part in named)

@@ -196,7 +196,7 @@ def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
         "anyOf": [numbers, {"type": "array", "items": numbers}],
         "description": "Flat or in a list for each row; absent where `parameters` has a `binary_data_size`.",
     }
-    components["RequestedOutput"]["properties"]["name"] = {"enum": list(predictor.outputs)}
+    components["RequestedOutput"]["properties"]["name"] = {"enum": list(predictor.parts)}
     request = components["InferRequest"]
     request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
     row = _middle(predictor)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
 from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
+from service.http.numbers import numbers
 from service.http.predictions import Reply
 from service.http.problems import Problem
 from service.http.requests import RequestHeader, invalid
@@ -38,15 +39,19 @@ from service.http.schemas import (
     answers,
 )
 from service.models import VERSION, Models
-from service.predictor import INTERVAL, OUTPUTS, Prediction, Predictor, RowsRequest
+from service.predictor import INTERVAL, UNDECIDED, Prediction, Predictor, RowsRequest
+from training.kinds.outputs import Output
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
 MODEL_VERSION = MODEL + "/versions/{version}"
-INPUT, OUTPUT = "instances", OUTPUTS[0]
+INPUT = "instances"
 JSON_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {"FP64": "<f8", "FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 """Types in which a row's numbers may be sent. They become float64, and rows that are then equal share one answer."""
+
+ANSWERED = {"b": "BOOL", "i": "INT64", "f": "FP64"}
+"""The protocol's words for the values of an answer, by NumPy's kinds."""
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _MOST_ELEMENTS = 2**31
@@ -79,9 +84,9 @@ class OpenInferenceCodec:
         return self.request_of(predictor, header, request, raw, f"v2 {length or len(body)}\0".encode() + body)
 
     def request_of(
-        self, predictor: Predictor, header: RequestHeader, request: InferRequest, raw: bytes, said: bytes
+        self, predictor: Predictor, header: RequestHeader, request: InferRequest, raw: bytes, identity: bytes
     ) -> TensorRequest:
-        """Return what is asked for, by bytes behind the request. said: what the client's name for it stands for."""
+        """Return what is asked for, by bytes behind the request. identity: all that decides the answer."""
         if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
             raise one_input()
         if "shared_memory_region" in request.inputs[0].parameters:
@@ -97,7 +102,7 @@ class OpenInferenceCodec:
         return TensorRequest(
             predictor.check_array(X),
             tier,
-            header.idempotency(said),
+            header.idempotency(identity),
             header.deadline,
             intervals,
             id=request.id,
@@ -109,11 +114,11 @@ class OpenInferenceCodec:
     ) -> Reply:
         """Return the answer as JSON, with the bytes of raw tensors behind it."""
         del header
-        values = tensors_of(prediction, request.outputs)
+        values = tensors_of(predictor, prediction, request.outputs)
         outputs, raw = [], b""
         for name, in_binary in request.outputs.items():
             tensor = values[name]
-            output = OutputTensor(name, "BOOL" if tensor.dtype == np.bool_ else "FP64", tensor.shape)
+            output = OutputTensor(name, ANSWERED[tensor.dtype.kind], tensor.shape)
             if in_binary:
                 output.parameters = {"binary_data_size": tensor.nbytes}
                 raw += tensor.tobytes()
@@ -139,13 +144,13 @@ def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
     by_default = request.parameters.get("binary_data_output", False) is True
     if not request.outputs:
         ends = () if request.parameters.get("intervals", False) else INTERVAL
-        return {name: by_default for name in predictor.outputs if name not in ends}
+        return {name: by_default for name in predictor.parts if name not in ends}
     named = {output.name: output.parameters for output in request.outputs}
-    if len(named) != len(request.outputs) or not named.keys() <= set(predictor.outputs):
-        raise invalid(f"the outputs are {', '.join(map(repr, predictor.outputs))}, each once at most")
+    if len(named) != len(request.outputs) or not named.keys() <= set(predictor.parts):
+        raise invalid(f"the outputs are {', '.join(map(repr, predictor.parts))}, each once at most")
     for parameters in named.values():
         if "classification" in parameters or "shared_memory_region" in parameters:
-            raise invalid("neither classification nor shared memory is offered: every answer is all probabilities")
+            raise invalid("neither classification nor shared memory is offered: every answer is whole")
     return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
 
 
@@ -254,18 +259,15 @@ def _without_rows(tensor: TensorMetadata) -> TensorConfig:
 def metadata(predictor: Predictor) -> ModelMetadata:
     """Return what a model takes and gives, and at which price."""
     certificate = predictor.certificate
-    undecided = TensorMetadata("undecided", "BOOL", [-1])
+    outputs = {each.name: each for each in predictor.outputs.fields}
     return ModelMetadata(
         name=certificate.name,
         versions=[VERSION],
         platform="dpserve",
         inputs=[TensorMetadata(INPUT, "FP64", [-1, len(certificate.feature_names)])],
-        outputs=[
-            undecided if name == undecided.name else TensorMetadata(name, "FP64", [-1, len(certificate.classes)])
-            for name in predictor.outputs
-        ],
+        outputs=[_tensor_of(name, outputs.get(name), predictor) for name in predictor.parts],
         parameters={
-            "classes": json.dumps(certificate.classes),
+            **({} if predictor.outputs.classes is None else {"classes": json.dumps(predictor.outputs.classes)}),
             "features": json.dumps(certificate.feature_names),
             "mechanism": predictor.mechanism_name,
             "status": predictor.mechanism_status,
@@ -273,6 +275,15 @@ def metadata(predictor: Predictor) -> ModelMetadata:
             "largest_batch": predictor.largest_batch,
         },
     )
+
+
+def _tensor_of(name: str, output: Output | None, predictor: Predictor) -> TensorMetadata:
+    """Return the metadata of an answer's part. output: None for what is said beside the outputs."""
+    if output is None:
+        numbers = sum(each.size for each in predictor.outputs.fields)
+        return TensorMetadata(name, "BOOL", [-1]) if name == UNDECIDED else TensorMetadata(name, "FP64", [-1, numbers])
+    datatype = "INT64" if output.counts else "FP64"
+    return TensorMetadata(name, datatype, [-1] if output.labels is None else [-1, output.size])
 
 
 def parse_request(body: bytes, json_length: str | None) -> tuple[InferRequest, bytes]:
@@ -336,11 +347,12 @@ def _elements(tensor: InputTensor, kind: str) -> NDArray[np.floating[Any]]:
     raw = bytes(tensor.data)
     if not raw:
         raise invalid("the input has no data")
-    try:
-        numbers = _flat(raw)
-    except (msgspec.ValidationError, RecursionError):
-        numbers = _numbers_of_rows(raw, tensor.shape[1])
-    found = np.array(numbers, dtype=np.float64)
+    found = numbers(raw, tensor.shape[1])
+    if found is None:
+        try:
+            found = np.array(_flat(raw), dtype=np.float64)
+        except (msgspec.ValidationError, RecursionError):
+            found = np.array(_numbers_of_rows(raw, tensor.shape[1]), dtype=np.float64)
     if kind == "<f4":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is out of every bound
             return found.astype(np.float32)
@@ -359,9 +371,11 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
     return [number for row in rows for number in row]
 
 
-def tensors_of(prediction: Prediction, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return those of an answer's tensors, `Predictor.outputs`, that have these names."""
-    found: dict[str, NDArray[Any]] = {OUTPUT: prediction.probabilities, "undecided": prediction.noise.undecided}
+def tensors_of(predictor: Predictor, prediction: Prediction, names: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return those of an answer's tensors, `Predictor.parts`, that have these names."""
+    found = predictor.outputs.split(prediction.values)
+    if (undecided := prediction.noise.undecided) is not None:
+        found[UNDECIDED] = undecided
     if not set(INTERVAL).isdisjoint(names) and (ends := prediction.noise.intervals) is not None:
         found |= zip(INTERVAL, ends, strict=True)
     return {name: found[name] for name in names}

@@ -1,11 +1,13 @@
 """Requests for predictions, of whatever protocol: one way from the bytes of a request to those of its answer."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import RequestRefused
 from service.http.authentication import Authentication
@@ -53,6 +55,24 @@ class QuotingCodec(Codec[Some], Protocol[Some]):
         ...
 
 
+class PredictionRoutes:
+    """An ASGI application that passes requests on: to the endpoint of a path that is named in full at once."""
+
+    def __init__(self, endpoints: "Mapping[str, PredictionEndpoint[Any]]", others: ASGIApp) -> None:
+        """endpoints: by path, which may have parameters. others: answers the other paths."""
+        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        self._in_full = {route.path: route for route in routes if not route.param_convertors}
+        self.router = Router(routes, redirect_slashes=False, default=others)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers the request."""
+        route = self._in_full.get(scope["path"])
+        if route is None:
+            return self.router(scope, receive, send)
+        scope["route"], scope["path_params"] = route, {}
+        return route.app(scope, receive, send)
+
+
 class PredictionEndpoint(Generic[Some]):
     """An ASGI application that answers requests for predictions in one protocol."""
 
@@ -67,7 +87,7 @@ class PredictionEndpoint(Generic[Some]):
     ) -> None:
         """Answer from `models`. largest_body: as `create_app` has it."""
         self._bodies = bodies
-        self._largest_body = largest_body
+        self._largest_body = lru_cache(largest_body)
         self._codec = codec
         self._models = models
         self._authentication = authentication
@@ -84,8 +104,9 @@ class PredictionEndpoint(Generic[Some]):
                 response.headers["allow"] = "POST"
             await response(scope, receive, send)
             return
-        headers = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
-        headers.append((b"content-length", b"%d" % len(body)))
+        headers = [(b"content-length", b"%d" % len(body))]
+        for name, value in named.items():
+            headers.append((name.encode(), value.encode("latin-1")))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -127,11 +148,13 @@ async def answer(
         # A client whose key is gone is told that alone.
         await predictor.confirm(caller)
         raise
+    if request.unencoded:
+        await predictor.encode(request)
     if dry_run and isinstance(codec, QuotingCodec):
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)
-    metrics.answered(predictor.certificate.name, len(prediction.probabilities), prediction.charged_rows)
+    metrics.answered(predictor.certificate.name, len(prediction.values), prediction.charged_rows)
     traced = timeline.get()
     if traced is None:
         return codec.encode(predictor, header, request, prediction)

@@ -54,14 +54,14 @@ class RateLimit:
             await bridge.get_connection().aclose()
 
 
-def rate_limit(said: str, storage: str | None = None) -> RateLimit:
-    """Return the limit that `said` means, as 100/minute or 5 per 10 seconds.
+def rate_limit(text: str, storage: str | None = None) -> RateLimit:
+    """Return the limit that `text` means, as 100/minute or 5 per 10 seconds.
 
     storage: a URL where several processes count together, as redis://host:6379/1; without one each counts for itself.
     Raises CannotServe for what is no limit or no storage.
     """
     try:
-        limit = parse(said)
+        limit = parse(text)
         where: object = MemoryStorage()
         if storage:
             where = storage_from_string(f"async+{storage}", implementation="redispy", key_prefix=PREFIX)
@@ -70,7 +70,7 @@ def rate_limit(said: str, storage: str | None = None) -> RateLimit:
         if storage:
             counted, why = f" counted at {without_secrets(storage)!r}", error_without_secrets(error, storage)
         raise CannotServe(
-            f"the rate limit {said!r}{counted} cannot be used ({why}); say "
+            f"the rate limit {text!r}{counted} cannot be used ({why}); say "
             + OptionName("rate_limit")
             + " 100/minute, and "
             + OptionName("rate_limit_store")

@@ -92,10 +92,10 @@ def _exhausted(error: BudgetExhausted) -> Problem:
     if error.scope == "client":
         known |= {name: currency.value(getattr(error, name)) for name in ("spent", "remaining", "limit")}
         left = f"and {known['remaining']:.6g} of {known['limit']:.6g} is left in the client's budget"
+        left += error.ends
         if error.refilled is not None:
             known["refilled"] = error.refilled.isoformat()
-            left += f" until {known['refilled']}"
-    detail = f"this request costs {currency.words(error.cost)}, {left}; nothing was charged"
+    detail = f"this request costs {error.price}, {left}; nothing was charged"
     return Problem(ProblemType.BUDGET_EXHAUSTED, detail, **known)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import Request
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from accounting.ledger import Idempotency
 from service.errors import Overloaded
@@ -184,37 +184,42 @@ class Bodies:
             await _discard(fields, receive, deadline)
             raise too_long(largest)
         parts: list[bytes] = []
+        more = True
         try:
-            refusal, more = await within(deadline, self._gather(parts, receive, largest))
+            message = await within(deadline, receive())
+            more = message.get("more_body", False)
+            length = self._take(message, parts, 0, largest)
+            if not more:
+                return parts[0]
+            async with asyncio.timeout_at(deadline):
+                while more:
+                    message = await receive()
+                    more = message.get("more_body", False)
+                    length = self._take(message, parts, length, largest)
+            return b"".join(parts)
         except BaseException as error:
             self._room += sum(map(len, parts))
             if isinstance(error, TimeoutError):
                 raise self._too_late() from None
+            if more and isinstance(error, Problem | Overloaded):
+                await _discard(fields, receive, deadline)
             raise
-        if refusal is None:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        self._room += sum(map(len, parts))
-        if more:
-            await _discard(fields, receive, deadline)
-        raise refusal
 
-    async def _gather(
-        self, parts: list[bytes], receive: Receive, largest: int
-    ) -> tuple[Problem | Overloaded | None, bool]:
-        """Add a body's parts, each of which counts; return why it is refused, if it is, and whether more would come."""
-        length, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientDisconnected
-            part, more = message.get("body", b""), message.get("more_body", False)
-            parts.append(part)
-            length, self._room = length + len(part), self._room - len(part)
-            if length > largest:
-                return too_long(largest), more
-            if self._room < 0:
-                return Overloaded(1), more
-        return None, False
+    def _take(self, message: Message, parts: list[bytes], length: int, largest: int) -> int:
+        """Add a part of a body, which counts, to `length` bytes of it; return how many there are then.
+
+        Raises a problem, Overloaded, and ClientDisconnected.
+        """
+        if message["type"] != "http.request":
+            raise ClientDisconnected
+        part = message.get("body", b"")
+        parts.append(part)
+        length, self._room = length + len(part), self._room - len(part)
+        if length > largest:
+            raise too_long(largest)
+        if self._room < 0:
+            raise Overloaded(1)
+        return length
 
     def _too_late(self) -> Problem:
         said = f"the body did not arrive within {self._seconds:g} seconds"
@@ -251,11 +256,12 @@ async def _discard(fields: Mapping[bytes, bytes], receive: Receive, deadline: fl
                 pass
 
 
-async def within(deadline: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what `work` returns, or raise TimeoutError once the event loop's clock is past `deadline`.
+async def within(deadline: float, work: Awaitable[Result]) -> Result:
+    """Return what a coroutine returns, or raise TimeoutError once the event loop's clock is past `deadline`.
 
     Work that need not wait takes no timer: most bodies are there as a whole when they are read.
     """
+    assert isinstance(work, Coroutine)
     try:
         awaited = work.send(None)
     except StopIteration as done:

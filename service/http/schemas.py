@@ -12,12 +12,9 @@ Cell = str | float | bool | None
 """A value of a row by name."""
 
 
-class PredictRequest(Struct, forbid_unknown_fields=True):
-    """Rows to be answered: all of them or none."""
+class PredictOptions(Struct, forbid_unknown_fields=True):
+    """Members of a request beside its rows."""
 
-    instances: list[list[float] | dict[str, Cell]]
-    """Each row as an object with a value for each column of the model, or as a list of numbers in the order of the
-    model's feature names."""
     model: str | None = None
     """The model's name; may be left out."""
     tier: str | None = None
@@ -25,6 +22,14 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
     offered. Moving to a finer one costs the difference, once."""
     intervals: bool = False
     """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
+
+
+class PredictRequest(PredictOptions, kw_only=True):
+    """Rows to be answered: all of them or none."""
+
+    instances: list[list[float] | dict[str, Cell]]
+    """Each row as an object with a value for each column of the model, or as a list of numbers in the order of the
+    model's feature names."""
 
 
 class SplitFrame(Struct, forbid_unknown_fields=True):
@@ -88,9 +93,9 @@ class NoiseLawOut(Struct):
 
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
-    on: Literal["logits", "log-odds", "selection", "training"] | None
+    on: Literal["logits", "log-odds", "selection", "training", "answer"] | None
     """The quantity that has noise: each logit; the log-odds of the one class that was drawn; the choice of the class;
-    or the objective of the training."""
+    the objective of the training; or a number that is the answer itself."""
     scale: list[float] | None
     """For each row the standard deviation of Gaussian noise, the largest where the classes' differ, and for noise in
     training how far it moves the logits for each unit; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by which
@@ -99,7 +104,7 @@ class NoiseLawOut(Struct):
     """Why no interval can be given, in words; null where there is one."""
 
 
-class AnswerNoiseOut(NoiseLawOut):
+class AnswerNoiseOut(NoiseLawOut, kw_only=True):
     """Bounds on how far noise may have moved the answers."""
 
     coverage: float
@@ -107,9 +112,9 @@ class AnswerNoiseOut(NoiseLawOut):
     names the class that is likeliest by what `holds` names. It is an average over draws of the noise, and of a pay-once
     model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
     answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
-    undecided: list[bool]
+    undecided: list[bool] | UnsetType = UNSET
     """For each row whether the noise could have made the likeliest class so; true where that is not known. See
-    `coverage` for what is true of the others."""
+    `coverage` for what is true of the others. Absent where an answer is no probabilities of classes."""
     holds: Literal["without noise", "median"] | None
     """The value that an interval holds: the probability that the model gives without noise, or the median of those
     that it gives with noise drawn anew."""
@@ -123,8 +128,9 @@ class AnswerNoiseOut(NoiseLawOut):
 class PredictResponse(Struct):
     """Private answers, how noisy they are, and what they cost."""
 
-    predictions: list[list[float]]
-    """One probability for each class and row, in the order of the model's classes."""
+    predictions: list[list[float] | dict[str, float | list[float]]]
+    """For each row the probability of each class, in the order of the model's classes; of a model with other outputs an
+    object by their names, as `GET /models/{name}` lists them."""
     receipt: ReceiptOut
     budget: BudgetOut
     noise: AnswerNoiseOut
@@ -251,6 +257,13 @@ class ModelsOut(Struct, omit_defaults=True):
     models: list[str]
     default: str | None
     units: dict[str, str] = {}
+
+
+class AccountModelsOut(Struct):
+    """The models that a credential is good for, by name. default: the one to show first."""
+
+    models: list[str]
+    default: str
 
 
 class ServerMetadata(Struct):

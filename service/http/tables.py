@@ -9,10 +9,12 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from service.errors import InvalidRows
 from service.http.problems import Problem, ProblemType
@@ -24,8 +26,8 @@ from training.inputs.columns import DELIMITERS, NUMBER
 CSV = "text/csv"
 FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 
-Rows = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
-
+Lists = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
+Rows = Lists | NDArray[np.floating[Any]]
 
 Asked = tuple[Rows, str | None, bool]
 """Rows, the tier that is named, and whether intervals are wished for."""

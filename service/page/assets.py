@@ -69,7 +69,7 @@ class Asset:
     def response(self, request: Request, **more: str) -> Response:
         """Return the file, or nothing but the headers for who has it already. more: further headers."""
         headers = {**HEADERS, "ETag": self.tag, **more}
-        if self.tag in (known.strip() for known in request.headers.get("if-none-match", "").split(",")):
+        if self.tag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(",")):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(self.content, media_type=self.media_type, headers=headers)
 
@@ -77,14 +77,14 @@ class Asset:
 @cache
 def assets() -> Mapping[str, Asset]:
     """Return the files by name. Raises OSError where the package was installed without them."""
-    found = {file.name: file.read_bytes() for file in files("service.page").joinpath("static").iterdir()}
-    found |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
-    shell = Template(found.pop("shell.html").decode())
+    contents = {file.name: file.read_bytes() for file in files("service.page").joinpath("static").iterdir()}
+    contents |= {name: files("fastapi_offline").joinpath("static", name).read_bytes() for name in _SWAGGER}
+    shell = Template(contents.pop("shell.html").decode())
     for reader in get_args(Reader):
-        said = (part.partition(" -->") for part in found[f"{reader}.html"].decode().split("<!-- ")[1:])
-        parts = {name: content.removeprefix("\n").removesuffix("\n") for name, _, content in said}
-        found[f"{reader}.html"] = shell.substitute(_NO_PARTS | parts, reader=reader).encode()
-    return MappingProxyType({name: _asset(name, content) for name, content in found.items()})
+        text = (part.partition(" -->") for part in contents[f"{reader}.html"].decode().split("<!-- ")[1:])
+        parts = {name: content.removeprefix("\n").removesuffix("\n") for name, _, content in text}
+        contents[f"{reader}.html"] = shell.substitute(_NO_PARTS | parts, reader=reader).encode()
+    return MappingProxyType({name: _asset(name, content) for name, content in contents.items()})
 
 
 _NO_PARTS = {"note": "", "about": "", "after": ""}
@@ -97,8 +97,8 @@ def _asset(name: str, content: bytes) -> Asset:
 
 def add_page(app: FastAPI, reader: Reader) -> None:
     """Add the page for `reader` at `/`, and its files below `/page/`."""
-    known = assets()
-    page = known[f"{reader}.html"]
+    files = assets()
+    page = files[f"{reader}.html"]
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
@@ -108,7 +108,7 @@ def add_page(app: FastAPI, reader: Reader) -> None:
     @app.head(FOLDER + "{name}", include_in_schema=False)
     @app.get(FOLDER + "{name}", include_in_schema=False)
     async def file(name: str, request: Request) -> Response:
-        asset = known.get(name)
+        asset = files.get(name)
         if asset is None or name.endswith(".html"):
             raise Problem(ProblemType.NOT_FOUND, f"the page has no file {name!r}")
         return asset.response(request)

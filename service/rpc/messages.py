@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from service.http.codec import headers_of
 from service.http.openinference import (
+    ANSWERED,
     DATATYPES,
     OpenInferenceCodec,
     TensorRequest,
@@ -93,8 +94,8 @@ class MessageCodec(OpenInferenceCodec):
         outputs = [RequestedOutput(output.name, _parameters(output.parameters)) for output in asked.outputs]
         request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
         # The same message may be written in several ways.
-        said = b"grpc\0" + asked.SerializeToString(deterministic=True)
-        return self.request_of(predictor, header, request, raw, said)
+        question = b"grpc\0" + asked.SerializeToString(deterministic=True)
+        return self.request_of(predictor, header, request, raw, question)
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: TensorRequest, prediction: Prediction
@@ -106,10 +107,8 @@ class MessageCodec(OpenInferenceCodec):
         )
         for name, value in parameters_of(predictor, prediction).items():
             _set(answer.parameters[name], value)
-        for name, tensor in tensors_of(prediction, request.outputs).items():
-            answer.outputs.add(
-                name=name, datatype="BOOL" if tensor.dtype == np.bool_ else "FP64", shape=list(tensor.shape)
-            )
+        for name, tensor in tensors_of(predictor, prediction, request.outputs).items():
+            answer.outputs.add(name=name, datatype=ANSWERED[tensor.dtype.kind], shape=list(tensor.shape))
             answer.raw_output_contents.append(tensor.tobytes())
         return answer.SerializeToString(), headers_of(predictor, prediction)
 
@@ -125,14 +124,17 @@ def _raw_of(asked: Any) -> bytes:
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if (len(raw), filled) not in ((1, []), (0, [named])):
         raise invalid(f"the input has either one raw_input_contents or its {named}")
-    found: bytes = raw[0] if raw else np.array(getattr(tensor.contents, named), kind).tobytes()
-    if len(found) != math.prod(tensor.shape) * kind.itemsize:
-        raise invalid(f"the shape {list(tensor.shape)} of {tensor.datatype} does not have {len(found)} bytes")
-    return found
+    content: bytes = raw[0] if raw else np.array(getattr(tensor.contents, named), kind).tobytes()
+    if len(content) != math.prod(tensor.shape) * kind.itemsize:
+        raise invalid(f"the shape {list(tensor.shape)} of {tensor.datatype} does not have {len(content)} bytes")
+    return content
 
 
 def _parameters(parameters: Any) -> dict[str, Any]:
-    return {name: getattr(said, said.WhichOneof("parameter_choice") or "", None) for name, said in parameters.items()}
+    return {
+        name: getattr(parameter, parameter.WhichOneof("parameter_choice") or "", None)
+        for name, parameter in parameters.items()
+    }
 
 
 def _set(parameter: Any, value: str | float | bool) -> None:

@@ -49,8 +49,8 @@ _LEAST_QUESTIONS, _MOST_QUESTIONS, _SECONDS_FOR_QUESTION = 16, 256, 2.0
 """Fewest and most messages of strangers that are read at the same time, and the seconds that each may take."""
 _SECONDS_FOR_HANDSHAKE, _SECONDS_OF_IDLENESS = 10, 300
 
-_TOLD = ("ModelReady", "ModelMetadata")
-_TOLD_UNREAD = ("ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex")
+_ABOUT_MODEL = ("ModelReady", "ModelMetadata")
+_ABOUT_SERVER = ("ServerLive", "ServerReady", "ServerMetadata", "RepositoryIndex")
 """Methods whose message says nothing: it is not waited for."""
 _LONGEST_WAIT = 1e6
 _LONGEST_QUESTION = 4096
@@ -129,8 +129,8 @@ class GrpcPort:
         _log_of_grpc.addFilter(_is_no_disconnection)
         room = _Room(max(1, self.bodies.together // longest))
         methods: dict[str, Callable[[Call], Awaitable[bytes]]] = {"ModelInfer": partial(self._infer, room)}
-        methods |= {name: partial(self._tell_of_model, name, room.questions) for name in _TOLD}
-        methods |= {name: partial(self._tell, name) for name in _TOLD_UNREAD}
+        methods |= {name: partial(self._tell_of_model, name, room.questions) for name in _ABOUT_MODEL}
+        methods |= {name: partial(self._tell, name) for name in _ABOUT_SERVER}
         handlers = {
             # As a stream, whose one message is read when there is room for it.
             route: grpc.stream_unary_rpc_method_handler(partial(self._call, route, method))
@@ -185,7 +185,7 @@ class GrpcPort:
         try:
             with traced as span:
                 try:
-                    said = await method(call)
+                    reply = await method(call)
                 except REFUSALS as error:
                     problem = as_problem(error)
                 except Exception as error:  # noqa: BLE001 - `failure` logs its type and places
@@ -198,7 +198,7 @@ class GrpcPort:
             if problem is None:
                 context.set_trailing_metadata(tuple(call.behind.items()))
                 status = int(HTTPStatus.OK)
-                return said
+                return reply
             status, refused = int(problem.status), problem.kind.word
             await context.abort(code, problem.detail[:_LONGEST_DETAIL], _behind(problem, refused))
             raise AssertionError
@@ -211,10 +211,10 @@ class GrpcPort:
     async def _infer(self, room: "_Room", call: Call) -> bytes:
         header = _header_of(call)
         async with room.strangers.at_once(header.peer):
-            known = await self.authentication.admit(header, {each.lineage for each in self.models})
+            client = await self.authentication.admit(header, {each.lineage for each in self.models})
         async with (
-            room.calls.at_once(known),
-            self.bodies.whole(partial(_message, call.context, room.messages, known)) as body,
+            room.calls.at_once(client),
+            self.bodies.whole(partial(_message, call.context, room.messages, client)) as body,
         ):
             asked = parse(ASKED_MODEL, body)
             predictor = self.models.named(asked.model_name, asked.model_version or None)
@@ -228,8 +228,8 @@ class GrpcPort:
             caller = await self.authentication.payer(header, predictor.lineage)
             if traced is not None:
                 traced.end("authentication")
-            said, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body)
-            return said
+            reply, call.behind = await answer(predictor, _CODEC, self.metrics, header, caller, body)
+            return reply
 
     async def _tell_of_model(self, name: str, questions: "_Questions", call: Call) -> bytes:
         """Answer what nobody is charged for, of a model."""
@@ -237,8 +237,10 @@ class GrpcPort:
             async with questions.newest(_SECONDS_FOR_QUESTION):
                 body = await _read(call.context)
         except TimeoutError:
-            said = f"the message did not arrive within {_SECONDS_FOR_QUESTION:g} seconds, or before too many newer ones"
-            raise Problem(ProblemType.INVALID_REQUEST, said, status=HTTPStatus.REQUEST_TIMEOUT) from None
+            detail = (
+                f"the message did not arrive within {_SECONDS_FOR_QUESTION:g} seconds, or before too many newer ones"
+            )
+            raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT) from None
         if len(body) > _LONGEST_QUESTION:
             raise too_long(_LONGEST_QUESTION)
         asked = parse(f"{name}Request", body)
@@ -360,8 +362,8 @@ async def _read(context: Any) -> bytes:
     body = await context.read()
     if body is grpc.aio.EOF:
         raise Problem(ProblemType.BODY_TOO_LARGE, "there is no message, or one that is longer than any model's may be")
-    found: bytes = body
-    return found
+    content: bytes = body
+    return content
 
 
 def _encoded(name: str, /, **fields: Any) -> bytes:
@@ -371,9 +373,9 @@ def _encoded(name: str, /, **fields: Any) -> bytes:
 
 def _behind(problem: Problem, refused: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata behind a refusal, the whole problem where it is short enough to be read."""
-    told = json.dumps(problem.content())
+    detail = json.dumps(problem.content())
     named = ("dpserve-problem", refused)
-    return (named, ("dpserve-problem-json", told)) if len(told) <= _LONGEST_PROBLEM else (named,)
+    return (named, ("dpserve-problem-json", detail)) if len(detail) <= _LONGEST_PROBLEM else (named,)
 
 
 def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:

@@ -99,7 +99,7 @@ def _account_metrics(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
 
 def _verdict_metrics(convicted: Sequence[tuple[str, bool]]) -> Metric:
     text = "1 if the newest verdict of an attack or audit convicts."
-    return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), found) for name, found in convicted])
+    return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), convicts) for name, convicts in convicted])
 
 
 def _look_metrics(looks: int | None) -> list[Metric]:

@@ -44,15 +44,15 @@ class Throughput:
 
     def by_model(self) -> dict[str, dict[str, float]]:
         """Return the counts as they are now, by model; those of requests that named none that is served under ""."""
-        found: defaultdict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0.0))
+        counts: defaultdict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0.0))
         for metric in chain.from_iterable(registry.collect() for registry in self._counts()):
             for sample in metric.samples:
                 if sample.name == "dpserve_rows_total":
-                    found[sample.labels["model"]][f"rows_{sample.labels['outcome']}"] += sample.value
+                    counts[sample.labels["model"]][f"rows_{sample.labels['outcome']}"] += sample.value
                 elif sample.name == "dpserve_requests_total" and sample.labels["route"].endswith(_ASKED_FOR_ROWS):
                     kind = "answered" if sample.labels["status"].startswith("2") else "refused"
-                    found[sample.labels["model"]][kind] += sample.value
-        return dict(found)
+                    counts[sample.labels["model"]][kind] += sample.value
+        return dict(counts)
 
     def _look(self) -> tuple[float, dict[str, float]]:
         each = self.by_model().values()

@@ -31,7 +31,7 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 LARGEST_BATCH = 50
 LARGEST_BODY = 20_000
@@ -47,7 +47,7 @@ def head() -> CertifiedHead:
     X = np.clip(0.15 + 0.7 * np.eye(3, 4)[y] + 0.1 * generator.standard_normal((120, 4)), 0, 1)
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-    return train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "colours-lineage")
+    return train_head(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "colours-lineage")
 
 
 @pytest.fixture(scope="session")

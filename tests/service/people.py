@@ -14,7 +14,7 @@ from training.inputs.columns import (
 )
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 COLUMNS = (
     NumberColumn(name="age", minimum=0, maximum=100, required=True),
@@ -34,4 +34,4 @@ def head_on_columns():
     names, lower, upper = coordinates_of(COLUMNS)
     declaration = Declaration(names, lower, upper, ("no", "yes"), COLUMNS)
     feature_map = Identity(lower=lower, upper=upper, clip_norm=2.0, bias=0.0, columns=COLUMNS)
-    return train(Records(X, y, declaration, ()), Recipe("people", feature_map, 1.0), "people-lineage")
+    return train_head(Records(X, y, declaration, ()), Recipe("people", feature_map, 1.0), "people-lineage")

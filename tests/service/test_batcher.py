@@ -139,7 +139,7 @@ async def test_a_ledger_that_fails_fails_all_who_wait() -> None:
     gated.gates.put_nowait(LedgerUnavailable("gone"))
     raised = []
     for waiting in (first, second):
-        with pytest.raises(LedgerUnavailable, match="gone") as error:
+        with pytest.raises(LedgerUnavailable) as error:
             await waiting
         raised.append(error.value)
     assert raised[0] is not raised[1]

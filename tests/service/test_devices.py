@@ -9,7 +9,7 @@ from tests.service.conftest import Starter
 from tests.training.conftest import make_records
 from training.features.maps import Fourier
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import computed_by
 from training.kinds.weights.model import release_weights
 
@@ -27,7 +27,7 @@ def answered(starter, model, paid_once, rows):
 @pytest.mark.parametrize("paid_once", [False, True])
 def test_answers_over_http_are_the_same(tmp_path, torch_arithmetic, paid_once):
     records = make_records()
-    model = train(records, Recipe("small", MAP, 0.1), "lineage")
+    model = train_head(records, Recipe("small", MAP, 0.1), "lineage")
     if paid_once:
         model = release_weights(model, {"full": 5 * 10**11}, "lineage", Seeded(1))
     rows, found = np.random.default_rng(2).uniform(size=(40, 4)).tolist(), []

@@ -11,7 +11,7 @@ from training.features.maps import Encoder
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 CLASSES = 3
 
@@ -27,7 +27,7 @@ def test_answers_are_those_of_the_bundles_encoder(start, tmp_path):
     X = generator.random((3000, FEATURES))
     y = X[:, :CLASSES].argmax(axis=1)
     attached = feature_map.computed_by(OnnxEncoder(content, FEATURES).apart, content)
-    head = train(Records(X, y, declaration, ()), Recipe("deep", attached, 1.0), "deep-lineage")
+    head = train_head(Records(X, y, declaration, ()), Recipe("deep", attached, 1.0), "deep-lineage")
     save_bundle(tmp_path / "deep", head)
     # The dearest price there is: a noise multiplier of 0.25.
     service = start(load_bundle(tmp_path / "deep"), Gaussian(0.25), lineage_rho=900.0)

@@ -121,7 +121,7 @@ def test_tritonclient_finds_what_the_server_and_the_models_are(opened):
     ]
     assert [each.name for each in described.outputs] == ["probabilities", "lower", "upper", "undecided"]
     assert [(each.name, each.state) for each in client.get_model_repository_index().models] == [("colours", "READY")]
-    with pytest.raises(InferenceServerException, match="there is no model 'other'") as raised:
+    with pytest.raises(InferenceServerException) as raised:
         client.get_model_metadata("other")
     assert raised.value.status() == str(StatusCode.NOT_FOUND)
 

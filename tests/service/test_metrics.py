@@ -25,7 +25,7 @@ from service.telemetry.throughput import Throughput
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 from .test_http import PRICE, ROW
 from .test_openinference import body_of
@@ -178,7 +178,7 @@ def test_two_models_of_different_records_count_the_same(start, head, tmp_path):
             X = np.clip(0.5 - 0.4 * np.eye(3, 4)[y] + 0.1 * generator.standard_normal((150, 4)), 0, 1)
             declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
             feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-            model = train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "other-lineage")
+            model = train_head(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), "other-lineage")
         service = start(model)
         use(service)
         families = exported(service, tmp_path / "none")

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.http as triton
 
 from accounting.budgets import Budget
-from accounting.ledger import key_digest
+from accounting.ledger import key_digest, new_api_key
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import NoiseKey
 from service.errors import NoModel, UnknownModel
@@ -70,6 +70,17 @@ def test_each_model_answers_under_its_own_name_and_the_default_one_without(servi
     assert http.get("/models").json() == {"models": ["colours", "shapes", "sounds"], "default": "colours"}
     assert http.get("/models/shapes").json()["name"] == "shapes"
     problem(ask(http, "/predict", model="shapes"), 404, "unknown-model")
+
+
+def test_the_account_lists_the_models_that_a_key_is_good_for(service):
+    http = service.http(service.add_client())
+    assert http.get("/account").json() == {"models": ["colours", "shapes"], "default": "colours"}
+    key = new_api_key()
+    budget = Budget.from_rho(1.0, DELTA, "gaussian")
+    service.call(service.ledger.add_client("other", "bob", budget, key_digest(key), time=time.time()))
+    assert service.http(key).get("/account").json() == {"models": ["sounds"], "default": "sounds"}
+    problem(service.http(new_api_key()).get("/account"), 401, "unauthenticated")
+    problem(service.http().get("/account"), 401, "unauthenticated")
 
 
 def test_models_of_one_lineage_are_charged_to_one_account(service):
@@ -160,7 +171,7 @@ def test_counts_are_each_models_own(service):
 
 
 def test_a_service_without_a_default_model_says_how_to_ask(service):
-    service.models._default = None
+    service.models.default = None
     http = service.http(service.add_client())
     found = problem(ask(http, "/predict"), 404, "unknown-model")
     assert "/models/NAME/" in found["detail"]

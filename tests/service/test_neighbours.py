@@ -20,7 +20,7 @@ from training.inputs.records import Declaration, Records
 from training.kinds.class_sums.model import save_class_sums, train_class_sums
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.teachers.bundle import save_teachers
 from training.kinds.teachers.train import TeachersRecipe, train_teachers
@@ -41,7 +41,7 @@ def neighbouring_sets():
 
 
 def head(records):
-    return train(records, Recipe("public", MAP, 1.0), "own"), save_bundle
+    return train_head(records, Recipe("public", MAP, 1.0), "own"), save_bundle
 
 
 def teachers(records):

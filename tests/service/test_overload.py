@@ -114,7 +114,7 @@ def test_a_request_that_is_refused_shifts_nobody_elses_rows(start, head):
     assert isinstance(late, DeadlinePassed)
     assert isinstance(last, DeadlinePassed)
     certain = head.logits(head.features(X)).argmax(axis=1).tolist()
-    assert [*first.probabilities.argmax(axis=1), *others.probabilities.argmax(axis=1)] == certain
+    assert [*first.values.argmax(axis=1), *others.values.argmax(axis=1)] == certain
     assert sorted(certain) == [0, 1, 2]
     assert service.spent() == 3 * Gaussian(0.25).cost.picorho
 

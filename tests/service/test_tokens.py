@@ -337,7 +337,7 @@ def test_a_token_that_expires_while_its_request_waits_is_charged_nothing(service
     plane = service.predictor
     X = plane.check_rows([ROW])
     now = time.time()
-    with pytest.raises(KeyExpired, match="token"):
+    with pytest.raises(KeyExpired):
         service.call(plane.predict(Caller("alice", expires=now - 1), RowsRequest(X)))
     with pytest.raises(KeyExpired):
         service.call(plane.confirm(Caller("alice", expires=now - 1)))

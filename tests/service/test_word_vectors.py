@@ -10,7 +10,7 @@ from training.inputs.columns import NumberColumn, TextColumn, Vectors, coordinat
 from training.inputs.records import Declaration, Records
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 from .test_http import PRICE
 
@@ -34,7 +34,7 @@ def model(tmp_path_factory):
         Declaration(names, lower, upper, ("no", "yes"), columns),
         (),
     )
-    return train(records, Recipe("words", feature_map, 1.0), "words-lineage")
+    return train_head(records, Recipe("words", feature_map, 1.0), "words-lineage")
 
 
 @pytest.mark.parametrize("rows", [ROWS, pd.DataFrame(ROWS)], ids=["mappings", "frame"])

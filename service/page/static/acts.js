@@ -1,18 +1,20 @@
-// What the owner does: a form, what it means, and the act, each in the one dialog. A new key is shown there once.
+// The owner's acts in the one dialog: a form made from an act's JSON Schema, what it means, and the act. The service
+// declares the acts (accounting/acts.py); nothing here knows one by its name. A new key is shown there once.
 
 import { button, byId, el, table } from "./dom.js";
-import { figure, figureUp, moment, percentUp } from "./format.js";
+import { figure, figureUp, moment, percentUp, whole } from "./format.js";
 import { refusalPanel } from "./refusal.js";
 import { problemOf } from "./session.js";
 
-const MEASURES = { epsilon: "epsilon", rho: "zCDP rho", mu: "mu", posterior_belief: "posterior belief", advantage: "membership advantage" };
+/** Fields of every request, which no form asks for by themselves. */
+const OF_REQUESTS = ["act", "lineage", "by", "why", "after_act"];
 
-let who = "";
+let actor = "";
 let fields = 0;
 
 /** Close the dialog and forget what it shows, and who acted. */
 export function forgetActs() {
-  who = "";
+  actor = "";
   byId("act").close();
   byId("act-body").replaceChildren();
 }
@@ -34,6 +36,17 @@ export function showAccount(title, facts, acts) {
   );
 }
 
+const words = (name) => sentenceCase(name.replaceAll(/[-_]/g, " "));
+const sentenceCase = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
+const sentence = (detail) => `${sentenceCase(detail)}${/[.!?]$/.test(detail) ? "" : "."}`;
+
+/** What an act is called on buttons. */
+export const labelOf = (schema) => words(schema.properties.act.const);
+
+/** The acts that change an account of a scope; with `opens`, those that open one. */
+export const actsAbout = (schemas, scope, opens = false) =>
+  schemas.filter((each) => each["x-about"].includes(scope) && each["x-opens"] === opens);
+
 function field(label, input, note = null) {
   const id = `act-field-${(fields += 1)}`;
   input.id = id;
@@ -41,67 +54,92 @@ function field(label, input, note = null) {
   return el("div", {}, el("label", { for: id }, label), input, note && el("p", { class: "note", id: `${id}-note` }, note));
 }
 
-const text = (name, value = "", more = {}) => el("input", { name, value, autocomplete: "off", spellcheck: "false", ...more });
+const text = (name, more = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...more });
+const decimal = (name) => text(name, { inputmode: "decimal" });
 
-function select(name, options, chosen) {
-  return el("select", { name }, options.map(([value, label]) => el("option", { value, selected: value === chosen }, label)));
+function select(name, options) {
+  return el("select", { name }, options.map(([value, label]) => el("option", { value }, label)));
 }
 
 function number(given, name) {
-  const said = given.get(name).trim();
-  if (said === "") return null;
-  if (!Number.isFinite(Number(said))) throw new RangeError(`“${said}” is no number.`);
-  return Number(said);
+  const typed = given.get(name).trim();
+  if (typed === "") return undefined;
+  if (!Number.isFinite(Number(typed))) throw new RangeError(`“${typed}” is no number.`);
+  return Number(typed);
 }
 
-/** Fields of a budget. account: as it is, if there is one. */
-export function budgetFields(account = null) {
-  const refill = account?.refill;
-  const currency = account?.currency ?? "rho";
-  const kept = account ? " Empty: as it is." : "";
+function checks(name, label, words, note) {
+  const boxes = words.map((word) => el("label", {}, el("input", { type: "checkbox", name, value: word }), ` ${word}`));
+  return el("fieldset", { class: "checks" }, el("legend", {}, label), boxes, el("p", { class: "note" }, note));
+}
+
+/** A text that names something: chosen from what there is, or typed. */
+function nameInput(name, property, required, known) {
+  if (property["x-names"] === "key") return select(name, [...(required ? [] : [["", "all of them"]]), ...known.map((id) => [id, id])]);
+  const list = el("datalist", { id: `act-list-${(fields += 1)}` }, known.map((value) => el("option", { value })));
+  return [text(name, { list: list.id }), list];
+}
+
+/** One field of an act: its nodes, and read(form data), which returns its value, or undefined for what was left empty. */
+function fieldOf(name, property, required, known) {
+  const kind = property.anyOf?.find(({ type }) => type !== "null") ?? property;
+  const range = [kind.minimum !== undefined && `From ${whole(kind.minimum)}`, kind.maximum !== undefined && `to ${whole(kind.maximum)}`].filter(Boolean).join(" ");
+  const note = [property.description, range && `${range}.`].filter(Boolean).join(" ");
+  const label = words(name);
+  const typed = (given) => (given.get(name) === "" && !required ? undefined : given.get(name));
+  if (kind.type === "array") {
+    const read = (given) => (given.has(name) ? given.getAll(name) : undefined);
+    return { nodes: checks(name, label, kind.items.enum, note), read };
+  }
+  if (kind.enum) return { nodes: field(label, select(name, [...(required ? [] : [["", "by default"]]), ...kind.enum.map((word) => [word, word])]), note), read: typed };
+  if (kind.type === "number" || kind.type === "integer") return { nodes: field(label, decimal(name), note), read: (given) => number(given, name) };
+  if (known) {
+    const [input, list] = [nameInput(name, property, required, known)].flat();
+    return { nodes: [field(label, input, note), list], read: typed };
+  }
+  return { nodes: field(label, text(name, { maxlength: kind.maxLength ?? null, required: kind.minLength > 0 }), note), read: typed };
+}
+
+/** An amount, in one of the measures that a budget has: [[name, property]]. */
+function measureField(measures) {
+  const chosen = select("measure", measures.map(([name]) => [name, words(name)]));
+  const amount = field("Amount", decimal("amount"), measures[0][1].description);
+  chosen.addEventListener("change", () => {
+    amount.querySelector(".note").textContent = Object.fromEntries(measures)[chosen.value].description;
+  });
+  return { nodes: [field("The budget as", chosen), amount], read: (given) => ({ [given.get("measure")]: number(given, "amount") }) };
+}
+
+/** A part of the budget for each period of the calendar. account: the account as it is, if there is one. */
+function refillField(name, property, account, currency) {
+  const periods = property["x-periods"].map((period) => [period, `each ${period}`]);
+  const empty = account ? [["", "as it is"], ...(account.refill ? [["none", "no: all at once"]] : [])] : [["", "no: all at once"]];
   return {
-    fields: [
-      field("The budget as", select("measure", Object.entries(MEASURES), "epsilon")),
-      field("Amount", text("amount", "", { inputmode: "decimal", required: account === null }), `The most that is ever spent.${kept}`),
-      field("Delta", text("delta", account ? String(account.delta) : "", { inputmode: "decimal" }), account ? null : "Empty: as the lineage’s."),
-      field("Spread over time", select("period", [["none", "no: all at once"], ["day", "each day"], ["week", "each week"], ["month", "each month"]], refill?.period ?? "none")),
-      field("Of it in each period", text("each", refill ? String(refill.each[currency]) : "", { inputmode: "decimal" }), `As ${currency === "rho" ? "zCDP rho" : "epsilon"}. It spreads the budget, and adds nothing to it.`),
-    ],
+    nodes: [field("Spread over time", select("period", [...empty, ...periods]), property.description), field("Of it in each period", decimal("each"), `As ${currency}.`)],
     read(given) {
-      const amount = number(given, "amount");
-      const each = number(given, "each");
       const period = given.get("period");
-      if (period !== "none" && each === null) throw new RangeError("Say how much of the budget each period has.");
-      const pace = period === "none" ? "none" : `${currency}:${given.get("each").trim()}/${period}`;
-      const unchanged = refill && period === refill.period && each === refill.each[currency];
-      return {
-        ...(amount === null ? {} : { [given.get("measure")]: amount }),
-        delta: number(given, "delta"),
-        refill: unchanged || (!refill && period === "none") ? null : pace,
-      };
+      if (period === "" || period === "none") return { [name]: period || undefined };
+      if (number(given, "each") === undefined) throw new RangeError("Say how much of the budget each period has.");
+      return { [name]: `${currency}:${given.get("each").trim()}/${period}` };
     },
   };
 }
 
-/** Fields of a new API key. */
-export function keyFields() {
-  return {
-    fields: [
-      field("The key lasts", select("life", [["", "for ever"], ["1", "a day"], ["30", "30 days"], ["90", "90 days"], ["365", "a year"]], "")),
-      field("It may", select("scopes", [["predict budget-read", "ask, and read its budget"], ["budget-read", "read its budget alone"], ["predict", "ask alone"]], "")),
-    ],
-    read: (given) => ({ expires_in_days: number(given, "life"), scopes: given.get("scopes").split(" ") }),
+/** The fields of an act's form: those that must be stated come first. */
+function fieldsOf(schema, { known, account, currency }) {
+  // An act that changes an account is about the one whose dialog this is; one that opens it asks for the name.
+  const apart = [...OF_REQUESTS, ...(schema["x-opens"] ? [] : schema["x-about"])];
+  const properties = Object.entries(schema.properties).filter(([name]) => !apart.includes(name));
+  const measures = properties.filter(([, property]) => property["x-measure"]);
+  const made = ([name, property]) => {
+    if (name === measures[0]?.[0]) return measureField(measures);
+    if (property["x-periods"]) return refillField(name, property, account, currency);
+    const opened = schema["x-opens"] && schema["x-about"].includes(property["x-names"]);
+    const { nodes, read } = fieldOf(name, property, schema.required.includes(name), opened ? undefined : known[property["x-names"]]);
+    return { nodes, read: (given) => ({ [name]: read(given) }) };
   };
-}
-
-/** Fields of plain text or of a choice, each under its own name: [[name, label, value, note | options]]. */
-export function plainFields(...named) {
-  return {
-    fields: named.map(([name, label, value, more]) =>
-      Array.isArray(more) ? field(label, select(name, more, value)) : field(label, text(name, value, { maxlength: 256 }), more),
-    ),
-    read: (given) => Object.fromEntries(named.map(([name]) => [name, given.get(name)])),
-  };
+  const [stated, others] = [true, false].map((required) => properties.filter(([name]) => schema.required.includes(name) === required));
+  return [...stated, ...others].filter((each) => !measures.slice(1).includes(each)).map(made);
 }
 
 /** A form that asks who acts and why, too. submit(what was read, by, why) may throw what is to be said in it. */
@@ -112,8 +150,8 @@ function signed(label, content, submit) {
     "form",
     { class: "body", novalidate: true },
     content,
-    field("Who you are, for the audit trail", text("by", who, { maxlength: 255, required: true })),
-    field("Why, for the audit trail", text("why", "", { maxlength: 1000, required: true })),
+    field("Who you are, for the audit trail", text("by", { value: actor, maxlength: 255, required: true })),
+    field("Why, for the audit trail", text("why", { maxlength: 1000, required: true })),
     said,
     el("div", { class: "buttons" }, send, button("Cancel", close)),
   );
@@ -126,10 +164,10 @@ function signed(label, content, submit) {
     asking = true;
     send.setAttribute("aria-disabled", "true");
     try {
-      who = read.get("by").trim();
+      actor = read.get("by").trim();
       const why = read.get("why").trim();
-      if (!who || !why) throw new RangeError("Say who you are, and why: both go into the audit trail.");
-      await submit(read, who, why);
+      if (!actor || !why) throw new RangeError("Say who you are, and why: both go into the audit trail.");
+      await submit(read, actor, why);
     } catch (error) {
       said.textContent = error instanceof RangeError ? error.message : sentence(problemOf(error).detail);
     } finally {
@@ -141,22 +179,25 @@ function signed(label, content, submit) {
 }
 
 /**
- * Ask for what an act needs, show what it means, and do it. given: what is known of it already; parts: its fields;
- * fix(read): what becomes of what was read; done(): called once it is done. `post(path, body)` asks the service.
+ * Ask for what an act needs, show what it means, and do it. schema: the act's; subject: the name of the account that it
+ * is about, if it has one; given: fields that are known already; known: names to choose from, by what they name;
+ * account, currency: the account as it is, if there is one, and what it counts. `post(path, body)` asks the service, and
+ * done() is called once it is done.
  */
-export function perform({ title, given, parts = [], fix = (read) => read, post, done, danger = false }) {
-  const form = signed("See what it means", parts.flatMap((part) => part.fields), async (read, by, why) => {
-    const act = { ...fix(Object.assign({}, given, ...parts.map((part) => part.read(read)))), by, why };
-    const told = await post("acts?dry_run=true", act);
-    // Whoever is refused now must be refused whatever else was done meanwhile.
-    confirm({ title, act: danger ? act : { ...act, after_act: told.newest_act }, told, post, done, back: () => show(title, form), danger });
+export function perform({ schema, subject = null, given, known, account = null, currency, post, done }) {
+  const title = subject === null ? labelOf(schema) : `${labelOf(schema)}: ${subject}`;
+  const parts = fieldsOf(schema, { known, account, currency });
+  const content = [el("p", {}, schema.description), parts.map(({ nodes }) => nodes)];
+  const form = signed("See what it means", content, async (read, by, why) => {
+    const act = { ...Object.assign({}, given, ...parts.map((part) => part.read(read))), act: schema.properties.act.const, by, why };
+    const effect = await post("acts?dry_run=true", act);
+    const request = schema["x-urgent"] ? act : { ...act, after_act: effect.newest_act };
+    confirm({ title, act: request, effect, post, done, back: () => show(title, form), urgent: schema["x-urgent"] });
   });
   show(title, form);
 }
 
-const sentence = (detail) => `${detail.slice(0, 1).toUpperCase()}${detail.slice(1)}${/[.!?]$/.test(detail) ? "" : "."}`;
-
-function confirm({ title, act, told, post, done, back, danger }) {
+function confirm({ title, act, effect, post, done, back, urgent }) {
   const said = el("div", {});
   const doIt = async () => {
     try {
@@ -169,9 +210,9 @@ function confirm({ title, act, told, post, done, back, danger }) {
   };
   show(
     `${title}: what it means`,
-    el("p", { class: told.raises || danger ? "notice" : null }, told.words),
-    told.after && meaning(told),
-    told.after && el("p", { class: "prose" }, told.after.explanation.in_plain_words),
+    el("p", { class: effect.raises || urgent ? "notice" : null }, effect.words),
+    effect.after && meaning(effect),
+    effect.after && el("p", { class: "prose" }, effect.after.explanation.in_plain_words),
     said,
     el("div", { class: "buttons" }, button("Do it", doIt, { class: "primary" }), button("Back", back), button("Cancel", close)),
   );
@@ -219,8 +260,8 @@ export function close() {
 
 /** Ask who and why, and then for the audit trail, which the browser keeps as a file. */
 export function downloadTrail({ lineage, fetchTrail }) {
-  const format = plainFields(["format", "Format", "jsonl", [["jsonl", "JSON Lines"], ["csv", "CSV"]]]);
-  const content = [el("p", {}, "All acts and receipts of the lineage. That it was downloaded is an act itself."), format.fields];
+  const format = field("Format", select("format", [["jsonl", "JSON Lines"], ["csv", "CSV"]]));
+  const content = [el("p", {}, "All acts and receipts of the lineage. That it was downloaded is an act itself."), format];
   const form = signed("Download", content, async (read, by, why) => {
     const blob = await fetchTrail({ lineage, by, why, format: read.get("format") });
     const url = URL.createObjectURL(blob);

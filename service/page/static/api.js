@@ -82,17 +82,25 @@ async function everyReceipt(path, key, most = 20000) {
 
 export class Account {
   #key;
+  #model;
 
-  constructor(key) {
+  /** model: the name of the one that is asked. */
+  constructor(key, model) {
     this.#key = key;
+    this.#model = `models/${encodeURIComponent(model)}`;
   }
 
   async budget() {
-    return (await ask("budget", { key: this.#key })).content;
+    return (await ask(`${this.#model}/budget`, { key: this.#key })).content;
   }
 
   async receipts() {
-    return everyReceipt("budget/receipts", this.#key);
+    return everyReceipt(`${this.#model}/budget/receipts`, this.#key);
+  }
+
+  /** The account of the same key with another model. */
+  with(model) {
+    return new Account(this.#key, model);
   }
 
   async quote(instances, tier) {
@@ -105,7 +113,7 @@ export class Account {
 
   async #predict(path, asked, tier, headers) {
     const body = tier === null ? asked : { ...asked, tier };
-    return (await ask(path, { key: this.#key, method: "POST", body, headers })).content;
+    return (await ask(`${this.#model}/${path}`, { key: this.#key, method: "POST", body, headers })).content;
   }
 
   forget() {
@@ -113,10 +121,19 @@ export class Account {
   }
 }
 
-export async function publicModel() {
+/** The names of the models that a key is good for, and which of them to show first. */
+export async function modelsOf(key) {
+  return (await ask("account", { key })).content;
+}
+
+/** The names of all models, and the one to show to whoever has not signed in. */
+export async function publicModels() {
   const { content, rehearsal } = await ask("models");
-  const model = (await ask(`models/${encodeURIComponent(content.default ?? content.models[0])}`)).content;
-  return { model, rehearsal };
+  return { names: content.models, first: content.default ?? content.models[0], defaultModel: content.default, rehearsal };
+}
+
+export async function publicModel(name) {
+  return (await ask(`models/${encodeURIComponent(name)}`)).content;
 }
 
 export class Owner {
@@ -132,6 +149,12 @@ export class Owner {
 
   async post(path, body, blob = false) {
     return (await ask(`api/${path}`, { key: this.#key, method: "POST", body, blob })).content;
+  }
+
+  /** The JSON Schema of a request for each act. */
+  async acts() {
+    const { paths } = (await ask("openapi.json")).content;
+    return paths["/api/acts"].post.requestBody.content["application/json"].schema.oneOf;
   }
 
   async receipts(lineage) {

@@ -1,7 +1,7 @@
 // The client's page: sign in, look, ask. The key lives in one object, which signing out or leaving the page empties.
 
 import { showAccount, showSpend } from "./account.js";
-import { Account, publicModel } from "./api.js";
+import { Account, modelsOf, publicModel, publicModels } from "./api.js";
 import { mountAsk } from "./ask.js";
 import { byId, el } from "./dom.js";
 import { chance, figure, whole } from "./format.js";
@@ -14,22 +14,35 @@ import { arrive, mountSession, problemOf } from "./session.js";
 let account = null;
 let model = null;
 let budget = null;
+let rehearsal = false;
+let defaultModel = null;
 
-async function showModel() {
+async function showModels() {
   const about = byId("about");
   try {
-    const found = await publicModel();
-    model = found.model;
-    about.replaceChildren(...modelFacts(model));
-    document.title = `${model.name} · dpserve`;
-    if (found.rehearsal) notice("This is a rehearsal: the ledger may lose charges. Nothing here is to be relied upon.");
-    if (model.mechanism_status === "unproven") {
-      notice("Unproven: the guarantee of this model’s mechanism is claimed and not proven. Nothing is promised about any record.");
-    }
+    const found = await publicModels();
+    const { names, first } = found;
+    ({ rehearsal, defaultModel } = found);
+    await showModel(first);
+    const others = names.filter((name) => name !== first);
+    if (others.length > 0) about.append(el("p", { class: "note" }, `Also served here: ${others.join(", ")}.`));
   } catch (error) {
-    about.replaceChildren(refusalPanel(problemOf(error), { again: showModel }));
+    about.replaceChildren(refusalPanel(problemOf(error), { again: showModels }));
   }
   about.setAttribute("aria-busy", "false");
+}
+
+/** Read a model's public part, and show it. */
+async function showModel(name) {
+  if (model?.name === name) return;
+  model = await publicModel(name);
+  byId("about").replaceChildren(...modelFacts(model));
+  byId("notices").replaceChildren();
+  document.title = `${model.name} · dpserve`;
+  if (rehearsal) notice("This is a rehearsal: the ledger may lose charges. Nothing here is to be relied upon.");
+  if (model.mechanism_status === "unproven") {
+    notice("Unproven: the guarantee of this model’s mechanism is claimed and not proven. Nothing is promised about any record.");
+  }
 }
 
 function notice(text) {
@@ -44,19 +57,49 @@ function refused(error) {
 }
 
 async function enter(key) {
-  const candidate = new Account(key);
-  if (model === null) await showModel();
+  const { models, default: first } = await modelsOf(key);
+  const candidate = new Account(key, first);
+  await showModel(first);
   const found = await candidate.budget();
   return async () => {
     account = candidate;
-    show(found);
-    showSnippets(model);
-    mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
-    const count = found.unlimited ? "Unlimited answers" : found.queries_left === null ? null : `${whole(found.queries_left)} answers left`;
-    const left = count === null ? "" : ` ${count}.`;
-    arrive(`Your account with ${model.name}`, `Signed in.${left}`);
-    await refreshReceipts();
+    showChooser(models, first);
+    await showEverything(found);
   };
+}
+
+async function showEverything(found) {
+  show(found);
+  showSnippets(model, model.name === defaultModel);
+  mountAsk({ account, model, budget: () => budget, spent: refresh, refused });
+  const count = found.unlimited ? "Unlimited answers" : found.queries_left === null ? null : `${whole(found.queries_left)} answers left`;
+  const left = count === null ? "" : ` ${count}.`;
+  arrive(`Your account with ${model.name}`, `Signed in.${left}`);
+  await refreshReceipts();
+}
+
+/** One sign-in serves every model that the key is good for. */
+function showChooser(names, chosen) {
+  const body = byId("models-body");
+  byId("models").hidden = names.length < 2;
+  const select = el("select", { id: "model" }, names.map((name) => el("option", { value: name }, name)));
+  select.value = chosen;
+  select.addEventListener("change", async () => {
+    select.disabled = true;
+    try {
+      const candidate = account.with(select.value);
+      await showModel(select.value);
+      const found = await candidate.budget();
+      account.forget();
+      account = candidate;
+      await showEverything(found);
+    } catch (error) {
+      byId("ask-body").replaceChildren(refusalPanel(refused(error), {}));
+    } finally {
+      select.disabled = false;
+    }
+  });
+  body.replaceChildren(el("div", { class: "choice" }, el("label", { class: "label", for: "model" }, "Model"), select));
 }
 
 function leave() {
@@ -109,4 +152,4 @@ async function refresh() {
 }
 
 const end = mountSession({ what: "API key", enter, leave });
-await showModel();
+await showModels();

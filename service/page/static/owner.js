@@ -1,6 +1,6 @@
 // The owner's page: what is answered now, accounts and what the owner changes of them, models, verdicts.
 
-import { budgetFields, close, downloadTrail, forgetActs, keyFields, keyInWords, perform, plainFields, show, showAccount } from "./acts.js";
+import { actsAbout, close, downloadTrail, forgetActs, keyInWords, labelOf, perform, show, showAccount } from "./acts.js";
 import { Owner } from "./api.js";
 import { plot, responsive, spendChart, ticksTo } from "./charts.js";
 import { button, byId, el, table } from "./dom.js";
@@ -23,14 +23,18 @@ let unfolded = 0;
 /** The lineage whose clients are shown: the owner's choice, or the one that is served. */
 let chosen = null;
 let lineages = [];
+let groups = [];
+/** The JSON Schemas of the acts that the service offers. */
+let acts = [];
 /** Which account's dialog was opened: its button has the focus again when the dialog is closed. */
 let opened = null;
 
 async function enter(key) {
   const candidate = new Owner(key);
-  const first = await candidate.get("lineages");
+  const [first, offered] = await Promise.all([candidate.get("lineages"), candidate.acts()]);
   return async () => {
     owner = candidate;
+    acts = offered;
     showLineages(first);
     arrive("What the owner watches", `Signed in. ${counted(first.lineages.length, "lineage")}.`);
     await Promise.all([refreshLive(), refreshAll()]);
@@ -44,7 +48,7 @@ function leave() {
   shown = {};
   unfolded = 0;
   chosen = opened = null;
-  lineages = [];
+  lineages = groups = acts = [];
   forgetActs();
   timers.forEach(clearInterval);
 }
@@ -170,18 +174,26 @@ function replace(name, ...content) {
   if (focused !== undefined) openerOf(focused)?.focus();
 }
 
-/** Do an act on the lineage that is shown; parts and fix as `perform` has them. */
-function act(title, given, parts = [], more = {}) {
+/** Ask for an act on a lineage, by default the one that is shown. more: as `perform` has it. */
+function act(schema, { given = {}, known = {}, ...more } = {}) {
   const asked = owner;
+  const lineage = more.lineage ?? chosen;
   perform({
-    title,
-    given: { lineage: chosen, ...given },
-    parts,
+    schema,
+    given: { lineage, ...given },
+    known: { group: groups.map((each) => each.group), lineage: lineages.map((each) => each.lineage).filter((each) => each !== lineage), ...known },
+    currency: (more.account ?? lineages.find((each) => each.lineage === lineage).account).currency,
     post: (path, body) => asked.post(path, body),
     done: () => refreshAll(),
     ...more,
   });
 }
+
+/** What can be done with an account: [[label, act]]. */
+const actsOn = (scope, subject, more) => actsAbout(acts, scope).map((schema) => [labelOf(schema), () => act(schema, { subject, ...more })]);
+
+/** The buttons that open an account of a scope. */
+const openers = (scope) => actsAbout(acts, scope, true).map((schema) => opener(labelOf(schema), schema.properties.act.const, () => act(schema)));
 
 function accountFacts(account) {
   const refill = account.refill;
@@ -218,7 +230,7 @@ function openLineage({ lineage, account, created }) {
   showAccount(`Lineage ${lineage}`, [...accountFacts(account), ["since", moment(created)]], [
     ...(lineage === chosen ? [] : [["Show its clients", () => choose(lineage)]]),
     ["Show its receipts", () => openReceipts(lineage)],
-    ["Change its budget", () => act(`The budget of ${lineage}`, { act: "set-budget", lineage }, [budgetFields(account)])],
+    ...actsOn("lineage", lineage, { lineage, account }),
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
 }
@@ -247,13 +259,6 @@ function showClients({ lineage, clients, next_after: next }) {
     unfolded = clients.length + page.clients.length;
     showClients({ lineage, clients: [...clients, ...page.clients], next_after: page.next_after });
   });
-  const add = opener("Add a client", "add-client", () =>
-    act("Add a client", { act: "add-client" }, [
-      plainFields(["client", "Name, as its e-mail address or subject", "", "It is never given again."], ["display", "What lists call it", "", "May be empty."], ["group", "Group", "", "Empty: none."]),
-      budgetFields(),
-      keyFields(),
-    ]),
-  );
   const columns = [{ title: "client" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "answers", numeric: true }, { title: "answers left", numeric: true }, { title: "since" }];
   const rows = clients.map((each) => [
     [opener(each.client, `client:${each.client}`, () => openClient(each)), each.display && [" ", el("span", { class: "note" }, each.display)], each.revoked && [" ", el("span", { class: "tag bad" }, "revoked")], each.account.queries_left === 0 && !each.revoked && [" ", el("span", { class: "tag warn" }, "spent")]],
@@ -266,11 +271,11 @@ function showClients({ lineage, clients, next_after: next }) {
   replace(
     "clients",
     clients.length === 0 ? el("p", { class: "loading" }, "There is no client yet.") : table("Clients", columns, rows),
-    el("div", { class: "buttons" }, add, next !== null && more, el("span", { class: "note" }, `${counted(clients.length, "client")} of ${lineage}`)),
+    el("div", { class: "buttons" }, openers("client"), next !== null && more, el("span", { class: "note" }, `${counted(clients.length, "client")} of ${lineage}`)),
   );
 }
 
-function openClient({ client, display, group, revoked, releases, created, keys, account }) {
+function openClient({ client, display, group, revoked, created, keys, account }) {
   const facts = [
     ...(display ? [["called", display]] : []),
     ...(group ? [["group", group]] : []),
@@ -278,36 +283,25 @@ function openClient({ client, display, group, revoked, releases, created, keys, 
     ["since", moment(created)],
     ["API keys", keys.length ? keys.map((key) => el("div", {}, keyInWords(key))) : "none"],
   ];
-  const which = [["", "all of its keys"], ...keys.map((key) => [key.id, key.id])];
-  const later = [["0", "at once"], ["3600", "in an hour"], ["86400", "in a day"], ["604800", "in a week"]];
-  const rotated = ({ key, overlap_seconds: seconds, ...rest }) => ({ ...rest, key: key || null, overlap_seconds: Number(seconds) });
-  const acts = [
-    ["Change its budget", () => act(`The budget of ${client}`, { act: "set-budget", client }, [budgetFields(account)])],
-    ["Rotate its key", () => act(`A new key for ${client}`, { act: "rotate-key", client }, [plainFields(["key", "Replace", "", which], ["overlap_seconds", "What is replaced is refused", "0", later]), keyFields()], { fix: rotated })],
-    ["Add a key", () => act(`A further key for ${client}`, { act: "add-key", client }, [keyFields()])],
-    ...(keys.length ? [["Remove a key", () => act(`Remove a key of ${client}`, { act: "remove-key", client }, [plainFields(["key", "Key", keys[0].id, which.slice(1)])])]] : []),
-    ["Rename it", () => act(`What lists call ${client}`, { act: "rename", client }, [plainFields(["display", "Name in lists", display, "Empty: its id alone."])])],
-    ...(releases === 0 ? [["Put it into a group", () => act(`The group of ${client}`, { act: "set-group", client }, [plainFields(["group", "Group", group, "Empty: none."])])]] : []),
-    ["Revoke it", () => act(`Revoke ${client}`, { act: "revoke", client }, [], { danger: true })],
-  ];
-  showAccount(`Client ${client}`, facts, revoked ? [] : acts);
+  const known = { key: keys.map((key) => key.id) };
+  showAccount(`Client ${client}`, facts, revoked ? [] : actsOn("client", client, { given: { client }, account, known }));
 }
 
-function showGroups({ groups }) {
-  const add = opener("Add a group", "add-group", () =>
-    act("Add a group", { act: "add-group" }, [plainFields(["group", "Name", "", "It is never given again."], ["display", "What lists call it", "", "May be empty."]), budgetFields()]),
-  );
+function showGroups(content) {
+  groups = content.groups;
   const columns = [{ title: "group" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "members", numeric: true }];
   const open = ({ group, account, members, created }) =>
-    showAccount(`Group ${group}`, [...accountFacts(account), ["members", whole(members)], ["since", moment(created)]], [
-      ["Change its budget", () => act(`The budget of ${group}`, { act: "set-budget", group }, [budgetFields(account)])],
-    ]);
+    showAccount(
+      `Group ${group}`,
+      [...accountFacts(account), ["members", whole(members)], ["since", moment(created)]],
+      actsOn("group", group, { given: { group }, account }),
+    );
   replace(
     "groups",
     groups.length === 0
       ? el("p", { class: "loading" }, "There is no group.")
       : table("Groups", columns, groups.map((each) => [opener(each.group, `group:${each.group}`, () => open(each)), share(each.account), `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`, whole(each.members)])),
-    el("div", { class: "buttons" }, add),
+    el("div", { class: "buttons" }, openers("group")),
   );
 }
 

@@ -5,20 +5,21 @@ import { byId, el } from "./dom.js";
 
 const MOST_COLUMNS = 12;
 
-export function showSnippets(model) {
+/** isDefault: whether the service asks this model where none is named. */
+export function showSnippets(model, isDefault) {
   const service = location.origin + location.pathname.replace(/\/$/, "");
   const row = Object.fromEntries(columnsOf(model).map((column, place) => [column.name, exampleRow(model)[place]]));
   const whole = Object.keys(row).length <= MOST_COLUMNS;
   const named = whole ? JSON.stringify(row) : JSON.stringify(Object.fromEntries(Object.entries(row).slice(0, MOST_COLUMNS))).replace(/\}$/, ", …}");
   const curl = [
-    `curl ${service}/predict \\`,
+    `curl ${service}${isDefault ? "" : `/models/${encodeURIComponent(model.name)}`}/predict \\`,
     `  -H "Authorization: Bearer $KEY" \\`,
     `  -d '${JSON.stringify({ instances: [0] }).replace("0", named.replaceAll("'", "'\\''"))}'`,
   ].join("\n");
   const python = [
     "from dpserve import Client",
     "",
-    `with Client(${JSON.stringify(service)}, key) as client:`,
+    `with Client(${JSON.stringify(service)}, key${isDefault ? "" : `, model=${JSON.stringify(model.name)}`}) as client:`,
     `    print(client.predict_proba([${whole ? inPython(row) : named}]))`,
   ].join("\n");
   byId("program-body").replaceChildren(

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import time
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -17,6 +18,7 @@ from accounting.budgets import Budget
 from accounting.ledger import key_digest, new_api_key
 from accounting.picorho import to_rho
 from mechanisms.gaussian import Gaussian
+from tests.service.test_models import predictor, renamed
 
 ROW = "0.2, 0.4, 0.6, 0.8"
 SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]
@@ -89,7 +91,8 @@ def test_signing_in_shows_the_account(service, tab, key, head):
 
 def test_what_matters_to_a_client_comes_first(service, tab, key):
     page = tab.sign_in(service.url, key)
-    order = page.locator("#account > section").evaluate_all("sections => sections.map((one) => one.id)")
+    sections = page.locator("#account > section:not([hidden])")
+    order = sections.evaluate_all("sections => sections.map((one) => one.id)")
     assert order == ["left", "ask", "receipts", "spend", "meaning", "analyses", "program", "refusal"]
     expect(page.locator("#spent")).to_have_text(re.compile(r"^rho 0 of 1 spentepsilon 0 of .* at delta = 1e-6$"))
 
@@ -101,6 +104,36 @@ def test_whoever_was_given_epsilon_reads_epsilon_first(service, tab, request):
     service.call(opened)
     page = tab.sign_in(service.url, key)
     expect(page.locator("#spent")).to_have_text(re.compile(r"^epsilon 0 of 3 at delta = 1e-6 spentrho 0 of "))
+
+
+def test_one_sign_in_serves_every_model_of_the_key(start, tab, head):
+    def more(ledger):
+        return [predictor(renamed(head, "shapes"), ledger), predictor(renamed(head, "sounds", "other"), ledger)]
+
+    service = start(head, more=more)
+    service.call(service.ledger.open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time()))
+    page = tab.sign_in(service.url, service.add_client())
+    chooser = page.get_by_label("Model", exact=True)
+    assert chooser.locator("option").all_text_contents() == ["colours", "shapes"]
+    chooser.select_option("shapes")
+    expect(page.locator("#account-title")).to_have_text(re.compile("shapes"))
+    paste(page, ROW)
+    page.click("#pay")
+    expect(page.locator("#answers")).to_be_visible()
+    expect(page.locator("#program-body")).to_contain_text('model="shapes"')
+    assert [path for method, path, _ in tab.asked if method == "POST"][-1].endswith("/models/shapes/predict")
+    assert violations(page) == []
+
+
+def test_a_key_of_a_model_that_is_not_the_default_signs_in(start, tab, head):
+    service = start(head, more=lambda ledger: [predictor(renamed(head, "sounds", "other"), ledger)])
+    service.call(service.ledger.open_lineage("other", Budget.from_rho(100.0, 1e-6, "gaussian"), time=time.time()))
+    key = new_api_key()
+    budget = Budget.from_rho(1.0, 1e-6, "gaussian")
+    service.call(service.ledger.add_client("other", "bob", budget, key_digest(key), time=time.time()))
+    page = tab.sign_in(service.url, key)
+    expect(page.locator("#account-title")).to_have_text(re.compile("sounds"))
+    expect(page.locator("#models")).to_be_hidden()
 
 
 def test_the_same_can_be_asked_from_a_program(service, tab, key):
