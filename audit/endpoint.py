@@ -28,10 +28,10 @@ def row_name(row: Floats) -> str:
 
 def digest_of(*parts: bytes) -> str:
     """Return the SHA-256 of several strings of bytes, each with its length, in hexadecimal."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def served_mechanism(model: Mapping[str, Any]) -> Mechanism:

@@ -171,7 +171,7 @@ def choose_threshold(
 ) -> tuple[float, Errors]:
     """Return the threshold and its errors. Without a threshold, the first SELECTION_SHARE of the scores chooses one.
 
-    The chosen one is worth most if its error rates there, each drawn half an observation towards 1/2, were those of
+    The chosen one is worth most if its error rates there, each moved half an observation towards 1/2, were those of
     as many observations as remain; errors are counted on what remains only. The threshold is then independent of
     what is counted, so that a bound for one fixed threshold holds. A stated threshold must not come from the scores.
     """
@@ -188,9 +188,11 @@ def choose_threshold(
     n, m = len(inside), len(outside)
     thresholds = np.unique(np.concatenate([some_in, some_out]))
     if len(thresholds) > MOST_CANDIDATES:
+        # Evenly spaced among the sorted ones, so that many scores do not make the choice slow.
         thresholds = thresholds[np.linspace(0, len(thresholds) - 1, MOST_CANDIDATES).astype(np.int64)]
     alarms = len(some_out) - np.searchsorted(np.sort(some_out), thresholds, side="left")
     misses = np.searchsorted(np.sort(some_in), thresholds, side="left")
+    # Towards 1/2: a rate of 0 among few would promise more than the rest can show.
     false_positives = (alarms + 0.5) / (len(some_out) + 1) * m
     false_negatives = (misses + 0.5) / (len(some_in) + 1) * n
     worths = [
@@ -271,8 +273,8 @@ def lower_bound(
     guarantee: Guarantee = "exact",
 ) -> LowerBound:
     """Return the bound `of_errors` of the errors at a threshold, chosen by what it is worth where none is stated."""
-    found, errors = choose_threshold(*scores, threshold, worth or of_errors)
-    return LowerBound(parameter, of_errors(errors), confidence, guarantee, found, errors)
+    threshold_found, errors = choose_threshold(*scores, threshold, worth or of_errors)
+    return LowerBound(parameter, of_errors(errors), confidence, guarantee, threshold_found, errors)
 
 
 def epsilon_delta_of_errors(errors: Errors, confidence: float, delta: float) -> float:

@@ -91,12 +91,12 @@ def composition_family(
     @lru_cache(maxsize=256)
     def curve(t: float) -> tuple[Floats, Floats]:
         composition = losses(t)
-        found = compositions.numerical_curve(composition, delta)
-        if isinstance(found, str):
-            raise ValueError(f"{parameter} = {t:g}: {found}")  # noqa: TRY004 - the words are the reason
+        curve = compositions.numerical_curve(composition, delta)
+        if isinstance(curve, str):
+            raise ValueError(f"{parameter} = {t:g}: {curve}")  # noqa: TRY004 - the words are the reason
         spent = analyses.rdp(composition, delta).epsilon or 0.0
         epsilons = np.linspace(0.0, min(spent, conversions.LARGEST_EPSILON), _CURVE_POINTS)
-        return epsilons, found.delta_at(epsilons)
+        return epsilons, curve.delta_at(epsilons)
 
     def beta(t: float, alpha: Floats) -> Floats:
         if t == 0:

@@ -25,6 +25,7 @@ from mechanisms.mechanism import Mechanism, noise_context
 from mechanisms.randomness import KeyedRandomness, NoiseKey
 from training.exact.quantised import question_bytes
 from training.exact.questions import MeteredModel
+from training.kinds.registry import kind_of
 from training.pay_once.model import ReleasedModel
 
 DELTA = 1e-6
@@ -81,6 +82,7 @@ class BundleEndpoint:
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(cost).model_dump(),
             "largest_batch": self.largest_batch,
+            "outputs": kind_of(self.head).outputs(self.head.certificate).described(),
         }
 
     def budget(self) -> Mapping[str, Any]:
@@ -152,6 +154,7 @@ class ReleaseEndpoint:
             "mechanism_status": certificate.status,
             "price_per_row": {"rho": 0.0, "losses": ""},
             "largest_batch": self.largest_batch,
+            "outputs": kind_of(certificate).outputs(certificate).described(),
         }
 
     def budget(self) -> Mapping[str, Any]:
@@ -169,7 +172,8 @@ class ReleaseEndpoint:
             # Whoever holds it first pays for the lineage; colluding keys hold the same release.
             self.lineage.spent = max(self.lineage.spent, self._price)
             self.held = True
-        return self.released.probabilities(np.asarray(rows, dtype=np.float64) + 0.0)
+        answers, _ = self.released.answers(np.asarray(rows, dtype=np.float64) + 0.0)
+        return answers
 
     @property
     def _account(self) -> Budget:

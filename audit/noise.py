@@ -174,10 +174,10 @@ def public_sensitivity(model: Mapping[str, Any], rows: Floats) -> Floats | None:
     per_norm = float(model["logit_sensitivity_per_norm"])
     if model["feature_map"]["kind"] == "encoder":
         return np.full(len(rows), per_norm * float(model["feature_map"]["bias"]))
-    known = known_features(model)
-    if known is None:
+    features = known_features(model)
+    if features is None:
         return None
-    return per_norm * norms(known(rows, known.public_tensors()))
+    return per_norm * norms(features(rows, features.public_tensors()))
 
 
 def judge_near_copies(
@@ -286,8 +286,8 @@ def _laplace_transform(leverage: float) -> Floats:
     step = _QUADRATURE[1] - _QUADRATURE[0]
     weights = np.log(2 / math.sqrt(2 * math.pi) * step) + _QUADRATURE - t**2 / 2
     powers = np.log1p(2 * leverage * _RATES[:, None] * t**2) / leverage
-    found: Floats = scipy.special.logsumexp(weights - powers, axis=1) + _QUADRATURE_ERROR
-    return found
+    log_values: Floats = scipy.special.logsumexp(weights - powers, axis=1) + _QUADRATURE_ERROR
+    return log_values
 
 
 def centred_logarithms(answers: Floats) -> Floats | None:
@@ -310,20 +310,20 @@ def _added_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], floa
     squares = squares_by_class(y)
     kept, shared = 1 - 1 / n, 1 - 1 / classes
     total = float(squares.sum())
-    found = {"noise too small": noise.p_value(total, n * classes, {kept * shared: n * classes})}
+    p_values = {"noise too small": noise.p_value(total, n * classes, {kept * shared: n * classes})}
     for label in range(classes if classes > 2 else 0):
         # The projection on (e_c - 1/C)/sqrt(1 - 1/C), whose entries' absolute values add up to 2 at most.
         leverages = {kept * shared: float(n), kept / (classes * (classes - 1)): float(n * (classes - 1))}
         square = float(squares[label]) / shared
-        found[f"noise too small on class {label}"] = noise.p_value(square, 4 * n, leverages)
+        p_values[f"noise too small on class {label}"] = noise.p_value(square, 4 * n, leverages)
     for name, difference in _differences(y).items():
         square = float((difference**2).sum()) / 2
-        found[name] = noise.p_value(square, n * classes, {shared / 2: float(n * classes)})
+        p_values[name] = noise.p_value(square, n * classes, {shared / 2: float(n * classes)})
     nearest = nearest_pair(y)
     pairs = n * (n - 1) / 2
     least = noise.p_value(nearest**2 / 2, 2 * classes, {shared / 2: 2.0 * classes})
-    found["the same noise in two answers"] = min(1.0, pairs * least)
-    return found, math.sqrt(total / (noise.variance * (n - 1) * (classes - 1)))
+    p_values["the same noise in two answers"] = min(1.0, pairs * least)
+    return p_values, math.sqrt(total / (noise.variance * (n - 1) * (classes - 1)))
 
 
 def squares_by_class(y: Floats) -> Floats:
@@ -382,7 +382,7 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
             numbers += len(own)
             kept = 1 - 1 / len(own)
             leverages[kept] = leverages.get(kept, 0.0) + len(own)
-    found = {"noise too small": noise.p_value(square, 2 * numbers, leverages) if leverages else 1.0}
+    p_values = {"noise too small": noise.p_value(square, 2 * numbers, leverages) if leverages else 1.0}
     half = n // 2
     for name, (one, other) in {
         "the same noise in two requests": (rows[:half], rows[half : 2 * half]),
@@ -392,9 +392,9 @@ def _log_odds_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], f
         difference = (y[one] - y[other])[same]
         count = 2 * len(difference)
         square_of_pairs = float((difference**2).sum()) / 2
-        found[name] = noise.p_value(square_of_pairs, 2 * count, {0.5: float(count)}) if count else 1.0
+        p_values[name] = noise.p_value(square_of_pairs, 2 * count, {0.5: float(count)}) if count else 1.0
     rank = sum(leverage * count for leverage, count in leverages.items())
-    return found, math.sqrt(square / (noise.variance * rank)) if rank else None
+    return p_values, math.sqrt(square / (noise.variance * rank)) if rank else None
 
 
 def _selection_tests(selected: Integers) -> dict[str, float]:
@@ -438,20 +438,20 @@ def log_wealth_of_look(mechanism: Gaussian | Laplace, answers: Floats, sensitivi
     if noisy is None:
         raise ValueError("a probability is too small to show a noisy logit")
     tests = 1 + (classes if classes > 2 else 0)
-    found = np.zeros((tests, len(_RATES[_LOOKS_RATES])))
+    log_wealth = np.zeros((tests, len(_RATES[_LOOKS_RATES])))
     scales = scale_of(mechanism, sensitivity, classes)
     if scales is None or not (scales > 0).all():
-        return found.reshape(-1)
+        return log_wealth.reshape(-1)
     law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
     noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
     squares = squares_by_class(noisy / noise.scale)
     kept, shared = 1 - 1 / n, 1 - 1 / classes
     of_all = {kept * shared: float(n * classes)}
-    found[0] = _log_wealth(noise, float(squares.sum()), n * classes, of_all)
+    log_wealth[0] = _log_wealth(noise, float(squares.sum()), n * classes, of_all)
     of_one = {kept * shared: float(n), kept / (classes * (classes - 1)): float(n * (classes - 1))}
     for label in range(tests - 1):
-        found[1 + label] = _log_wealth(noise, float(squares[label]) / shared, 4 * n, of_one)
-    return found.reshape(-1)
+        log_wealth[1 + label] = _log_wealth(noise, float(squares[label]) / shared, 4 * n, of_one)
+    return log_wealth.reshape(-1)
 
 
 def _log_wealth(noise: _Noise, square: float, numbers: int, leverages: Mapping[float, float]) -> Floats:
@@ -490,19 +490,19 @@ def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, se
     shared = 1 - 1 / classes
     squares = (residuals**2).sum(axis=0)
     total = float(squares.sum())
-    found = {"noise too small": noise.p_value(total, n * classes, {shared: float(n * classes)})}
+    p_values = {"noise too small": noise.p_value(total, n * classes, {shared: float(n * classes)})}
     for label in range(classes if classes > 2 else 0):
         leverages = {shared: float(n), 1 / (classes * (classes - 1)): float(n * (classes - 1))}
-        found[f"noise too small on class {label}"] = noise.p_value(float(squares[label]) / shared, 4 * n, leverages)
+        p_values[f"noise too small on class {label}"] = noise.p_value(float(squares[label]) / shared, 4 * n, leverages)
     for name, difference in _differences(residuals).items():
         count = 2 * len(difference) * classes
-        found[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
+        p_values[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
     means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
     weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
     slack = 4 * math.sqrt(n) * noise.error
     tails = [_upper_tail(law, max(0.0, abs(float(mean)) - slack), weights) for mean in means]
-    found["the same noise in many answers"] = min(1.0, classes * min(tails))
-    return NoiseFinding(n, found, math.sqrt(total / (noise.variance * n * (classes - 1))))
+    p_values["the same noise in many answers"] = min(1.0, classes * min(tails))
+    return NoiseFinding(n, p_values, math.sqrt(total / (noise.variance * n * (classes - 1))))
 
 
 def _known_selections(mechanism: Label, answers: Floats, logits: Floats, sensitivity: Floats) -> dict[str, float]:
@@ -532,11 +532,11 @@ def _known_log_odds(mechanism: SelectedNeuron, answers: Floats, logits: Floats, 
     shown = logarithms[rows, selected] - logarithms[rows, rest] - math.log(classes - 1)
     deviations = (shown - exact) / scales
     square = float((deviations**2).sum())
-    found = {"noise too small": noise.p_value(square, 2 * n, {1.0: float(n)})}
+    p_values = {"noise too small": noise.p_value(square, 2 * n, {1.0: float(n)})}
     for name, difference in _differences(deviations[:, None]).items():
         count = 2 * len(difference)
-        found[name] = noise.p_value(float((difference**2).sum()) / 2, 2 * count, {0.5: float(count)})
-    return NoiseFinding(n, found, math.sqrt(square / (noise.variance * n)))
+        p_values[name] = noise.p_value(float((difference**2).sum()) / 2, 2 * count, {0.5: float(count)})
+    return NoiseFinding(n, p_values, math.sqrt(square / (noise.variance * n)))
 
 
 def _least_share(mechanism: Gaussian | Laplace, sensitivity: Floats, scales: Floats, classes: int) -> float:

@@ -40,15 +40,15 @@ class ResultStore:
 
     def result(self, piece: Piece, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored result of the piece, or the computed one, which is stored first."""
-        found = self.found(piece)
-        if found is None:
-            found = compute()
+        result = self.stored(piece)
+        if result is None:
+            result = compute()
             text, path = self._place(piece)
             self.directory.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps({"piece": json.loads(text), "result": found}, indent=1))
-        return found
+            write_whole(path, json.dumps({"piece": json.loads(text), "result": result}, indent=1))
+        return result
 
-    def found(self, piece: Piece) -> dict[str, Any] | None:
+    def stored(self, piece: Piece) -> dict[str, Any] | None:
         """Return the stored result of the piece, if there is one."""
         text, path = self._place(piece)
         try:
@@ -82,9 +82,9 @@ def kept_scores_and_noise(
         inside, outside, noise = observe()
         return {"in": inside.tolist(), "out": outside.tolist(), "noise": asdict(noise)}
 
-    found = store.result(piece, compute)
-    inside, outside = (np.array(found[world], dtype=np.float64) for world in ("in", "out"))
-    return inside, outside, NoiseFinding(**found["noise"])
+    result = store.result(piece, compute)
+    inside, outside = (np.array(result[world], dtype=np.float64) for world in ("in", "out"))
+    return inside, outside, NoiseFinding(**result["noise"])
 
 
 @cache
@@ -94,9 +94,9 @@ def code_digest(*others: ModuleType) -> str:
     By path and content. What is only shown is among them: to compute a piece again is cheaper than to trust one that
     other code made.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in (accounting, mechanisms, training, audit, *others):
         root = Path(package.__path__[0])
         for path in sorted(root.rglob("*.py")):
-            found.update(f"{package.__name__}/{path.relative_to(root)}".encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+            digest.update(f"{package.__name__}/{path.relative_to(root)}".encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

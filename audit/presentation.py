@@ -128,7 +128,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
     judged, protected = outcome.verdict, what_is_protected(outcome.model)
     claims = (f"one decision, {outcome.releases} seen", judged.decision), ("all that was answered", judged.total)
     return (
-        ReportTable.of(
+        ReportTable.from_rows(
             f"attacks on {decided}",
             ("attack", "TPR-FPR", f"{judged.confidence:.0%}", "AUC", "1%", "0.1%", "prec.", "eps >="),
             [
@@ -145,7 +145,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
             "* the one that counts, chosen where thresholds are. 1%, 0.1%: TPR at this FPR; a dash where "
             f"non-members are too few to see it. eps >=: lower bound of epsilon for replacing one {protected}.",
         ),
-        ReportTable.of(
+        ReportTable.from_rows(
             "what is proven" if judged.decision.proven else "what is claimed",
             ("of", "rho", "epsilon", "TPR-FPR <=", "eps, replaced", "TPR-FPR <="),
             [(what, claim.rho, *_claimed(claim, 1), *_claimed(claim, STEPS)) for what, claim in claims],
@@ -153,7 +153,7 @@ def _attack_tables(outcome: "Outcome", decided: str) -> tuple[ReportTable, ...]:
             f"{', '.join(map(number, _stated_bounds(outcome)))} for what was spent. It is about adding or removing a "
             f"{protected}; the experiment replaces one, which is two steps.",
         ),
-        ReportTable.of(
+        ReportTable.from_rows(
             "what the keys spent",
             ("key", "rho", "epsilon", "rows left"),
             [
@@ -200,15 +200,15 @@ def _attack_finding(outcome: "Outcome") -> str:
         return f"{_noise(outcome)}; {spending}"
     unit = outcome.model.get("unit")
     whom = "" if unit is None else f" on units, each all records of one {unit!r},"
-    found = (
+    finding = (
         f"the best attack ({best.attack}){whom} has TPR - FPR = {best.advantage:.3f} {interval(best.low, best.high)} "
         f"and shows epsilon >= {best.epsilon:.3f} at {judged.confidence:.0%} nominal confidence"
     )
     if judged.epsilon > best.epsilon:
-        found += f"; guesses about pairs show epsilon >= {judged.epsilon:.3f}, exactly"
+        finding += f"; guesses about pairs show epsilon >= {judged.epsilon:.3f}, exactly"
     if judged.convicted and best.epsilon <= judged.claimed_epsilon:
         corner = best.corner
-        found += (
+        finding += (
             f"; {pairs.right} of {pairs.guesses} guesses about pairs are right and show epsilon >= {pairs.epsilon:.3f} "
             f"of all answers together, exactly, where {number(total.epsilon(STEPS))} is claimed"
             if judged.convicted_exactly
@@ -220,19 +220,19 @@ def _attack_finding(outcome: "Outcome") -> str:
         f"{number(judged.claimed_epsilon)} at delta = {judged.decision.delta:g}; {spending}"
     )
     if outcome.inconclusive:
-        return f"members and non-members cannot be compared; {found}; {claimed}"
-    return f"{found}, but {claimed}" if outcome.convicted else f"{found}; {claimed}"
+        return f"members and non-members cannot be compared; {finding}; {claimed}"
+    return f"{finding}, but {claimed}" if outcome.convicted else f"{finding}; {claimed}"
 
 
 def _noise(outcome: "Outcome") -> str:
-    found = outcome.noise
-    if not found.rows:
-        return f"whether the noise is there was not tested: {found.note}"
-    measured = "" if found.ratio is None else f"; it measures {number(found.ratio, 3)} of what is promised"
-    seen = f"answers to {found.rows} near-copies of a row nobody was trained on"
+    noise = outcome.noise
+    if not noise.rows:
+        return f"whether the noise is there was not tested: {noise.note}"
+    measured = "" if noise.ratio is None else f"; it measures {number(noise.ratio, 3)} of what is promised"
+    seen = f"answers to {noise.rows} near-copies of a row nobody was trained on"
     if outcome.noise_is_missing:
-        return f"{seen} show {found.strongest}, p = {found.p_value:.2g}{measured}"
-    return f"{seen} show no noise that is missing or reused, p = {found.p_value:.2g}{measured}"
+        return f"{seen} show {noise.strongest}, p = {noise.p_value:.2g}{measured}"
+    return f"{seen} show no noise that is missing or reused, p = {noise.p_value:.2g}{measured}"
 
 
 def _charge_rows(outcome: "Outcome") -> str:
@@ -283,12 +283,12 @@ def _roc(judged: Verdict) -> dict[str, Any]:
     rates = np.union1d(np.linspace(0, 1, _CURVE_POINTS), np.geomspace(lowest, 1, _CURVE_POINTS))
     rates = rates[(rates == 0) | (rates >= lowest)]
 
-    def within(one: AttackResult) -> Floats:
+    def curve_of(one: AttackResult) -> Floats:
         reached = np.searchsorted(one.false_positive_curve, rates, side="right") - 1
         within_sample: Floats = one.true_positive_curve[np.maximum(reached, 0)]
         return within_sample
 
-    drawn = [{"attack": one.attack, "true_positive_rates": within(one)} for one in order[:_DRAWN_ATTACKS]]
+    drawn = [{"attack": one.attack, "true_positive_rates": curve_of(one)} for one in order[:_DRAWN_ATTACKS]]
     return {"false_positive_rates": rates, "attacks": drawn, "bound": judged.decision.power(rates, STEPS)}
 
 
@@ -355,7 +355,7 @@ def mechanism_report(
             "epsilon_lower_bound_through_the_claims_family": through,
         },
         tables=(
-            ReportTable.of(
+            ReportTable.from_rows(
                 f"lower bounds from {finding.trials} answers in each world, at {finding.confidence:.4g} confidence",
                 ("method", "bounds", "at least", "claim", "guarantee"),
                 [
@@ -397,9 +397,9 @@ def sampler_report(finding: SamplerFinding) -> Report:
     """Return the report of the sampler."""
     tests, times = finding.tests, finding.times
     groups: dict[tuple[str, str], list[ChiSquare]] = {}
-    for law, found in tests:
-        groups.setdefault((law, found.what), []).append(found)
-    strongest = {name: min(found.correlations, key=lambda one: one.p) for name, found in times.items()}
+    for law, test in tests:
+        groups.setdefault((law, test.what), []).append(test)
+    strongest = {name: min(test.correlations, key=lambda one: one.p) for name, test in times.items()}
     return Report(
         title="Audit of the noise sampler",
         finding="; ".join(finding.faults) or "nothing was found",
@@ -407,19 +407,19 @@ def sampler_report(finding: SamplerFinding) -> Report:
         content={
             "distances": finding.distances,
             "promised_distance": DISTANCE,
-            "chi_squares": [{"law": law, **vars(found)} for law, found in tests],
+            "chi_squares": [{"law": law, **vars(test)} for law, test in tests],
             "false_alarm": finding.false_alarm,
             "repeated_words": finding.repeated,
             "changed_questions": finding.changed,
             "timings": times,
         },
         tables=(
-            ReportTable.of(
+            ReportTable.from_rows(
                 "tables: exact total variation distance from the ideal law",
                 ("table", "distance", "promised at most"),
-                [(name, found, DISTANCE) for name, found in finding.distances.items()],
+                [(name, test, DISTANCE) for name, test in finding.distances.items()],
             ),
-            ReportTable.of(
+            ReportTable.from_rows(
                 "draws: chi-square tests",
                 ("law", "of", "tests", "cells", "smallest p", "convicts below"),
                 [
@@ -427,15 +427,15 @@ def sampler_report(finding: SamplerFinding) -> Report:
                     for (law, what), of in groups.items()
                 ],
             ),
-            ReportTable.of(
+            ReportTable.from_rows(
                 "time of a release of one row",
                 ("mechanism", "releases", "median, us", "correlation", "with", "p", "t, extreme against zero"),
                 [
                     (
-                        *(name, found.releases, found.median_microseconds, number(one.correlation, 2)),
-                        *(one.property, number(one.p, 2), number(found.t, 3)),
+                        *(name, test.releases, test.median_microseconds, number(one.correlation, 2)),
+                        *(one.property, number(one.p, 2), number(test.t, 3)),
                     )
-                    for (name, found), one in zip(times.items(), strongest.values(), strict=True)
+                    for (name, test), one in zip(times.items(), strongest.values(), strict=True)
                 ],
                 "The strongest of four correlations with the logits is shown. Where |t| was above 3, the mechanism was "
                 "timed again, with twice as many releases, and the second look is shown.",
@@ -443,17 +443,17 @@ def sampler_report(finding: SamplerFinding) -> Report:
         ),
         pictures=(_p_values(finding),),
         warnings=tuple(
-            f"the times of {name!r} differ between extreme and zero logits (t = {found.t:.3g}): look again on a "
+            f"the times of {name!r} differ between extreme and zero logits (t = {test.t:.3g}): look again on a "
             "quiet machine"
-            for name, found in times.items()
-            if found.suspicious
+            for name, test in times.items()
+            if test.suspicious
         ),
         notes=finding.notes,
     )
 
 
 def _p_values(finding: SamplerFinding) -> Picture:
-    p_values = sorted(max(found.p, 1e-18) for _, found in finding.tests)
+    p_values = sorted(max(test.p, 1e-18) for _, test in finding.tests)
 
     def draw(axes: "Axes") -> None:
         expected = [(i + 0.5) / len(p_values) for i in range(len(p_values))]

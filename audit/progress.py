@@ -2,5 +2,5 @@
 
 from collections.abc import Callable
 
-Progress = Callable[[str, float], None]
+OnStage = Callable[[str, float], None]
 """Takes what is done now, and which share of all is done."""

@@ -55,7 +55,7 @@ class ReportTable:
             raise ValueError(f"every row of {self.title!r} must have {len(self.columns)} texts")
 
     @classmethod
-    def of(
+    def from_rows(
         cls, title: str, columns: Sequence[str], rows: Iterable[Sequence[str | float | None]], note: str = ""
     ) -> "ReportTable":
         """Return a table whose figures are written by `number`, whole numbers as they are."""
@@ -83,14 +83,14 @@ class Picture:
     ) -> "Picture":
         """Return a figure with one set of axes, their labels (x, y), and a legend. draw: onto the axes."""
 
-        def on(figure: "Figure") -> None:
+        def draw_axes(figure: "Figure") -> None:
             axes = figure.add_subplot()
             draw(axes)
             axes.set_xlabel(labels[0])
             axes.set_ylabel(labels[1])
             axes.legend(fontsize="small")
 
-        return cls(title, caption, on, inches)
+        return cls(title, caption, draw_axes, inches)
 
     @cached_property
     def png(self) -> bytes:

@@ -26,7 +26,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from accounting.arrays import Floats, Integers, Words
-from audit.progress import Progress
+from audit.progress import OnStage
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
@@ -125,7 +125,7 @@ class SamplerFinding:
         """The findings that convict the sampler."""
         return (
             *(name for name, distance in self.distances.items() if distance > DISTANCE),
-            *(f"chi-square of {law}: {found.what}" for law, found in self.tests if found.p < self.least_p),
+            *(f"chi-square of {law}: {test.what}" for law, test in self.tests if test.p < self.least_p),
             *["forks share words"] * (self.repeated > 0),
             *["a question's noise changes"] * (self.changed > 0),
         )
@@ -142,7 +142,7 @@ class SamplerFinding:
 
 
 def audit_sampler(
-    scale: int | None, draws: int, releases: int, classes: int, false_alarm: float, progress: Progress
+    scale: int | None, draws: int, releases: int, classes: int, false_alarm: float, progress: OnStage
 ) -> SamplerFinding:
     """Audit the sampler that releases use, with the operating system's randomness and a fresh noise key.
 
@@ -173,7 +173,7 @@ def audit_sampler(
     for batch in range(batches):
         for name, law, of, source in drawn:
             now(name)
-            tests += [(name, found) for found in chi_squares(law, of, size, source)]
+            tests += [(name, test) for test in chi_squares(law, of, size, source)]
         for by in get_args(Law):
             selected = selections(by, _SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
             tests.append((now(f"label, selected-neuron: {by}"), selected))
@@ -314,8 +314,8 @@ def _edges(cdf: Callable[[Integers], Floats], scale: int) -> Integers:
 
 
 def _chi_square(what: str, counts: NDArray[Any], probabilities: Floats) -> ChiSquare:
-    found = scipy.stats.chisquare(counts, probabilities * counts.sum())
-    return ChiSquare(what, len(counts), float(found.statistic), float(found.pvalue))
+    test = scipy.stats.chisquare(counts, probabilities * counts.sum())
+    return ChiSquare(what, len(counts), float(test.statistic), float(test.pvalue))
 
 
 def repeated_words(randomness: Randomness, processes: int, words: int) -> int:
@@ -347,10 +347,10 @@ def _run_in_forks(work: Callable[[], Any], processes: int) -> list[Any]:
         child.start()
     for _, writer in pipes:
         writer.close()
-    found = [reader.recv() for reader, _ in pipes]
+    replies = [reader.recv() for reader, _ in pipes]
     for child in children:
         child.join()
-    return found
+    return replies
 
 
 class Questions:
@@ -382,8 +382,8 @@ def changed_words(noise_key: NoiseKey, context: bytes, questions: int, each: int
         sources = (KeyedRandomness(noise_key, context, [asked[place]]) for place in order)
         return [(one.digests[0], one.words(each).tobytes()) for one in sources]
 
-    (found,) = _run_in_forks(alone, 1)
-    return sum((digests[place], words[place].tobytes()) != other for place, other in zip(order, found, strict=True))
+    (changes,) = _run_in_forks(alone, 1)
+    return sum((digests[place], words[place].tobytes()) != other for place, other in zip(order, changes, strict=True))
 
 
 def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness, seed: int) -> Timings:
@@ -418,8 +418,8 @@ def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Rando
     }
     correlations = []
     for name, values in properties.items():
-        found = scipy.stats.spearmanr(values[spread], taken[spread])
-        correlations.append(Timing(name, float(found.statistic), float(found.pvalue)))
+        correlation = scipy.stats.spearmanr(values[spread], taken[spread])
+        correlations.append(Timing(name, float(correlation.statistic), float(correlation.pvalue)))
     fastest = (scipy.stats.trim1(taken[kinds == kind], 1 - _CROP) for kind in (2, 3))
     t = scipy.stats.ttest_ind(*fastest, equal_var=False).statistic
     return Timings(releases, float(np.median(taken)) / 1e3, tuple(correlations), float(t))
@@ -427,5 +427,5 @@ def timings(mechanism: Mechanism, classes: int, releases: int, randomness: Rando
 
 def timings_that_count(mechanism: Mechanism, classes: int, releases: int, randomness: Randomness) -> Timings:
     """Time a mechanism, and once more where |t| is above 3, with twice as many releases: the second look counts."""
-    found = timings(mechanism, classes, releases, randomness, 0)
-    return timings(mechanism, classes, 2 * releases, randomness, 1) if abs(found.t) > _AGAIN else found
+    timing = timings(mechanism, classes, releases, randomness, 0)
+    return timings(mechanism, classes, 2 * releases, randomness, 1) if abs(timing.t) > _AGAIN else timing

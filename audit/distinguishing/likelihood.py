@@ -223,10 +223,10 @@ def _matches(answers: Floats, worlds: Worlds) -> Floats:
     Two classes whose log-ratio is the same in both worlds say nothing and are left out.
     """
     first, second = np.triu_indices(worlds.classes, 1)
-    found, inside, outside = (
+    observed, inside, outside = (
         rows[:, first] - rows[:, second] for rows in (_logarithms(answers), worlds.logits_in, worlds.logits_out)
     )
     reach = _MATCH * np.abs(inside - outside)
-    agree: Floats = np.float64(1) * (np.abs(found - inside) < reach) - (np.abs(found - outside) < reach)
+    agree: Floats = np.float64(1) * (np.abs(observed - inside) < reach) - (np.abs(observed - outside) < reach)
     total: Floats = agree.sum(axis=1)
     return total

@@ -157,16 +157,16 @@ def observe_noise(
     mechanism: Mechanism, worlds: Worlds, trials: int, randomness: Randomness
 ) -> tuple[Floats, Floats, NoiseFinding]:
     """Return what `observe` returns, and what the answers show of their noise, about the exact logits."""
-    found: tuple[list[Floats], list[Floats]] = ([], [])
+    both: tuple[list[Floats], list[Floats]] = ([], [])
     noise = []
     for start in range(0, trials, _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, trials)) % len(worlds.sensitivity)
         batch = Worlds(worlds.logits_in[rows], worlds.logits_out[rows], worlds.sensitivity[rows])
-        for logits, kept in zip((batch.logits_in, batch.logits_out), found, strict=True):
+        for logits, kept in zip((batch.logits_in, batch.logits_out), both, strict=True):
             answers = mechanism.release(logits, batch.sensitivity, randomness)
             kept.append(scores(mechanism, answers, batch))
             noise.append(judge_known_logits(mechanism, answers, logits, batch.sensitivity))
-    return np.concatenate(found[0]), np.concatenate(found[1]), together(noise)
+    return np.concatenate(both[0]), np.concatenate(both[1]), together(noise)
 
 
 def judge(
@@ -207,12 +207,12 @@ def _convictions(
     claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, noise: NoiseFinding, confidence: float
 ) -> tuple[str, ...]:
     """Return the names of what refutes the claim."""
-    doubt, found = 1 - confidence, []
+    doubt, convictions = 1 - confidence, []
     if contradicts(claim, scores_in, scores_out, 1 - doubt * (1 - _NOISE_SHARE)):
-        found.append("fewer errors in telling the two inputs apart than the claim allows")
+        convictions.append("fewer errors in telling the two inputs apart than the claim allows")
     if noise.p_value <= doubt * _NOISE_SHARE:
-        found.append(noise.strongest)
-    return tuple(found)
+        convictions.append(noise.strongest)
+    return tuple(convictions)
 
 
 def contradicts(claim: ClaimedTradeoff, scores_in: Floats, scores_out: Floats, confidence: float) -> bool:
@@ -248,15 +248,15 @@ def _oriented(scores_in: Floats, scores_out: Floats) -> tuple[Floats, Floats]:
 
 def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: ClaimedTradeoff) -> dict[str, LowerBound]:
     pair = scores_in, scores_out, confidence
-    found = {
+    bounds = {
         "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
         "tradeoff": estimators.tradeoff(*pair, claim.family),
     }
     if claim.family is not GAUSSIAN:
-        return found
-    found["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
+        return bounds
+    bounds["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     fewest = min(map(len, (scores_in, scores_out)))
     if fewest >= FEWEST_SCORES:
         design = Design.for_log_ratios(claim.parameter, fewest)
-        found["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
-    return found
+        bounds["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
+    return bounds

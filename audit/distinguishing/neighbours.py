@@ -78,7 +78,7 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
     else:
         own = softmax(whole.logits(whole.features(records.X)))[np.arange(len(records)), records.y]
         index = int(np.argmin(own))
-    rest = train(without(records, index))
+    rest = train(remove_record(records, index))
     return Neighbours(kind, whole, rest, records.X[index], int(records.y[index]))
 
 
@@ -98,7 +98,7 @@ def _mislabel(records: Records, train: Train[AnyHead], rng: np.random.Generator)
     return max(tried, key=lambda scored: scored[0])[1]
 
 
-def without(records: Records, index: int) -> Records:
+def remove_record(records: Records, index: int) -> Records:
     """Return the records but one, or but all of its unit."""
     of = np.arange(len(records)) if records.units is None else records.units.of
     kept = of != of[index]

@@ -61,8 +61,8 @@ def nearby_rows(
     features: the model's, which tell what one question is. asked: questions that must not be asked again; takes up
     those of the rows. Raises ValueError where there are not so many questions so close.
     """
-    known: set[bytes] = set() if asked is None else asked
-    found: list[Floats] = []
+    questions: set[bytes] = set() if asked is None else asked
+    nearby: list[Floats] = []
     for _ in range(_DRAWS):
         moves = rng.uniform(-JITTER, JITTER, (count, row.shape[1])) * (upper - lower)
         # Reflected at the bounds, for clipping would make rows alike where the strongest row lies on all of them.
@@ -71,11 +71,11 @@ def nearby_rows(
         rows: Floats = np.clip(np.where(moved < lower, 2 * lower - moved, moved), lower, upper)
         for one, phi in zip(rows, features(rows) + 0.0, strict=True):
             question = hashlib.sha256(phi.tobytes()).digest()
-            if question not in known and len(found) < count:
-                known.add(question)
-                found.append(one)
-        if len(found) == count:
-            return np.stack(found)
+            if question not in questions and len(nearby) < count:
+                questions.add(question)
+                nearby.append(one)
+        if len(nearby) == count:
+            return np.stack(nearby)
     raise ValueError(f"there are not {count} different questions so close to one another")
 
 
@@ -103,7 +103,7 @@ def observe_services(
     mechanism = _check_agreement(service_in, service_out, pair)
     feature_map = pair.head_in.certificate.feature_map
     lower, upper = np.asarray(feature_map.lower), np.asarray(feature_map.upper)
-    found: tuple[list[Floats], list[Floats]] = ([], [])
+    both: tuple[list[Floats], list[Floats]] = ([], [])
     noise: list[NoiseFinding] = []
     rows = nearby_rows(row, trials, lower, upper, rng, pair.head_in.features)
     batch = min(int(service_in.model()["largest_batch"]), int(service_out.model()["largest_batch"]))
@@ -129,11 +129,11 @@ def observe_services(
             "rows": hashlib.sha256(asked.tobytes()).hexdigest(),
         }
         inside, outside, tested = kept_scores_and_noise(store, piece, ask)
-        found[0].append(inside)
-        found[1].append(outside)
+        both[0].append(inside)
+        both[1].append(outside)
         noise.append(tested)
         progress(len(asked))
-    return mechanism, np.concatenate(found[0]), np.concatenate(found[1]), together(noise)
+    return mechanism, np.concatenate(both[0]), np.concatenate(both[1]), together(noise)
 
 
 def _check_agreement(service_in: PredictionClient, service_out: PredictionClient, pair: Neighbours) -> Mechanism:
@@ -229,12 +229,12 @@ class LiveAudit:
         The looks go on being counted, so that the confidence holds for those before and after together.
         """
         try:
-            found = _COUNTS.validate_python(kept)
+            counts = _COUNTS.validate_python(kept)
         except ValidationError as error:
             raise ValueError("no looks are counted there") from error
-        if (found.errors is None) != (found.looks == 0):
+        if (counts.errors is None) != (counts.looks == 0):
             raise ValueError("no errors are counted there")
-        self._take(found)
+        self._take(counts)
 
     def _take(self, counts: Counts) -> None:
         """Make these counts the audit's, all at once: an error on the way leaves those before."""
@@ -264,8 +264,8 @@ class LiveAudit:
 
         Of a sound service it does so once in twenty audits at most for either reason.
         """
-        found, parameter = self._latest, self._claim.family.parameter
-        exceeds = found["lower_bound"][parameter] > self._claim.parameter or found["noise_p_value"] < _DOUBT
+        latest, parameter = self._latest, self._claim.family.parameter
+        exceeds = latest["lower_bound"][parameter] > self._claim.parameter or latest["noise_p_value"] < _DOUBT
         return exceeds and not self.counts.refuted
 
     @property
@@ -315,12 +315,12 @@ class LiveAudit:
         shift = np.trunc(longest / steps) * steps
         moved = noisy[tested] + np.where(inside[:, None], shift, 0.0)
         base = np.broadcast_to(reference, shift.shape)
-        found = scores(
+        look_scores = scores(
             self.mechanism,
             np.exp(moved - moved.max(axis=1, keepdims=True)),
             Worlds(base + shift, base, sensitivity[tested]),
         )
-        errors, before = errors_at(found[inside], found[~inside], 0.0), self.counts
+        errors, before = errors_at(look_scores[inside], look_scores[~inside], 0.0), self.counts
         wealth = self._unseen() if before.log_wealth is None else np.array(before.log_wealth)
         wealth = wealth + log_wealth_of_look(self.mechanism, answers, sensitivity)
         self._take(

@@ -60,6 +60,16 @@ class _Answer(BaseModel):
 _LINE: TypeAdapter[_Planned | _NearCopies | _Answer] = TypeAdapter(_Planned | _NearCopies | _Answer)
 
 
+class OtherJournal(ValueError):
+    """A journal was recorded for something else. `differing` names the fields of its head that differ."""
+
+    def __init__(self, path: Path, differing: Sequence[str]) -> None:
+        """Name the file and what differs."""
+        self.differing = tuple(differing)
+        what = " and ".join(_SPOKEN_NAMES.get(name, name) for name in differing) or "attack"
+        super().__init__(f"{path} was recorded for another {what}; name another file with " + OptionName("journal"))
+
+
 class AnswerJournal:
     """Answers by key and row. Without a path they are remembered for this run only.
 
@@ -114,12 +124,14 @@ class AnswerJournal:
 
     def add(self, key: int, rows: Floats, answers: Floats) -> None:
         """Keep answers (n, C) to rows (n, d); durable when this returns."""
-        known = self._answers.setdefault(key, {})
+        answers_of_key = self._answers.setdefault(key, {})
         new = {self._name(row): answer for row, answer in zip(rows, answers, strict=True)}
         self._append(
-            {"key": key, "row": name, "answer": answer.tolist()} for name, answer in new.items() if name not in known
+            {"key": key, "row": name, "answer": answer.tolist()}
+            for name, answer in new.items()
+            if name not in answers_of_key
         )
-        known.update(new)
+        answers_of_key.update(new)
 
     def _take(self, salt: str) -> None:
         """Name everything under this salt from now on."""
@@ -183,8 +195,7 @@ class AnswerJournal:
         if "keys" in differing:  # and so do all digests that depend on the keys, whatever they are of
             differing = [name for name in differing if not isinstance(self._purpose.get(name), str)]
         if differing or first.keys() != expected.keys():
-            what = " and ".join(_SPOKEN_NAMES.get(name, name) for name in differing) or "attack"
-            raise ValueError(f"{path} was recorded for another {what}; name another file with " + OptionName("journal"))
+            raise OtherJournal(path, differing)
 
 
 def _keyed_digest(secret: str, text: str) -> str:
@@ -220,9 +231,9 @@ def ask(
     answers = np.full((*each.shape[:2], len(model["classes"])), np.nan)
     for key, endpoint in enumerate(endpoints):
         for place, row in enumerate(each[key] if endpoint.account_lasts else ()):
-            known = journal.get(key, row)
-            if known is not None:
-                answers[key, place] = known
+            answer = journal.get(key, row)
+            if answer is not None:
+                answers[key, place] = answer
     waiting = {key: np.flatnonzero(np.isnan(own[:, 0])) for key, own in enumerate(answers)}
     on_rows(answers.shape[0] * answers.shape[1] - sum(map(len, waiting.values())))
     # As many rows in a request as it may have, except for keys that take turns.
@@ -233,7 +244,7 @@ def ask(
         for key, rest in waiting.items():
             batch = rest[: sizes[key]]
             try:
-                found = endpoints[key].answers(each[key, batch])
+                replies = endpoints[key].answers(each[key, batch])
             except Exhausted as refusal:
                 left = endpoints[key].budget()["queries_left"]
                 # The account may say more than another key leaves: halve until one row is refused.
@@ -241,8 +252,8 @@ def ask(
                 if sizes[key] < 1:
                     exhausted[key] = refusal.scope
                 continue
-            journal.add(key, each[key, batch], found)
-            answers[key, batch] = found
+            journal.add(key, each[key, batch], replies)
+            answers[key, batch] = replies
             on_rows(len(batch))
             waiting[key] = rest[len(batch) :]
     return Answered(answers, tuple(f"key {key + 1}: {scope}" for key, scope in sorted(exhausted.items())))

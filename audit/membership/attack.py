@@ -48,7 +48,7 @@ from audit.membership.shadow_models import (
 )
 from audit.membership.verdict import Verdict, verdict
 from audit.noise import NoiseFinding
-from audit.progress import Progress
+from audit.progress import OnStage
 from training.devices import Device
 
 
@@ -110,16 +110,16 @@ class Outcome:
         (`audit.membership.claims`). Replays, charges and the noise of near-copies compare no members with others and
         convict without it.
         """
-        found = []
+        convictions = []
         if self.replays.averaging_is_free:
-            found.append("noise that can be averaged at no cost")
+            convictions.append("noise that can be averaged at no cost")
         if self.charges.faults:
-            found.append("answers that were not paid for")
+            convictions.append("answers that were not paid for")
         if self.noise_is_missing:
-            found.append(self.noise.strongest)
+            convictions.append(self.noise.strongest)
         if not self.difference.distinguishable:
-            found += self.verdict.convictions
-        return tuple(found)
+            convictions += self.verdict.convictions
+        return tuple(convictions)
 
     @property
     def noise_is_missing(self) -> bool:
@@ -141,7 +141,7 @@ class Attack:
     choices: AttackChoices = field(default_factory=AttackChoices)
     journal: Path | None = None
     train: TrainShadows = train_shadow_models
-    progress: Progress = lambda _, __: None
+    progress: OnStage = lambda _, __: None
     on_plan: Callable[[QueryPlan], None] = lambda _: None
 
     def run(self) -> Outcome:
@@ -152,6 +152,7 @@ class Attack:
         """
         choices, endpoints = self.choices, self.endpoints
         model = _one_model(endpoints)
+        _check_classes(model)
         self.candidates.check(model)
         candidates = self.candidates = self.candidates.as_asked(model)
         setup, draws, departures = _shadows_of(model, candidates, choices)
@@ -161,9 +162,9 @@ class Attack:
         journal = AnswerJournal(self.journal, model, names, self._purpose())
         near = near_copies_to_ask(endpoints[0], model, journal, choices.seed)
         reserved = near.unanswered(journal) if endpoints[0].account_lasts else near.count
-        known = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
-        if known[0]:
-            known[0] -= near.count - reserved
+        rows_asked = [journal.count(key) if one.account_lasts else 0 for key, one in enumerate(endpoints)]
+        if rows_asked[0]:
+            rows_asked[0] -= near.count - reserved
         before = [endpoint.budget() for endpoint in endpoints]
         plan = make_plan(
             candidates.members,
@@ -174,7 +175,7 @@ class Attack:
             seed=choices.seed,
             most=choices.most,
             rows_of_each=choices.rows_of_each,
-            answered=known,
+            answered=rows_asked,
             settled=journal.planned,
             reserved=reserved,
         )
@@ -224,7 +225,7 @@ class Attack:
             progress=self.progress,
         )
         accounts = tuple(endpoint.budget() for endpoint in endpoints)
-        charges = charges_of(model, rows, answered, before, accounts, known, overdraws)
+        charges = charges_of(model, rows, answered, before, accounts, rows_asked, overdraws)
         decision, total = _claims(model, accounts, releases)
         # Last, so that they are no part of what is charged and claimed for decisions.
         self.progress("asking about near-copies of one row", 0.0)
@@ -316,19 +317,29 @@ def _left_out(candidates: Candidates, plan: QueryPlan) -> list[Labelled]:
 
 def _unevenness(plan: QueryPlan, decided: tuple[int, int], seen: NDArray[np.int64]) -> tuple[str, ...]:
     """Return the warnings for answers that stopped before the plan did."""
-    found = []
+    findings = []
     if decided != (plan.of_each, plan.of_each):
-        found.append(
+        findings.append(
             f"{plan.of_each} members and {plan.of_each} non-members were to be asked about; {decided[0]} and "
             f"{decided[1]} were answered about, so that the intervals are wider than planned"
         )
     fewer = int((seen < seen.max()).sum())
     if fewer:
-        found.append(
+        findings.append(
             f"{fewer} of {len(seen)} candidates got fewer than {seen.max()} answers; all of them are compared with the "
             f"claim for {seen.max()}"
         )
-    return tuple(found)
+    return tuple(findings)
+
+
+def _check_classes(model: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model whose answers are no probabilities of classes: every score here takes these."""
+    if [output["name"] for output in model.get("outputs", ())] not in ([], ["probabilities"]):
+        named = ", ".join(output["name"] for output in model["outputs"])
+        raise ValueError(
+            f"the model answers with {named}: attacks score probabilities of classes, and there is none here on other "
+            "answers"
+        )
 
 
 def _check_enough(decided: tuple[int, int], confidence: float, exhausted: tuple[str, ...]) -> None:

@@ -58,8 +58,8 @@ def as_asked(model: Mapping[str, Any], rows: Floats) -> Floats:
     ]
     first: dict[bytes, int] = {}
     places = [first.setdefault(question, place) for place, question in enumerate(questions)]
-    found: Floats = rows[places]
-    return found
+    chosen_rows: Floats = rows[places]
+    return chosen_rows
 
 
 def _questions(feature_map: Mapping[str, Any], rows: Floats) -> Floats:
@@ -67,10 +67,10 @@ def _questions(feature_map: Mapping[str, Any], rows: Floats) -> Floats:
         lower, upper = (np.asarray(feature_map[end]) for end in ("lower", "upper"))
         return rounded((np.clip(rows, lower, upper) - lower) / (upper - lower)) + 0.0
     try:
-        known = _FEATURE_MAPS.validate_python(feature_map)
+        public_map = _FEATURE_MAPS.validate_python(feature_map)
     except ValidationError:
         return rows + 0.0
-    return known(rows, known.public_tensors()) + 0.0
+    return public_map(rows, public_map.public_tensors()) + 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,19 +201,19 @@ def read_labelled(
         if width != len(names):
             raise ValueError(f"{target.name} has rows of {width} values, and the model takes {len(names)}")
         bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
-        found = read_npz(target, classes=classes, values=values, bounds=bounds, where=where or None)
-        return Labelled(found.X, found.y)
+        labelled = read_npz(target, classes=classes, values=values, bounds=bounds, where=where or None)
+        return Labelled(labelled.X, labelled.y)
     columns = columns_from(feature_map.get("columns", ()))
     schema = schema_of(columns, label, classes, values)
     no_features = ignore if unit is None else [*ignore, unit]
     _check_columns(path, [column.name for column in columns] if schema else names, label, no_features)
     if schema:
-        found = read_with_schema(path, schema, label, ignore=ignore, unit=unit)
-        return Labelled(found.X, found.y, _unit_names(found))
+        labelled = read_with_schema(path, schema, label, ignore=ignore, unit=unit)
+        return Labelled(labelled.X, labelled.y, _unit_names(labelled))
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
-    found = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore, unit=unit)
-    order = [found.declaration.feature_names.index(name) for name in names]
-    return Labelled(found.X[:, order], found.y, _unit_names(found))
+    labelled = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore, unit=unit)
+    order = [labelled.declaration.feature_names.index(name) for name in names]
+    return Labelled(labelled.X[:, order], labelled.y, _unit_names(labelled))
 
 
 def _unit_names(records: Records) -> NDArray[Any] | None:
@@ -224,10 +224,10 @@ def _unit_names(records: Records) -> NDArray[Any] | None:
 
 
 def _check_columns(path: Path, names: Sequence[str], label: str, ignore: Sequence[str]) -> None:
-    found = column_names(path)
-    missing = [name for name in names if name not in found]
-    unknown = [name for name in found if name not in (*names, label, *ignore)]
-    if label not in found:
+    header = column_names(path)
+    missing = [name for name in names if name not in header]
+    unknown = [name for name in header if name not in (*names, label, *ignore)]
+    if label not in header:
         raise ValueError(
             f"{path.name} has no column {label!r} of class names: say which it is with " + OptionName("label")
         )
@@ -278,24 +278,24 @@ class Difference:
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the reader of a result."""
-        found = []
+        warnings = []
         if self.distinguishable:
-            found.append(
+            warnings.append(
                 f"members and non-members differ by themselves (a classifier that sees no answers tells them apart: "
                 f"accuracy {self.accuracy:.3f}, p = {self.p_value:.2g}): draw both from one distribution at random, or "
                 "the attack measures that difference"
             )
         if self.duplicates:
-            found.append(
+            warnings.append(
                 f"{self.duplicates} non-members ({self.overlap:.1%}) are equal to a member: for them there is no right "
                 "answer, and TPR - FPR is smaller by as much"
             )
         if any(self.repeated):
-            found.append(
+            warnings.append(
                 f"{self.repeated[0]} members and {self.repeated[1]} non-members share every row with others of their "
                 "kind, and are not asked about: their answers would be one answer, about all of them"
             )
-        return tuple(found)
+        return tuple(warnings)
 
 
 def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference:
@@ -314,8 +314,8 @@ def difference(members: Labelled, others: Labelled, seed: int = 0) -> Difference
     counts = all_of[0] - members.count, all_of[1] - others.count
     if again[0].all() or again[1].all():
         return Difference(1.0, 0.5, 0, 0.0, counts)
-    known = {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
-    unlike = [(row.tobytes(), int(y)) not in known for row, y in zip(others.X, others.y, strict=True)]
+    member_rows = {(row.tobytes(), int(y)) for row, y in zip(members.X, members.y, strict=True)}
+    unlike = [(row.tobytes(), int(y)) not in member_rows for row, y in zip(others.X, others.y, strict=True)]
     duplicates = others.count - len(np.unique(others.of[unlike]))
     overlap = duplicates / others.count
     size = min(members.count, others.count, _MOST_TO_COMPARE) // 2 * 2

@@ -58,36 +58,36 @@ class Charges:
     @property
     def faults(self) -> tuple[str, ...]:
         """Sentences on what no sound service does."""
-        found = [
+        faults = [
             f"key {key} has answers to {rows} rows, which cost {self.currency} = {_units(rows * self.price)}, and its "
             f"account has spent {self.currency} = {_units(spent)} in all"
             for key, (rows, spent) in enumerate(zip(self.rows, self.spent, strict=True), start=1)
             if spent < rows * self.price
         ]
         if self.shared is False:
-            found.append(
+            faults.append(
                 "what the keys are charged does not lower what they may spend together: nothing caps collusion"
             )
-        found += [
+        faults += [
             f"key {key} was answered one row more than its account and the lineage's pay for" for key in self.overdrawn
         ]
-        return tuple(found)
+        return tuple(faults)
 
     @property
     def cautions(self) -> tuple[str, ...]:
         """Sentences on what could not be tested."""
-        found = tuple(
+        cautions = tuple(
             f"key {key} was not charged for {count} of {rows} rows, and had spent enough before for them to be replays "
             "(a new key would show it)"
             for key, (count, rows, spent) in enumerate(zip(self.replayed, self.rows, self.spent, strict=True), start=1)
             if count and spent >= rows * self.price
         )
         if len(self.rows) > 1 and self.price and self.shared is None:
-            found += (
+            cautions += (
                 "the keys' own accounts end before the lineage's, or are one: whether what they spend is shared was "
                 "not tested (give keys that together could spend more than the lineage has)",
             )
-        return found
+        return cautions
 
 
 def charges_of(
@@ -96,13 +96,13 @@ def charges_of(
     answered: Answered,
     before: Sequence[Account],
     after: Sequence[Account],
-    known: Sequence[int],
+    prior_rows: Sequence[int],
     overdraws: Sequence[bool | None],
 ) -> Charges:
     """Return what answers to rows (keys, n, d) cost. before, after: `GET /budget` of each key, around the asking.
 
-    All keys but the first asked about rows of their own (`audit.membership.plan.rows_of_keys`). known: rows that each
-    key had answers to, from a journal. overdraws: `overdraw` of each key.
+    All keys but the first asked about rows of their own (`audit.membership.plan.rows_of_keys`). prior_rows: rows
+    that each key had answers to, from a journal. overdraws: `overdraw` of each key.
     """
     price, currency = price_of(model, after[0]), str(after[0]["currency"])
     if {str(account["currency"]) for account in after} != {currency}:
@@ -110,7 +110,7 @@ def charges_of(
     there = ~np.isnan(answered.answers[:, :, 0])
     counts = [len({row_name(row) for row in own[one]}) for own, one in zip(rows, there, strict=True)]
     charged = [spent_of(late) - spent_of(early) for early, late in zip(before, after, strict=True)]
-    new = [count - old for count, old in zip(counts, known, strict=True)]
+    new = [count - old for count, old in zip(counts, prior_rows, strict=True)]
     return Charges(
         price,
         tuple(counts),

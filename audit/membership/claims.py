@@ -86,12 +86,12 @@ class ClaimedReleases:
         if self.rho == 0:
             return min(1.0, self._slack(steps))
         if self.gaussian:
-            found = identifiability.gaussian_advantage(self._mu(steps))
+            advantage = identifiability.gaussian_advantage(self._mu(steps))
         else:
-            found = identifiability.zcdp_advantage(min(steps**2 * self.rho, conversions.LARGEST_RHO))
+            advantage = identifiability.zcdp_advantage(min(steps**2 * self.rho, conversions.LARGEST_RHO))
         if math.isfinite(self.pure):
-            found = min(found, identifiability.advantage(steps * self.pure))
-        return min(1.0, found + self._slack(steps))
+            advantage = min(advantage, identifiability.advantage(steps * self.pure))
+        return min(1.0, advantage + self._slack(steps))
 
     def power(self, false_positive_rates: Floats, steps: int = 1) -> Floats:
         """Return a bound of the true positive rate at each false positive rate."""

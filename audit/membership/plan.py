@@ -26,6 +26,20 @@ NOISE_SHARE = 1e-8
 """The share of the doubt with which the test of noise may convict a sound service; the bounds share the rest."""
 
 
+class TooFewSamples(ValueError):
+    """Even an attack that is always right could show nothing. `needed`, `offered` and `affordable` are of each kind."""
+
+    def __init__(self, needed: int, confidence: float, offered: int, affordable: int, *, distinct: bool) -> None:
+        """Say how many are needed. distinct: whether no row of the records is repeated."""
+        self.needed, self.offered, self.affordable = needed, offered, affordable
+        whose = "there are" if distinct else "without repeated rows there are"
+        why = f"{whose} {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
+        super().__init__(
+            f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
+            f"fewer than {needed} members and {needed} non-members, and {why}" + ("" if distinct else _ALIKE)
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class QueryPlan:
     """Which candidates are asked about, and what that allows.
@@ -84,6 +98,12 @@ class QueryPlan:
         )
 
 
+_ALIKE = (
+    ". Rows are alike to the model where its features are, as numbers in the same bin: their one answer does not say "
+    "which of them it was trained on. Give more candidates, or such that differ more"
+)
+
+
 def make_plan(
     members: Labelled,
     others: Labelled,
@@ -112,8 +132,8 @@ def make_plan(
         raise ValueError(f"the confidence must lie from 0.5 to below 1, not be {confidence}")
     already = answered or [0] * len(budgets)
     own = [rows_of_its_own(budget) for budget in budgets]
-    known = [rows + before for rows, before in zip(own, already, strict=True) if rows is not None]
-    left = min(known) if known else None
+    totals = [rows + before for rows, before in zip(own, already, strict=True) if rows is not None]
+    left = min(totals) if totals else None
     shared = _left_of_the_lineage(budgets)
     shared = None if shared is None else shared + sum(already)
     if left is not None and shared is not None:
@@ -132,13 +152,8 @@ def make_plan(
     affordable = offered if each is None else int(np.searchsorted(costs, each, side="right"))
     size = min(offered, affordable) if settled is None else min(offered, settled)
     if size < 1 or largest_epsilon(size, confidence) <= 0:
-        needed = fewest(confidence)
-        whose = "there are" if all(one.all() for one in alone) else "without repeated rows there are"
-        why = f"{whose} {offered} of each" if offered <= affordable else f"the budget pays for {affordable} of each"
-        raise ValueError(
-            f"too few samples: at {confidence:.0%} confidence even an attack that is always right shows nothing with "
-            f"fewer than {needed} members and {needed} non-members, and {why}"
-        )
+        distinct = all(one.all() for one in alone)
+        raise TooFewSamples(fewest(confidence), confidence, offered, affordable, distinct=distinct)
     rows = some[: ends[size - 1]], rest[: other_ends[size - 1]]
     return QueryPlan(*rows, size, of_both, copies, len(budgets), left, confidence, shared)
 

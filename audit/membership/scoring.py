@@ -91,8 +91,8 @@ def correctness(answers: Floats, y: Labels) -> Floats:
 def negative_entropy(answers: Floats, y: Labels) -> Floats:
     """Sum of p ln p: how sure the answer is, whatever the label (Shokri et al. 2017, Section VI; Song and Mittal)."""
     del y
-    found: Floats = (np.maximum(answers, _LEAST) * log_of(answers)).sum(axis=1)
-    return found
+    entropies: Floats = (np.maximum(answers, _LEAST) * log_of(answers)).sum(axis=1)
+    return entropies
 
 
 def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
@@ -103,8 +103,8 @@ def negative_modified_entropy(answers: Floats, y: Labels) -> Floats:
     terms = answers * log_of(1 - answers)
     np.put_along_axis(terms, y[:, None], 0.0, axis=1)
     own = np.maximum(_own(answers, y), _LEAST)
-    found: Floats = (1 - own) * np.log(own) + terms.sum(axis=1)
-    return found
+    entropies: Floats = (1 - own) * np.log(own) + terms.sum(axis=1)
+    return entropies
 
 
 def average_answers(answers: Floats) -> Floats:
@@ -117,8 +117,8 @@ def average_answers(answers: Floats) -> Floats:
         return first
     means = np.nanmean(log_of(answers), axis=0)
     weights = np.exp(means - means.max(axis=1, keepdims=True))
-    found: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return found
+    average: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return average
 
 
 def best_threshold(scores: Floats, member: Mask) -> float:
@@ -129,12 +129,12 @@ def best_threshold(scores: Floats, member: Mask) -> float:
 
 def class_thresholds(scores: Floats, y: Labels, member: Mask, classes: int) -> Floats:
     """Return each class's best threshold (C,), after Song and Mittal 2021; that of all where a class lacks a kind."""
-    found = np.full(classes, best_threshold(scores, member))
+    thresholds = np.full(classes, best_threshold(scores, member))
     for label in range(classes):
         own = y == label
         if member[own].any() and not member[own].all():
-            found[label] = best_threshold(scores[own], member[own])
-    return found
+            thresholds[label] = best_threshold(scores[own], member[own])
+    return thresholds
 
 
 def _own(answers: Floats, y: Labels) -> Floats:
@@ -146,7 +146,7 @@ def scores_of(
     answers: Floats,
     y: Labels,
     member: Mask,
-    known: KnownAnswers,
+    shadow_answers: KnownAnswers,
     shadow: Floats,
     seen: Mask,
     seed: int,
@@ -157,43 +157,50 @@ def scores_of(
 ) -> list[Scores]:
     """Score candidates with answers (n, C), labels y (n,); member: (n,), the truth, which only sorts the scores.
 
-    known: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen: (k, n),
-    who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is the mean
-    of theirs. epochs: of the attack networks.
+    shadow_answers: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen:
+    (k, n), who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is
+    the mean of theirs. epochs: of the attack networks.
     """
-    found: dict[str, tuple[Floats, float | None]] = {}
+    scores_by_attack: dict[str, tuple[Floats, float | None]] = {}
     for kind in ("per class", "pooled"):
         on_share = partial(progress, f"training the attack network, {kind}")
         per_class = kind == "per class"
-        odds = network_scores(known, answers, y, seed, per_class=per_class, epochs=epochs, on_share=on_share)
-        found[f"shadow, {kind}"] = (odds, 0.0)
+        odds = network_scores(shadow_answers, answers, y, seed, per_class=per_class, epochs=epochs, on_share=on_share)
+        scores_by_attack[f"shadow, {kind}"] = (odds, 0.0)
     loss = log_confidence(answers, y)
-    found["loss, average"] = (loss, float(log_confidence(known.answers, known.y)[known.member].mean()))
-    found["loss, best"] = (loss, None)
-    found["gap"] = (correctness(answers, y), 0.5)
+    scores_by_attack["loss, average"] = (
+        loss,
+        float(log_confidence(shadow_answers.answers, shadow_answers.y)[shadow_answers.member].mean()),
+    )
+    scores_by_attack["loss, best"] = (loss, None)
+    scores_by_attack["gap"] = (correctness(answers, y), 0.5)
     for name, signal in (
         ("confidence", log_confidence),
         ("entropy", negative_entropy),
         ("modified entropy", negative_modified_entropy),
     ):
-        learnt = class_thresholds(signal(known.answers, known.y), known.y, known.member, answers.shape[1])
-        found[name] = (signal(answers, y) - learnt[y], 0.0)
+        learnt = class_thresholds(
+            signal(shadow_answers.answers, shadow_answers.y), shadow_answers.y, shadow_answers.member, answers.shape[1]
+        )
+        scores_by_attack[name] = (signal(answers, y) - learnt[y], 0.0)
     confidences = scaled_confidence(answers, y)
     shadow_confidences = np.stack([scaled_confidence(one, y) for one in shadow])
     if seen.any():
-        found["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
+        scores_by_attack["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
     if not seen.all():
-        found["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
+        scores_by_attack["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
     of = np.arange(len(y)) if of is None else of
     rows = np.bincount(of)
     order = order_of(len(rows), seed)
     inside = (np.bincount(of, member) > 0)[order]
-    means = {name: (np.bincount(of, scores) / rows)[order] for name, (scores, _) in found.items()}
-    return [Scores(name, means[name][inside], means[name][~inside], found[name][1]) for name in found]
+    means = {name: (np.bincount(of, scores) / rows)[order] for name, (scores, _) in scores_by_attack.items()}
+    return [
+        Scores(name, means[name][inside], means[name][~inside], scores_by_attack[name][1]) for name in scores_by_attack
+    ]
 
 
 def network_scores(
-    known: KnownAnswers,
+    shadow_answers: KnownAnswers,
     answers: Floats,
     y: Labels,
     seed: int,
@@ -207,17 +214,20 @@ def network_scores(
     per_class: a network for each true label, which learns from answers about records of that label alone; a label
     without members or without others is left to one that learns from all. If not: one network, told the label as well.
     """
-    everyone = np.random.default_rng(derived_seed(seed, "attack network")).permutation(len(known.y))
-    told = known.answers, answers
+    everyone = np.random.default_rng(derived_seed(seed, "attack network")).permutation(len(shadow_answers.y))
+    shown_answers = shadow_answers.answers, answers
     if not per_class:
         one_hot = np.eye(answers.shape[1])
-        told = np.column_stack([known.answers, one_hot[known.y]]), np.column_stack([answers, one_hot[y]])
+        shown_answers = (
+            np.column_stack([shadow_answers.answers, one_hot[shadow_answers.y]]),
+            np.column_stack([answers, one_hot[y]]),
+        )
     scores, labels = np.empty(len(y)), np.unique(y) if per_class else [None]
     for done, label in enumerate(labels, start=1):
         own, decided = everyone, np.full(len(y), fill_value=True)
         if label is not None:
-            own, decided = everyone[known.y[everyone] == label], y == label
-            if not known.member[own].any() or known.member[own].all():
+            own, decided = everyone[shadow_answers.y[everyone] == label], y == label
+            if not shadow_answers.member[own].any() or shadow_answers.member[own].all():
                 own = everyone
         own = own[:LARGEST_TRAINING_SET]
         network = MLPClassifier(
@@ -233,8 +243,8 @@ def network_scores(
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # so many epochs were asked for
-            network.fit(told[0][own], known.member[own])
-        odds = log_of(network.predict_proba(told[1][decided]))
+            network.fit(shown_answers[0][own], shadow_answers.member[own])
+        odds = log_of(network.predict_proba(shown_answers[1][decided]))
         scores[decided] = odds[:, 1] - odds[:, 0]
         on_share(done / len(labels))
     return scores

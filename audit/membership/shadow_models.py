@@ -45,7 +45,9 @@ from training.devices import Device, training_device
 from training.errors import extra
 from training.features.maps import AnyFeatureMap
 from training.fitting.sensitivity import Convexity
-from training.kinds.published.bounds import PublishedRecipe, Topology, claimed_sensitivities
+from training.kinds.likeness import Likeness
+from training.kinds.published.bounds import PublishedRecipe, Topology
+from training.kinds.registry import kind_shown
 
 OnShare = Callable[[float], None]
 """Told which share of the work is done."""
@@ -381,32 +383,23 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
             "the model stands on a deep network, whose weights the endpoint does not show: shadow models on other "
             "features would be no shadows of it"
         )
-    classes, departures, sensitivity = len(model["classes"]), [], None
+    kind, departures = kind_shown(model), []
+    alike = Likeness() if kind is None else kind.likeness(model, records)
+    classes, sensitivity = len(model["classes"]), alike.sensitivity
     recipe: ShadowRecipe
-    if "alpha" in model or model.get("hidden"):
-        topology = Topology(len(model["feature_names"]), tuple(model["hidden"]), classes)
-        if "alpha" in model:
-            regulariser = float(model["l2_regulariser"])
-            network = PublishedRecipe(
-                topology, model["objective"], l2_regulariser=regulariser, activation=model["activation"]
-            )
-            network = network if epochs is None else replace(network, epochs=epochs)
-            recipe = NetworkRecipe(network, float(model["alpha"]))
-            sensitivity = claimed_sensitivities(topology, records, l2_regulariser=regulariser).neuron
-        else:
-            passes = round(float(model.get("steps", 0)) * float(model.get("sampling_rate", 0)))
-            chosen = epochs or min(max(passes, 1), _MOST_EPOCHS)
-            recipe = NetworkRecipe(
-                PublishedRecipe(topology, "cross-entropy", epochs=chosen, activation=model["activation"])
-            )
-            if model.get("unit") is not None:
-                departures.append("shadow networks count every record alike, and the target every unit")
+    if alike.hidden:
+        topology = Topology(len(model["feature_names"]), alike.hidden, classes)
+        network = PublishedRecipe(topology, alike.objective, activation=alike.activation)
+        if alike.l2_regulariser is not None:
+            network = replace(network, l2_regulariser=alike.l2_regulariser)
+        if (chosen := epochs or alike.epochs) is not None:
+            network = replace(network, epochs=chosen if epochs else min(chosen, _MOST_EPOCHS))
+        recipe = NetworkRecipe(network, alike.alpha)
+        if model.get("unit") is not None:
+            departures.append("shadow networks count every record alike, and the target every unit")
     else:
-        told = model.get("convexified")
-        convexity = None if told is None else Convexity(float(told["alpha"]), int(told["least_records"]))
-        recipe = HeadRecipe(classes, float(model.get("strong_convexity", _DEFAULT_STRENGTH)), convexity)
-        sensitivity = model.get("logit_sensitivity_per_norm")
-        if "strong_convexity" not in model:
+        recipe = HeadRecipe(classes, alike.strong_convexity or _DEFAULT_STRENGTH, alike.convexity)
+        if alike.strong_convexity is None:
             departures.append(
                 f"shadow models are linear heads, Lambda = {_DEFAULT_STRENGTH:g}, and the target is another kind of "
                 "model"

@@ -161,7 +161,7 @@ class Corner:
     allowed: float
 
     @property
-    def beyond(self) -> bool:
+    def exceeds_claim(self) -> bool:
         """Whether it lies beyond the claim's curve."""
         return self.true_positive_rate > self.allowed
 
@@ -245,12 +245,12 @@ class Verdict:
     @property
     def convictions(self) -> tuple[str, ...]:
         """The bounds that exceed the claim, by name."""
-        found = {
+        convictions = {
             "the lower bound of epsilon": self.best.epsilon > self.claimed_epsilon,
-            "a point of the ROC beyond the claim's curve": self.best.corner.beyond,
+            "a point of the ROC beyond the claim's curve": self.best.corner.exceeds_claim,
             "guesses about pairs": self.convicted_exactly,
         }
-        return tuple(name for name, exceeds in found.items() if exceeds)
+        return tuple(name for name, exceeds in convictions.items() if exceeds)
 
     @property
     def convicted_exactly(self) -> bool:
@@ -262,11 +262,11 @@ def verdict(
     scores: list[Scores], decision: ClaimedReleases, total: ClaimedReleases, confidence: float, seed: int = 0
 ) -> Verdict:
     """Judge every attack. seed: of coins for ties. Raises ValueError for scores that are too few or not numbers."""
-    found = tuple(_result(one, decision, confidence) for one in scores)
-    best = max(found, key=lambda one: one.selection_advantage)
+    results = tuple(_result(one, decision, confidence) for one in scores)
+    best = max(results, key=lambda one: one.selection_advantage)
     each = confidence_of_bound(confidence)
     pairs = bound_of_pairs(best.scores.members, best.scores.others, each, delta=total.delta, seed=seed)
-    return Verdict(found, best, decision, total, pairs, confidence)
+    return Verdict(results, best, decision, total, pairs, confidence)
 
 
 def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> AttackResult:
@@ -280,9 +280,9 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
     at_selection = errors_at(some_in, some_out, chosen)
     errors = errors_at(rest_in, rest_out, chosen)
     low, high = advantage_interval(errors, confidence)
-    known = np.repeat([1, 0], [len(scores.members), len(scores.others)])
+    membership = np.repeat([1, 0], [len(scores.members), len(scores.others)])
     everyone = np.concatenate([scores.members, scores.others])
-    false_positives, true_positives, _ = roc_curve(known, everyone, drop_intermediate=False)
+    false_positives, true_positives, _ = roc_curve(membership, everyone, drop_intermediate=False)
     each = confidence_of_bound(confidence)
     bound = epsilon_delta(scores.members, scores.others, each, delta=decision.delta)
     return AttackResult(
@@ -291,7 +291,7 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
         errors=errors,
         low=low,
         high=high,
-        auc=float(roc_auc_score(known, everyone)),
+        auc=float(roc_auc_score(membership, everyone)),
         true_positive_rates=tuple(
             _rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
         ),

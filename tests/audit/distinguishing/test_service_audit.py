@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from accounting.losses import Cost, GaussianLoss
-from audit.distinguishing.neighbours import KINDS, neighbours, strongest_row, with_record, without
+from audit.distinguishing.neighbours import KINDS, neighbours, remove_record, strongest_row, with_record
 from audit.distinguishing.service import JITTER, nearby_rows, observe_services
 from audit.endpoint import served_mechanism
 from audit.pieces import ResultStore
@@ -23,14 +23,14 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records, Units
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (2.0,) * 4, ("red", "green", "blue"))
 
 
 def trained(records):
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.0)
-    return train(records, Recipe("colours", feature_map, 1.0), "colours")
+    return train_head(records, Recipe("colours", feature_map, 1.0), "colours")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_an_outlier_tells_more_than_a_natural_record_and_a_searched_canary_most(
 
 
 def test_neighbours_differ_by_one_record(records):
-    assert len(without(records, 3)) == len(records) - 1
-    assert not (records.X[3] == without(records, 3).X).all(axis=1).any()
+    assert len(remove_record(records, 3)) == len(records) - 1
+    assert not (records.X[3] == remove_record(records, 3).X).all(axis=1).any()
     more = with_record(records, np.ones(4), 2)
     assert (len(more), more.y[-1]) == (len(records) + 1, 2)
 

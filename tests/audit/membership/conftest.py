@@ -22,7 +22,7 @@ from service.models import Models
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 DELTA = 1e-6
 CLASSES, FEATURES = 3, 12
@@ -38,10 +38,10 @@ def draw(n, seed):
     return Labelled(0.8 * generator.random((n, FEATURES)) + 0.2 * np.eye(CLASSES, FEATURES)[y], y)
 
 
-def train_head(members, strong_convexity=0.5):
+def trained_head(members, strong_convexity=0.5):
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.1)
     records = Records(members.X, members.y, DECLARATION, ())
-    return train(records, Recipe("colours", feature_map, strong_convexity), "colours-lineage")
+    return train_head(records, Recipe("colours", feature_map, strong_convexity), "colours-lineage")
 
 
 def forget(endpoint):
@@ -58,7 +58,7 @@ def candidates():
 
 @pytest.fixture(scope="session")
 def head(candidates):
-    return train_head(candidates.members)
+    return trained_head(candidates.members)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from audit.membership import scoring
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled
 from audit.membership.charges import Replays, ask_again
+from audit.membership.plan import TooFewSamples
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from audit.presentation import attack_report
 from benchmarks.noise_faults import BareClass, Faulty
@@ -29,7 +30,7 @@ from training.features.maps import Identity
 from training.inputs.digits import load_digits
 from training.inputs.records import Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.published.train import train_published
 
 REMEMBERING = AttackChoices(shadow_models=4, attack_epochs=3, shadow_epochs=600)
@@ -102,7 +103,7 @@ def split_by_label():
     records = Records(split.X[low], split.y[low], split.declaration, ())
     lower, upper = split.declaration.lower, split.declaration.upper
     feature_map = Identity(lower=lower, upper=upper, clip_norm=1.0, bias=0.1)
-    head = train(records, Recipe("digits", feature_map, 0.5), "digits-lineage")
+    head = train_head(records, Recipe("digits", feature_map, 0.5), "digits-lineage")
     return head, Candidates(Labelled(records.X, records.y), Labelled(split.X[~low], split.y[~low]))
 
 
@@ -242,7 +243,7 @@ def test_the_report_says_everything(bundle, candidates, tmp_path):
 
 def test_too_few_and_misfitting_records_are_refused_before_a_row_is_asked(bundle, candidates):
     (endpoint,) = bundle(rho=0.0201)
-    with pytest.raises(ValueError, match="the budget pays for 2 of each"):
+    with pytest.raises(TooFewSamples, check=lambda error: error.affordable == 2):
         Attack([endpoint], candidates, QUICK).run()
     with pytest.raises(ValueError, match="rows of 2 values"):
         Attack([endpoint], Candidates(candidates.members, Labelled(np.zeros((9, 2)), np.zeros(9, int))), QUICK).run()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.endpoint import row_name
-from audit.membership.asking import AnswerJournal
+from audit.membership.asking import AnswerJournal, OtherJournal
 
 MODEL = {"model_id": "a" * 32, "mechanism": "gaussian", "price_per_row": {"rho": 0.1, "losses": "gaussian:0.4"}}
 ROWS = np.array([[0.0, 1.0], [0.1, 1 / 3]])
@@ -36,11 +36,11 @@ def test_what_was_planned_is_there_too_and_is_settled_once(tmp_path):
     again.settle(again.planned)
     assert (again.planned, again.count(0)) == (12, 2)
     assert path.read_text().count("planned") == 1
-    with pytest.raises(ValueError, match="recorded for another seed"):
+    with pytest.raises(OtherJournal, check=lambda error: error.differing == ("seed",)):
         AnswerJournal(path, MODEL, ["a key"], {"seed": 2})
-    with pytest.raises(ValueError, match="recorded for another attack"):
+    with pytest.raises(OtherJournal):
         AnswerJournal(path, MODEL, ["a key"])
-    with pytest.raises(ValueError, match="recorded for another address, bundle or key; name"):
+    with pytest.raises(OtherJournal, check=lambda error: error.differing == ("keys",)):
         AnswerJournal(path, MODEL, ["another key"], {"seed": 1})
 
 
@@ -98,7 +98,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_asked_for_again(tmp_path):
 def test_another_models_journal_is_refused(tmp_path):
     path = tmp_path / "journal"
     AnswerJournal(path, MODEL)
-    with pytest.raises(ValueError, match="recorded for another model; name another file"):
+    with pytest.raises(OtherJournal, check=lambda error: error.differing == ("model_id",)):
         AnswerJournal(path, MODEL | {"model_id": "b" * 32})
     (tmp_path / "text").write_text("hello\n")
     with pytest.raises(ValueError, match="not the journal of an attack"):

@@ -9,6 +9,7 @@ import pytest
 from accounting.budgets import Budget
 from audit import reports
 from audit.in_process import BundleEndpoint, Lineage, ReleaseEndpoint, rehearsal_key
+from audit.membership.asking import OtherJournal
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates
 from audit.presentation import attack_report
@@ -107,15 +108,16 @@ def test_a_journal_of_another_attack_is_refused_in_one_line_before_a_row_is_aske
     other = keys(head, 2, rows=200)[1]
     swapped = Candidates(candidates.members, draw(60, 9))
     for endpoints, records, choices, what in (
-        ([other], candidates, CHOICES, "address, bundle or key"),
-        ([endpoint, other], candidates, CHOICES, "address, bundle or key"),
+        ([other], candidates, CHOICES, "keys"),
+        ([endpoint, other], candidates, CHOICES, "keys"),
         ([endpoint], swapped, CHOICES, "records"),
         ([endpoint], candidates, replace(CHOICES, seed=4), "seed"),
-        ([endpoint], candidates, replace(CHOICES, copies=2), "number of copies"),
-        ([endpoint], candidates, replace(CHOICES, most=30), "number of candidates"),
+        ([endpoint], candidates, replace(CHOICES, copies=2), "copies"),
+        ([endpoint], candidates, replace(CHOICES, most=30), "candidates"),
     ):
-        with pytest.raises(ValueError, match=f"recorded for another {what}; name another file") as refused:
+        with pytest.raises(OtherJournal) as refused:
             Attack(endpoints, records, choices, journal).run()
+        assert refused.value.differing == (what,)
         assert "\n" not in str(refused.value)
     assert (endpoint.paid, other.paid) == (0, 0)
     assert journal.read_bytes() == recorded
@@ -126,7 +128,7 @@ def test_a_journal_of_another_service_or_key_is_refused(serve, candidates, tmp_p
     alice, bob = service.endpoint("alice"), service.endpoint("bob")
     journal = tmp_path / "journal"
     Attack([alice], candidates, CHOICES, journal).run()
-    with pytest.raises(ValueError, match="recorded for another address, bundle or key"):
+    with pytest.raises(OtherJournal, check=lambda error: error.differing == ("keys",)):
         Attack([bob], candidates, CHOICES, journal).run()
     assert bob.budget()["spent"]["rho"] == 0
     again = alice.budget()["spent"]

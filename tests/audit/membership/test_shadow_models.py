@@ -53,7 +53,7 @@ def test_heads_are_the_minimisers_that_the_owners_solver_finds(pool):
     X = torch.from_numpy(pool.X)
     W = train_heads(X, torch.from_numpy(pool.y), rows, HeadRecipe(3, 0.1))
     for model, own in enumerate(rows.numpy()):
-        exact = minimise(RegularisedCrossEntropy.of(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9)
+        exact = minimise(RegularisedCrossEntropy.from_rows(pool.X[own].astype(np.float64), pool.y[own], 3, 0.1), 1e-9)
         # A gradient of tau leaves tau / Lambda: 40 * 1e-4 / 0.1.
         assert np.linalg.norm(W[model].numpy().T - exact) <= 0.04 + 1e-3
 
@@ -66,7 +66,9 @@ def test_heads_of_a_convexified_target_are_minimisers_of_its_objective(pool, xp)
     assert recipe == HeadRecipe(3, 2.0, Convexity(2.0, 30))
     W = train_heads(xp(pool.X), xp(pool.y), xp(rows), recipe)
     for model, own in enumerate(rows):
-        objective = RegularisedLogMeanExp.of(pool.X[own].astype(np.float64), pool.y[own], 3, 2.0, recipe.convexity)
+        objective = RegularisedLogMeanExp.from_rows(
+            pool.X[own].astype(np.float64), pool.y[own], 3, 2.0, recipe.convexity
+        )
         # A gradient of tau leaves tau / Lambda: 30 * 1e-3 / 2.
         assert np.linalg.norm(np.asarray(W[model]).T - minimise(objective, 1e-9)) <= 0.015 + 1e-3
 

@@ -10,7 +10,7 @@ from audit import reports
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.attack import Attack, AttackChoices
 from audit.membership.candidates import Candidates, Labelled, difference, repeated
-from audit.membership.plan import make_plan
+from audit.membership.plan import TooFewSamples, make_plan
 from audit.membership.scoring import KnownAnswers, scores_of
 from audit.membership.shadow_models import Draws, HeadRecipe, Pool, train_heads, train_shadow_models
 from audit.presentation import attack_report
@@ -23,7 +23,7 @@ from training.fitting.solver import minimise
 from training.inputs.records import Declaration, Records, Units
 from training.inputs.sums import of_rows
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 QUICK = AttackChoices(shadow_models=4, attack_epochs=1, seed=1)
 SURE = replace(QUICK, confidence=1 - 1e-6)
@@ -106,7 +106,7 @@ def test_counted_as_a_hundred_members_they_would_convict_it():
     as_records = Candidates(*(replace(part, units=None) for part in (one, others)))
     endpoint = OneNumberForEachUnit(Candidates(one, others), unit=None)
     assert Attack([endpoint], as_records, QUICK).run().convicted
-    with pytest.raises(ValueError, match="too few samples"):
+    with pytest.raises(TooFewSamples):
         Attack([OneNumberForEachUnit(Candidates(one, others))], Candidates(one, others), QUICK).run()
 
 
@@ -138,7 +138,7 @@ def by_person():
     )
     records = Records(members.X, members.y, declaration, (), Units("person", members.of))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.1)
-    return train(records, Recipe("colours", feature_map, 0.01), "colours-lineage"), found
+    return train_head(records, Recipe("colours", feature_map, 0.01), "colours-lineage"), found
 
 
 def test_a_certified_head_is_held_to_the_answers_about_all_rows_of_a_unit(by_person):

@@ -48,7 +48,7 @@ def test_a_curve_is_crossed_long_before_an_epsilon_at_a_small_delta_is_exceeded(
     assert not judged.convicted
     judged = verdict([gaussian_scores(4.0, 300, 0)], loose, WHOLE, 0.95)
     assert judged.best.epsilon <= judged.claimed_epsilon
-    assert judged.best.corner.beyond
+    assert judged.best.corner.exceeds_claim
     assert judged.convicted
     assert not judged.convicted_exactly
     judged = verdict([gaussian_scores(2.0, 300, 0)], claim, WHOLE, 0.95)
@@ -59,7 +59,7 @@ def test_guesses_convict_a_claim_about_all_answers_together():
     """300 of 300 right show epsilon = 4.3; what is claimed of one decision alone would allow it."""
     judged = verdict([Scores("right", np.ones(400), np.zeros(400))], LOOSE, TIGHT, 0.95)
     assert judged.best.epsilon <= judged.claimed_epsilon
-    assert not judged.best.corner.beyond
+    assert not judged.best.corner.exceeds_claim
     assert judged.convicted_exactly
     assert judged.convicted
 
