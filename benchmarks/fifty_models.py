@@ -27,7 +27,7 @@ from mechanisms.mechanism import priced
 from training.features.maps import Fourier
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 RECORDS, LAMBDA, SHADOW_MODELS = 250, 0.3, 3
 PIXELS, CLASSES = 64, 10
@@ -61,7 +61,7 @@ def attack_run(run: int) -> dict[str, Any]:
         bandwidth=0.4,
         seed=0,
     )
-    head = train(Records(members.X, members.y, declaration, ()), Recipe("digits", features, LAMBDA), f"run-{run}")
+    head = train_head(Records(members.X, members.y, declaration, ()), Recipe("digits", features, LAMBDA), f"run-{run}")
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, priced(name, price, CLASSES), rehearsal_key(run))

@@ -31,7 +31,7 @@ from training.features.maps import Identity
 from training.inputs.columns import BooleanColumn, LevelsColumn, NumberColumn, TextColumn, TimeColumn, coordinates_of
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 SIZES = (1_000, 10_000, 100_000)
 _REPEATS = 3
@@ -67,10 +67,10 @@ class Service:
 
     def routes(self) -> Iterator[tuple[str, str]]:
         """Yield the method and the path of every route, with a model's name in it."""
-        router = self.app
-        while not hasattr(router, "routes"):
-            router = router._app
-        for route in (*router.routes, *router.default.routes):
+        app = self.app
+        while not hasattr(app, "router"):
+            app = app._app
+        for route in (*app.router.routes, *app.router.default.routes):
             if isinstance(route, Route):
                 for method in sorted(route.methods or {"POST"}):
                     yield method, route.path
@@ -122,7 +122,7 @@ async def service(folder: str) -> AsyncIterator[Service]:
             declaration = Declaration(features, low, high, ("no", "yes"), columns)
             features_map = Identity(lower=low, upper=high, clip_norm=1.0, bias=0.5, columns=columns)
             records = Records(np.array([low, high]), np.array([0, 1]), declaration, ())
-            head = train(records, Recipe(name, features_map, 1.0), "lineage")
+            head = train_head(records, Recipe(name, features_map, 1.0), "lineage")
             served.append(MeteredPredictor(head, Gaussian(1e3), ledger, largest_batch=1000))
         await ledger.open_lineage("lineage", budget, time=time.time())
         await ledger.add_client("lineage", "client", budget, key_digest(key), time=time.time())

@@ -39,7 +39,7 @@ from mechanisms.selected_neuron import SelectedNeuron
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 RECORDS, COLUMNS, CLASSES, LAMBDA, ONES = 160, 640, 4, 20.0, 8
 DECLARATION = Declaration(
@@ -99,7 +99,7 @@ def attack_head(run: int, mechanism: Any, confidence: float) -> Outcome:
     members, others = Labelled(X[:RECORDS], y[:RECORDS]), Labelled(X[RECORDS:], y[RECORDS:])
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.1)
     records = Records(members.X, members.y, DECLARATION, ())
-    head = train(records, Recipe("memory", feature_map, LAMBDA), f"lineage-{run}")
+    head = train_head(records, Recipe("memory", feature_map, LAMBDA), f"lineage-{run}")
     # Random like every model's, it would make other noise each time.
     head = replace(head, certificate=head.certificate.model_copy(update={"model_id": f"{run:032x}"}))
     endpoint = BundleEndpoint(head, mechanism, rehearsal_key(run))

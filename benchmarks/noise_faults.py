@@ -33,7 +33,7 @@ from training.exact.questions import MeteredModel
 from training.features.maps import Identity
 from training.inputs.digits import load_digits
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.teachers.networks import Schedule
 from training.kinds.teachers.train import TeachersRecipe, train_teachers
 
@@ -97,7 +97,7 @@ def head_of_digits() -> MeteredModel:
     records = load_digits().train
     declared = records.declaration
     feature_map = Identity(lower=declared.lower, upper=declared.upper, clip_norm=1.0, bias=0.1)
-    return train(records, Recipe("digits", feature_map, 10.0), "digits")
+    return train_head(records, Recipe("digits", feature_map, 10.0), "digits")
 
 
 def teachers_of_digits() -> MeteredModel:

@@ -38,7 +38,7 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.weights.model import release_weights
 
 _ROOT = Path(__file__).parents[1]
@@ -162,7 +162,7 @@ def _head() -> CertifiedHead:
     X, y = generator.random((120, 4)), generator.integers(3, size=120)
     declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-    return train(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), _LINEAGE)
+    return train_head(Records(X, y, declaration, ()), Recipe("colours", feature_map, 1.0), _LINEAGE)
 
 
 def traces(folder: Path) -> dict[str, Trace]:

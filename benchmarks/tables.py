@@ -148,10 +148,10 @@ def _read_table(table: Path):  # type: ignore[no-untyped-def]
 def head(table: Path) -> None:
     """Train a certified head, for 10 million records at most."""
     from training.kinds.head.recipe import Recipe
-    from training.kinds.head.train import train
+    from training.kinds.head.train import train_head
 
     records, phi = _read_table(table)
-    train(records, Recipe("m", phi, 100.0, 1e-2), "benchmark")
+    train_head(records, Recipe("m", phi, 100.0, 1e-2), "benchmark")
 
 
 def class_sums(table: Path) -> None:

@@ -23,12 +23,12 @@ be seen of that, and of steps that were fitted on the records before, is said by
 import asyncio
 import inspect
 import warnings
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, TypeVar
+from typing import Any, Self, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,8 +46,7 @@ from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
-from dpserve.commands import console
-from dpserve.commands.console import shares
+from dpserve.commands.console import Terminal, shares
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
 from dpserve.frames import names_of, rows_for
 from dpserve.wording import as_parameter, in_python
@@ -56,7 +55,7 @@ from service.errors import CannotServe
 from service.opening import check_unit, hold_for_owner, open_lineage
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
-from training.errors import PrivacyWarning, TrainingError, WrongOption
+from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice
 from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
 from training.inputs import preprocessing
@@ -69,7 +68,7 @@ from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
-from training.kinds.registry import option_fields, pay_once, release_certificate
+from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
 
 _Result = TypeVar("_Result")
 _IMPUTED = (
@@ -91,7 +90,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
     counts once. Whoever repeats records (bagging, oversampling) protects each copy alone.
 
-    None for a parameter stands for what `dpserve train` does by default. Nothing is checked before `fit`.
+    None for a parameter stands for what `dpserve train` does by default. Nothing is checked before `fit`. An option of
+    a kind from another package is a parameter of its name, too, with the default None.
 
     Parameters
     ----------
@@ -144,51 +144,59 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tier : mapping of str to float, optional
         The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
     lam : float, optional
-        Lambda: a larger one means less noise and a simpler model: above 0. For weights, objective, head.
+        Lambda: a larger one means less noise and a simpler model: at least 1e-12 and at most 1e+12. For
+        weights, objective, head.
     objective : {"sum", "convexified"}, optional
         What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
         losses count more in. For weights, head.
     alpha : float, optional
-        How much more large losses count: 0.01 costs little, 1 a great deal. For weights, head.
+        How much more large losses count: 0.01 costs little, 1 a great deal: at least 1e-06 and at most 1e+06.
+        For weights, head.
     least_records : int, optional
         n_min, a public number that there are no fewer records than: with fewer nothing is trained. Not the
-        number of records declared, which may be too high: in records, at least 2. For weights, head.
+        number of records declared, which may be too high: in records, at least 2 and at most
+        1099511627776. For weights, head.
     tolerance : float, optional
-        tau: the gradient norm that is reached, or training fails: above 0. For weights, objective, head.
-    features : {"auto", "identity", "fourier", "relu", "bins", "hog"}, optional
+        tau: the gradient norm that is reached, or training fails: at least 1e-12 and at most 1e+12. For
+        weights, objective, head.
+    features : {"auto", "identity", "fourier", "relu", "bins", "quantiles", "hog"}, optional
         The public feature map; auto follows public rules.
     image_shape : sequence of int, optional
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
         in pixels, at least 1.
+    quantile_share : float, optional
+        The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts,
+        which cost nothing: at least 0 and at most 0.5. By default 0.05.
     bias : float, optional
         The constant coordinate of phi: at least 0 and below 1.
     clip_norm : float, optional
-        The length that scaled rows, or an encoder's features, are scaled down to: above 0.
+        The length that scaled rows, or an encoder's features, are scaled down to: at least 9.53674e-07 and at most
+        1048576.
     random_features : int, optional
-        The number of Fourier or ReLU features: at least 1.
+        The number of Fourier or ReLU features; of Fourier features an even one: at least 1 and at most 4194304.
     bandwidth : float, optional
-        The width of the Fourier kernel, in units of the unit ball: above 0.
+        The width of the Fourier kernel, in units of the unit ball: at least 1e-06 and at most 1000000.
     seed : int, optional
-        The public seed of the random features: at least 0 and below 4.29497e+09.
+        The public seed of the random features: at least 0 and below 4294967296.
     hidden : sequence of int, optional
         The width of each hidden layer: in units, at least 0. For dpsgd, teachers.
     activation : {"tanh", "relu"}, optional
         What hidden units compute: tanh or relu. For dpsgd, teachers.
     steps : int, optional
-        How many steps: at least 1. For dpsgd, teachers.
+        How many steps: at least 1 and at most 1e+06. For dpsgd, teachers.
     sampling_rate : float, optional
         The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
     sampling : str, optional
         How records join a step. Only 'poisson', each by itself, is covered. For dpsgd.
     step_noise : float, optional
-        The noise multiplier of a step: above 0. For dpsgd.
+        The noise multiplier of a step: above 0.25 and below 1e+06. For dpsgd.
     gradient_clip : float, optional
-        The largest norm of a record's gradient: above 0. For dpsgd.
+        The largest norm of a record's gradient: at least 1e-30 and at most 1e+30. For dpsgd.
     learning_rate : float, optional
         The learning rate: above 0. For dpsgd, teachers.
     teachers : int, optional
-        How many teachers, each trained on a part of the records: at least 2. For teachers. Asks for teachers,
-        with `release=None`.
+        How many teachers, each trained on a part of the records: at least 2 and at most 10000. For teachers. Asks
+        for teachers, with `release=None`.
     rule : {"votes", "probabilities"}, optional
         What a teacher says of a row. For teachers.
     encoder : str or Path, optional
@@ -243,6 +251,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tolerance: float | None = None,
         features: str | None = None,
         image_shape: Sequence[int] | None = None,
+        quantile_share: float | None = None,
         bias: float | None = None,
         clip_norm: float | None = None,
         random_features: int | None = None,
@@ -261,8 +270,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         encoder: str | Path | None = None,
         encoder_range: tuple[float, float] | None = None,
         device: str | None = None,
+        **options_of_other_packages: Any,
     ) -> None:
         """Take the parameters; `fit` checks them."""
+        for unknown in options_of_other_packages.keys() - set(_OTHER_OPTIONS):
+            raise TypeError(f"PrivateClassifier has no parameter {unknown!r}")
+        for option in _OTHER_OPTIONS:
+            setattr(self, option, options_of_other_packages.get(option))
         self.lineage = lineage
         self.release = release
         self.epsilon = epsilon
@@ -291,6 +305,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.tolerance = tolerance
         self.features = features
         self.image_shape = image_shape
+        self.quantile_share = quantile_share
         self.bias = bias
         self.clip_norm = clip_norm
         self.random_features = random_features
@@ -339,12 +354,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table, label, columns = self._table(X, y)
         with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
             schema = self._schema()
-            price = self._price()
+            price, budget = self._price(), _budget(self.lineage_budget)
             request = self._request(schema, price)
             check(request, unit=self.unit)
             records = self._records(table, label, schema)
+            if request.made_kind.outputs(records.declaration).classes is None:
+                raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
-                _run(self._check_account(request.lineage, price))
+                _run(self._check_account(request.lineage, price, budget))
             fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
@@ -371,7 +388,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "each answer of this model is paid for by itself: save it, serve the bundle with 'dpserve serve', and "
                 "ask with dpserve.Client"
             )
-        answers = self._model.probabilities(rows_for(self.certificate_.public(), self._checked(X)))
+        answers, _ = self._model.answers(rows_for(self.certificate_.public(), self._checked(X)))
         return np.ascontiguousarray(answers[:, self._order])
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -456,7 +473,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         said: str = super().__repr__(N_CHAR_MAX=N_CHAR_MAX)
         if not hasattr(self, "certificate_"):
             return said
-        kind = getattr(self.certificate_, "release", "head")
+        kind = kind_of(self.certificate_).name
         price = getattr(self.certificate_, "cost", None)
         paid = "each answer is paid for" if price is None else f"rho = {float(Cost.parse(price).rho):.4g}, paid once"
         return f"{said}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
@@ -607,13 +624,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "classes=[NAME, ...]; or schema=, which describes every column. They are never read off the records, "
                 "which would say something about single ones"
             )
+        if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Iterable)):
+            raise WrongValue("classes", "must be several values", value=self.classes)
         if schema is not None and not (self.classes is None and self.bounds is None):
             raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
         options = {name: given[name] for name in option_fields() if name in given}
         is_planned = self.release == "auto" and price is not None and self.tier is None
         if self.tier is not None and self.delta is not None:
-            options["tier"] = {name: picorho_for(epsilon, self.delta) for name, epsilon in self.tier.items()}
+            options["tier"] = {name: _picorho("tier", epsilon, self.delta) for name, epsilon in self.tier.items()}
         elif price is not None and not is_planned:
             options["price"] = price
         return Request(
@@ -673,14 +692,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "epsilon= and tier= out, or choose a release that is private itself"
                 )
             return None
-        epsilon = self.epsilon if not self.tier else list(self.tier.values())[-1]
+        if self.tier is not None and (not isinstance(self.tier, Mapping) or not self.tier):
+            raise WrongValue("tier", "must be values by name", value=self.tier)
+        epsilon = self.epsilon if self.tier is None else list(self.tier.values())[-1]
         if epsilon is None or self.delta is None or (self.tier is not None and self.epsilon is not None):
             raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
-        return picorho_for(epsilon, self.delta)
+        return _picorho("epsilon" if self.tier is None else "tier", epsilon, self.delta)
 
-    async def _check_account(self, lineage: str, price: int) -> None:
+    async def _check_account(self, lineage: str, price: int, budget: Budget | None) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
-        budget = None if self.lineage_budget is None else Budget.from_epsilon_delta(*self.lineage_budget, "gaussian")
         async with self._opened() as ledger:
             account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
         check_unit(account, self.unit)
@@ -745,12 +765,25 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X
 
 
-class _Owner:
-    """Shows progress on stderr, and tells the owner of warnings as Python does. Nothing goes to stdout."""
+def _signature_with_all_options() -> inspect.Signature:
+    """Return the constructor's signature with every option of every kind: scikit-learn reads its parameters off it."""
+    *own, others = inspect.signature(PrivateClassifier.__init__).parameters.values()
+    known = {each.name for each in own} | {"price"}  # which is epsilon= and delta= here
+    added = [others.replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY, default=None) for name in option_fields()]
+    return inspect.Signature([*own, *(each for each in added if each.name not in known)])
 
-    minimising = staticmethod(console.minimising)
-    steps_with_progress = staticmethod(console.steps_with_progress)
-    shares = staticmethod(console.shares)
+
+PrivateClassifier.__init__.__signature__ = _signature_with_all_options()  # type: ignore[attr-defined]
+_OTHER_OPTIONS = tuple(
+    name
+    for name in inspect.signature(PrivateClassifier).parameters
+    if name not in (PrivateClassifier.__init__.__kwdefaults__ or {})
+)
+"""Options of kinds that other packages bring."""
+
+
+class _Owner(Terminal):
+    """Shows progress on stderr, and tells the owner of warnings as Python does. Nothing goes to stdout."""
 
     def hear(self, event: Event) -> None:
         """Warn of a second budget, and of a plan that is worth little."""
@@ -828,6 +861,31 @@ def _missing(declared: Any) -> Missing:
     if declared is None:
         return {}
     return dict(declared) if isinstance(declared, Mapping) else {None: declared}
+
+
+def _budget(given: Any) -> Budget | None:
+    """Return the budget of a lineage, if one is given. Raises WrongOption."""
+    if given is None:
+        return None
+    try:
+        epsilon, delta = map(float, given)
+    except (TypeError, ValueError):
+        raise WrongValue("lineage_budget", "must be two numbers", value=given) from None
+    try:
+        return Budget.from_epsilon_delta(epsilon, delta, "gaussian")
+    except ValueError as error:
+        raise WrongOption("lineage_budget", f"is no budget: {error}", value=given) from error
+
+
+def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
+    """Return what epsilon and delta may cost, in picorho. Raises WrongOption, which names the parameter."""
+    for name, value in ((parameter, epsilon), ("delta", delta)):
+        if isinstance(value, bool | str) or not isinstance(value, SupportsFloat):
+            raise WrongValue(name, "must be a number", value=value)
+    try:
+        return picorho_for(float(epsilon), float(delta))
+    except (ValueError, ArithmeticError) as error:
+        raise WrongOption(parameter, f"is no price at delta={delta!r}: {error}", value=epsilon) from error
 
 
 def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:

@@ -74,12 +74,12 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         entry = _COMMANDS[cmd_name]
-        found = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
-        if not isinstance(found, typer.Typer):
+        entry_command = getattr(import_module(f"dpserve.commands.{entry.module}"), entry.attribute)
+        if not isinstance(entry_command, typer.Typer):
             alone = Group(no_args_is_help=False)
-            alone.command(cmd_name)(found)
-            found = alone
-        command = typer.main.get_command(found)
+            alone.command(cmd_name)(entry_command)
+            entry_command = alone
+        command = typer.main.get_command(entry_command)
         command.name = cmd_name
         return command
 

@@ -79,25 +79,25 @@ class BudgetExhausted(ServiceError):
     remaining: float | None
     refilled: str | None
 
-    def __init__(self, detail: str, **known: Any) -> None:
+    def __init__(self, detail: str, **fields: Any) -> None:
         """Take the numbers from the problem document.
 
         Parameters
         ----------
         detail : str
             The sentence for a person.
-        known : object
+        fields : object
             What `ServiceError` takes.
         """
-        super().__init__(detail, **known)
+        super().__init__(detail, **fields)
         self.scope = self.problem["scope"]
         self.cost, self.currency = self.problem["cost"], self.problem["currency"]
         self.remaining = self.problem.get("remaining")
         self.refilled = self.problem.get("refilled")
 
 
-def _again(kind: type[ServiceError], detail: str, *known: Any) -> ServiceError:
-    return kind(detail, kind=known[0], status=known[1], problem=known[2])
+def _again(kind: type[ServiceError], detail: str, *fields: Any) -> ServiceError:
+    return kind(detail, kind=fields[0], status=fields[1], problem=fields[2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,13 +225,29 @@ class _Questions:
 
     def _ask_probabilities(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
+        _check_classes(model)
+        answers = yield from self._ask_values(X, tier)
+        return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
+
+    def _ask_outputs(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, NDArray[Any]]]:
+        model, start, found = (yield from self._ask_model()), 0, {}
+        answers = yield from self._ask_values(X, tier)
+        for output in model["outputs"]:
+            labels = output.get("labels")
+            part = answers[:, start] if labels is None else answers[:, start : start + len(labels)]
+            found[output["name"]] = part.astype(np.int64) if output["type"] == "count" else part
+            start += 1 if labels is None else len(labels)
+        return found
+
+    def _ask_values(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
+        model = yield from self._ask_model()
         rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         batches = []
         for start in range(0, len(rows), largest):
             answered = yield from self._ask_array(rows[start : start + largest], tier)
             batches.append(np.load(io.BytesIO(answered.content), allow_pickle=False))
         answers: NDArray[np.float64] = np.concatenate(batches)
-        return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
+        return answers
 
     def _ask_classes(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.str_]]:
         answers = yield from self._ask_probabilities(X, tier)
@@ -242,6 +258,7 @@ class _Questions:
 
     def _ask_answers(self, X: ArrayLike, tier: str | None, intervals: bool) -> _Steps[Answers]:
         model = yield from self._ask_model()
+        _check_classes(model)
         rows, largest = rows_to_send(model, X), int(model["largest_batch"])
         said = []
         for start in range(0, len(rows), largest):
@@ -310,9 +327,24 @@ class Client(_Questions):
         Rows are sent in batches of at most what the service takes; each batch is charged whole or not at all.
         Raises ValueError, naming the first row that cannot be asked about, before anything is sent; BudgetExhausted
         when a batch costs more than is left: rows of earlier batches are paid for, and asking for them again
-        returns the same answers at no cost.
+        returns the same answers at no cost. Raises ValueError for a model that answers otherwise: see `outputs`.
         """
         return self._all(self._ask_probabilities(X, tier))
+
+    def outputs(self, X: ArrayLike, *, tier: str | None = None) -> dict[str, NDArray[Any]]:
+        """Return the private answers of a model of any kind to rows X, (n, d): its outputs by name.
+
+        Each is (n,), or (n, k) where it has k labels, as `model()["outputs"]` lists them; a classifier's one output is
+        `probabilities`, in the order of `model()["classes"]`. Otherwise as `predict_proba`.
+
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        tier : str, optional
+            As for `predict_proba`.
+        """
+        return self._all(self._ask_outputs(X, tier))
 
     def answers(self, X: ArrayLike, *, tier: str | None = None, intervals: bool = False) -> Answers:
         """Return private class probabilities of rows X, (n, d), with how noisy they are. Otherwise as `predict_proba`.
@@ -475,12 +507,14 @@ def _awaited(
 class AsyncClient(_Questions):
     """A client of one service for programs with an event loop: made as `Client`, whose methods these are, with `await`.
 
-    `predict_proba`, `answers`, `predict`, `quote`, `budget` and `model` are awaited; `receipts` is for `async for`.
+    `predict_proba`, `outputs`, `answers`, `predict`, `quote`, `budget` and `model` are awaited; `receipts` is for
+    `async for`.
     """
 
     _transport = httpx.AsyncClient
 
     predict_proba = _awaited(Client.predict_proba)
+    outputs = _awaited(Client.outputs)
     answers = _awaited(Client.answers)
     predict = _awaited(Client.predict)
     quote = _awaited(Client.quote)
@@ -530,10 +564,17 @@ def _seconds_before_another_try(refusal: httpx.Response) -> float | None:
     return 0.0 if refusal.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE) else None
 
 
-def _answers_of(said: list[dict[str, Any]]) -> Answers:
+def _check_classes(model: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model whose answers are no probabilities of classes."""
+    if [output["name"] for output in model["outputs"]] != ["probabilities"]:
+        named = ", ".join(output["name"] for output in model["outputs"])
+        raise ValueError(f"the model {model['name']!r} answers with {named} and not with classes: ask for outputs(X)")
+
+
+def _answers_of(replies: list[dict[str, Any]]) -> Answers:
     """Return the answers of several requests as one."""
-    probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in said])
-    noise = [each["noise"] for each in said]
+    probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in replies])
+    noise = [each["noise"] for each in replies]
     law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
     scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
     undecided = np.concatenate([each["undecided"] for each in noise])

@@ -84,8 +84,8 @@ def in_file(settings: Collection[str], files: Collection[str]) -> dict[str, Any]
 
 def stated_ledger() -> str | None:
     """Return the ledger as the environment or else the file says, or None."""
-    if (said := in_environment("ledger")) is not None:
-        return said
+    if (variable := in_environment("ledger")) is not None:
+        return variable
     path = file_path()
     value = _content(path).get("ledger")
     if value is not None and not isinstance(value, str):
@@ -96,21 +96,21 @@ def stated_ledger() -> str | None:
 def stated_replicas() -> int:
     """Return how many replicas of the ledger's store a write waits for, as the environment or else the file says."""
     where: object = f"the environment's {variable('ledger_replicas')}"
-    said: object = in_environment("ledger_replicas")
-    if isinstance(said, str):
-        said = int(said) if re.fullmatch(r"[0-9]{1,9}", said) else said
+    stated_value: object = in_environment("ledger_replicas")
+    if isinstance(stated_value, str):
+        stated_value = int(stated_value) if re.fullmatch(r"[0-9]{1,9}", stated_value) else stated_value
     else:
         where = f"{file_path()}: ledger-replicas"
-        said = _content(file_path()).get("ledger-replicas", 0)
-    if not isinstance(said, int) or isinstance(said, bool) or said < 0:
-        raise ConfigurationError(f"{where} must be a whole number from 0, not {said!r}")
-    return said
+        stated_value = _content(file_path()).get("ledger-replicas", 0)
+    if not isinstance(stated_value, int) or isinstance(stated_value, bool) or stated_value < 0:
+        raise ConfigurationError(f"{where} must be a whole number from 0, not {stated_value!r}")
+    return stated_value
 
 
-def without_other_budgets(found: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+def without_other_budgets(settings: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
     """Return the settings less every parameter of a budget, where one is given already."""
     drop = BUDGET_PARAMETERS if BUDGET_PARAMETERS & set(given) else frozenset[str]()
-    return {name: value for name, value in found.items() if name not in drop}
+    return {name: value for name, value in settings.items() if name not in drop}
 
 
 def variable(name: str) -> str:
@@ -138,14 +138,14 @@ def environment_without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def shown(name: str, value: object) -> object:
+def redact(name: str, value: object) -> object:
     """Return a value as it may be shown: keys and passwords are hidden, also inside a URL."""
     if isinstance(value, str) and re.search(r"(^|_)(key|secret|token|password)$", name):
         return "(hidden)"
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, list | tuple):
-        return [shown(name, each) for each in value]
+        return [redact(name, each) for each in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -154,25 +154,25 @@ def refuse_misspelt_variables(settings: Iterable[str]) -> None:
 
     A ledger that is misspelt must not pass for the default one.
     """
-    known = variables_read(settings)
+    variables = variables_read(settings)
     for each in os.environ:
-        if not each.startswith(PREFIX) or each in known or _SERVICE_LINK.search(each):
+        if not each.startswith(PREFIX) or each in variables or _SERVICE_LINK.search(each):
             continue
         if os.environ[each].startswith(_SERVICE_LINK_VALUE):
             continue
-        meant = _meant(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in known))
+        meant = _closest(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in variables))
         if meant is not None:
             raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {PREFIX}{meant}?")
 
 
-def _meant(name: str, known: Sequence[str]) -> str | None:
+def _closest(name: str, names: Sequence[str]) -> str | None:
     """Return the known name that this one is a slip of, or None for a name of something else.
 
     A slip is very like the name, or has its letters in another order. What begins as a ledger's variable is meant for
     it: nothing else has a ledger.
     """
-    same_letters = [each for each in known if sorted(each) == sorted(name)]
-    close = same_letters or get_close_matches(name, known, 1, _LIKE)
+    same_letters = [each for each in names if sorted(each) == sorted(name)]
+    close = same_letters or get_close_matches(name, names, 1, _LIKE)
     return close[0] if close else "LEDGER" if name.startswith("LEDGER_") else None
 
 
@@ -200,9 +200,9 @@ def _located(value: str, path: Path) -> str:
     return value if ":" in value or not value else str(path.resolve().parent / Path(value).expanduser())
 
 
-def _refuse_unknown(table: Mapping[str, object], known: Collection[str], path: Path, where: str) -> None:
+def _refuse_unknown(table: Mapping[str, object], names: Collection[str], path: Path, where: str) -> None:
     for each in table:
-        if each not in known:
-            close = get_close_matches(each.replace("_", "-"), known, 1)
-            advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}"
+        if each not in names:
+            close = get_close_matches(each.replace("_", "-"), names, 1)
+            advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(names))}"
             raise ConfigurationError(f"{path}: nothing is called {each!r}{where}; {advice}")

@@ -43,13 +43,13 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
 
 
 def rows_to_send(model: Mapping[str, Any], X: Any) -> SentRows:
-    """Return rows as `rows_for` does; or by name, for the service to encode, where word vectors are needed for it.
+    """Return rows as `rows_for` does; or by name, for the service to encode with word vectors or an encoder.
 
-    Such a model's bundle holds a file of them, which its clients lack. Raises ValueError as `rows_for` does, but leaves
+    Such a model's bundle holds files of them, which its clients lack. Raises ValueError as `rows_for` does, but leaves
     it to the service to look at the values.
     """
     described = model["feature_map"].get("columns") or ()
-    if not any("vectors" in each for each in described) or (named := _rows_by_name(X)) is None:
+    if not any("vectors" in each or "encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
         return rows_for(model, X)
     check_names(named[0], [each["name"] for each in described])
     return [{name: _in_json(value) for name, value in row.items()} for row in named[1]]
@@ -71,8 +71,10 @@ def check_names(columns: Sequence[str], names: Sequence[str]) -> None:
         "Feature names that are there more than once": sorted(name for name in given if columns.count(name) > 1),
     }
     if any(wrong.values()):
-        said = "".join(f"{what}:\n{_listed(found)}" for what, found in wrong.items() if found)
-        raise ValueError(f"The feature names should match those that were passed during fit.\n{said}")
+        faults = "".join(
+            f"{what}:\n{_listed(names_of_fault)}" for what, names_of_fault in wrong.items() if names_of_fault
+        )
+        raise ValueError(f"The feature names should match those that were passed during fit.\n{faults}")
 
 
 def names_of(X: Any) -> list[str] | None:

@@ -25,7 +25,7 @@ from training.inputs.digits import load_digits
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import CertifiedHead, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of
 
@@ -79,12 +79,12 @@ def own_services(
 
     Their budgets pay for the trials. Raises ValueError for an unknown kind or mechanism, and CannotServe.
     """
-    known = next((one for one in KINDS if one == kind), None)
-    if known is None:
+    kind_of_service = next((one for one in KINDS if one == kind), None)
+    if kind_of_service is None:
         raise ValueError(f"the record is one of {', '.join(KINDS)}, not {kind!r}")
     records = load_digits().train
     chosen = priced(mechanism, price, len(records.declaration.classes))
-    pair = neighbours(known, records, lambda some: trained(some, lam), rng)
+    pair = neighbours(kind_of_service, records, lambda some: trained(some, lam), rng)
     row = strongest_row(pair, records.declaration, records.X, rng)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpserve-audit-")))
@@ -109,7 +109,7 @@ def trained(records: Records, lam: float) -> CertifiedHead:
         bias=0.0,
     )
     # Each training is a lineage of its own: the two services must not share an account.
-    return train(records, Recipe("digits", feature_map, lam), f"audit-{len(records)}")
+    return train_head(records, Recipe("digits", feature_map, lam), f"audit-{len(records)}")
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _service(
     accepts = accepts_for(mechanism.cost)
     options = ["--price", price, "--mechanism", mechanism.name, "--rho", repr(rho), "--delta", repr(_ACCOUNT_DELTA)]
     options += ["--accepts", accepts] + ["--accept-unproven"] * (mechanism.status != "proven")
-    with started(folder / "bundle", folder, options) as service:
+    with start_service(folder / "bundle", folder, options) as service:
         key = service.add_client(head.certificate.lineage, "auditor", Budget.from_rho(rho, _ACCOUNT_DELTA, accepts))
         yield service.address, key
 
@@ -158,7 +158,7 @@ class StartedService:
 
 
 @contextmanager
-def started(
+def start_service(
     bundle: Path,
     folder: Path,
     options: Sequence[str],

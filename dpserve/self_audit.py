@@ -47,7 +47,7 @@ class KeptFindings:
     bound_to: Mapping[str, str]
 
     @classmethod
-    def of(cls, folder: Path, model_id: str, losses: str) -> "KeptFindings":
+    def for_model(cls, folder: Path, model_id: str, losses: str) -> "KeptFindings":
         """Return the file's place. A second service of the same model and price keeps nothing, and says so."""
         bound_to = {"model_id": model_id, "losses": losses}
         name = hashlib.sha256(json.dumps(bound_to, sort_keys=True).encode()).hexdigest()[:16]
@@ -67,19 +67,19 @@ class KeptFindings:
         if self.path is None or not self.path.exists():
             return None
         try:
-            found = json.loads(self.path.read_text("utf-8"))
+            state = json.loads(self.path.read_text("utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(self.damaged()) from error
-        if not isinstance(found, dict) or found.get("bound_to") != self.bound_to or "found" not in found:
+        if not isinstance(state, dict) or state.get("bound_to") != self.bound_to or "found" not in state:
             raise ValueError(self.damaged())
-        kept: dict[str, Any] = found["found"]
+        kept: dict[str, Any] = state["found"]
         return kept
 
-    def write(self, found: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, Any]) -> None:
         """Keep this instead of what was kept before. Raises OSError."""
         if self.path is None:
             return
-        write_whole(self.path, json.dumps({"bound_to": dict(self.bound_to), "found": dict(found)}))
+        write_whole(self.path, json.dumps({"bound_to": dict(self.bound_to), "found": dict(state)}))
 
     def damaged(self) -> str:
         """Return what to say of a file that cannot be used, and what to do."""
@@ -111,11 +111,11 @@ class SelfAudit:
         """Find out first whether the mechanism can be audited this way."""
         delta = 0.0 if self.mechanism.cost.pure_epsilon < float("inf") else _DELTA
         self._audit = LiveAudit(auditable(self.mechanism), len(self.head.certificate.classes), delta)
-        self.kept = KeptFindings.of(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
-        found = self.kept.read()
-        if found is not None:
+        self.kept = KeptFindings.for_model(self.folder, self.head.certificate.model_id, str(self.mechanism.cost))
+        state = self.kept.read()
+        if state is not None:
             try:
-                self._audit.go_on(found)
+                self._audit.go_on(state)
             except ValueError as error:
                 raise ValueError(f"{self.kept.damaged()} ({error})") from error
         self._set_state(_ENDED_BY_NOISE if self._audit.counts.stopped_by_noise else self._state)
@@ -200,15 +200,15 @@ class SelfAudit:
         self._set_state("asking")
         before = self._audit.latest["refuted"]
         try:
-            found = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
+            look = self._audit.look(answers, self.head.logit_sensitivity(self.head.features(rows)), rng)
         except TooMuchNoise as error:
             self._keep()
             self._set_state(_ENDED_BY_NOISE)
             _log.warning("the service's own audit stops: %s", error)
             return False
         self._keep()
-        if found["refuted"] and not before:
-            _log.error("the service's own audit refutes the claim %s: stop the service", found["claim"]["losses"])
+        if look["refuted"] and not before:
+            _log.error("the service's own audit refutes the claim %s: stop the service", look["claim"]["losses"])
         return True
 
     def _ask_in_vain(self, error: ServiceError) -> None:
@@ -229,7 +229,7 @@ class SelfAudit:
 def shown_in(path: Path) -> dict[str, Any]:
     """Return what `SelfAudit.published` returned when it was last written to `path`."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        state: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {"state": "not known to this worker: the service's log says why"}
-    return found
+    return state

@@ -186,23 +186,23 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         try:
             return cls(**flags)
         except ValidationError as error:
-            found = [(str(each["loc"][0]), str(each["msg"])) for each in error.errors()]
-        raise configuration.ConfigurationError("\n".join(_refusal(name, text, flags) for name, text in found))
+            faults = [(str(each["loc"][0]), str(each["msg"])) for each in error.errors()]
+        raise configuration.ConfigurationError("\n".join(_refusal(name, text, flags) for name, text in faults))
 
     def sources(self, flags: Mapping[str, Any]) -> dict[str, str]:
         """Return where the value of each setting comes from: `flag`, `environment NAME`, the file's path, `default`."""
         environment = EnvSettingsSource(type(self))()
-        found = dict.fromkeys(type(self).model_fields, "default")
+        origins = dict.fromkeys(type(self).model_fields, "default")
         for name in self.model_fields_set:
             if flags.get(name) not in _NOT_GIVEN:
-                found[name] = "flag"
+                origins[name] = "flag"
             else:
-                found[name] = (
+                origins[name] = (
                     f"environment {configuration.variable(name)}"
                     if name in environment
                     else str(configuration.file_path())
                 )
-        return found
+        return origins
 
     def checked(self) -> Self:
         """Return the settings. Raises CannotServe for one of a pair without the other, and for what has no effect."""
@@ -264,7 +264,7 @@ def _refusal(name: str, message: str, flags: Mapping[str, Any]) -> str:
         raise typer.BadParameter(message, param_hint=f"--{configuration.key(name)}")
     variable = configuration.in_environment(name)
     if variable is None:
-        shown = configuration.shown(name, in_file().get(name))
+        shown = configuration.redact(name, in_file().get(name))
         return f"{configuration.file_path()}: {configuration.key(name)} = {shown!r}: {message}"
     text = f"the environment's {configuration.variable(name)}: {message}"
     if variable.startswith("tcp://"):

@@ -12,13 +12,13 @@ from pydantic import create_model
 
 from dpserve.commands import options
 from dpserve.commands.command import option
-from dpserve.commands.tables import IMAGE_SHAPE, LOCAL, READING, SCHEMA, FileOptions, schema_alone
+from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from dpserve.wording import as_flag
 from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice
+from training.feature_choice import QUANTILE_SHARE, FeatureChoice
 from training.features import rules
 from training.features.maps import FEATURE_MAPS
-from training.fit import BudgetPlan, Request, kind_asked, read_candidates
+from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
 from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
@@ -26,7 +26,9 @@ from training.inputs.records import Records
 from training.inputs.schema import Schema
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.options import OptionField, fields_of
-from training.kinds.registry import option_fields, release_names, takers
+from training.kinds.registry import option_fields, release_names, takers, trainable_kinds
+from training.kinds.shared_options import PRICE_FORM
+from training.pay_once.certificate import MOST_CANDIDATES
 
 _Part = TypeVar("_Part")
 
@@ -51,55 +53,103 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def _choices(*, apart: bool) -> str:
+    """Return which kinds choose which option. apart: for a price beside the model's, and not as a part of it."""
+    by_options: dict[tuple[str, ...], list[str]] = {}
+    for kind in trainable_kinds().values():
+        if chosen := kind.chosen_apart if apart else kind.choosable if kind.answers == "once" else ():
+            named = "a head" if kind.asked_by is None else f"--release {kind.name}"
+            by_options.setdefault(chosen, []).append(named)
+    parts = [
+        f"for {_either(kinds)} {_either([name.replace('_', '-') for name in names])}"
+        for names, kinds in by_options.items()
+    ]
+    text = ", ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
 _MORE = {
     "records_declared": " Also needed with --budget, and to choose lam.",
-    "teachers": " Asks for teachers, in place of --release.",
+    **{
+        kind.asked_by: f" Asks for {name}, in place of --release."
+        for name, kind in trainable_kinds().items()
+        if kind.asked_by in kind.fields
+    },
 }
-_COMPLETE = {"objective": options.objective_names}
 
 
 def kind_option(name: str) -> tuple[Any, Any]:
     """Return the type and the declaration of an option of `train`, by what the kinds that take it declare."""
-    field = option_fields()[name]
-    declared = field.declared
-    several = " Repeatable." if field.is_several else ""
-    form = f" Written {declared.form}." if declared.form else ""
-    made = option(
-        None,
-        f"{declared.sentence}{form}{several}{_MORE.get(name, '')}",
+    return declared_option(
+        option_fields()[name],
+        _MORE.get(name, ""),
         panel=takers_panel(name),
         default_text=_defaults(name),
-        ge=None if declared.read or field.is_several else declared.least,
-        ge_each=declared.least if field.is_several and not declared.read else None,
-        complete=_COMPLETE.get(name),
-        metavar="|".join(field.words) or None,
     )
-    return _typed(field), made
 
 
-def _typed(field: OptionField) -> Any:
-    """Return the type of a field's values on a command line, where what `read` takes is text."""
-    one = field.type
-    if field.is_several:
-        one = str if field.declared.read is not None else get_args(field.type)[0]
-        return list[one] | None  # type: ignore[valid-type]
-    return (str if field.declared.read is not None else one) | None
+def declared_option(
+    field: OptionField,
+    more: str = "",
+    *,
+    text: str | None = None,
+    panel: str | None = None,
+    default_text: str | None = None,
+) -> tuple[Any, Any]:
+    """Return the type and the declaration of an option that is declared below the command line.
+
+    What is given stays in a person's words, which `OptionField.value_of` reads and refuses in words of our own.
+    text: the help, where the declared sentence is not enough. more: what follows it.
+    """
+    declared = field.declared
+    form = f" Written {declared.form}." if declared.form else ""
+    several = field.is_several and declared.lengths is None
+    made = option(
+        None,
+        text or f"{declared.sentence}{form}{' Repeatable.' if several else ''}{more}",
+        panel=panel,
+        default_text=default_text,
+        complete=_completion(field) if field.words else None,
+        metavar="|".join(field.words) or ("NUMBER" if _is_number(field) else None),
+        words=list[str] if several else str,
+    )
+    return Any, made
+
+
+def _completion(field: OptionField) -> Callable[[str], list[str]]:
+    """Return what completes a word of a field whose words are listed."""
+    return lambda incomplete: [name for name in field.words if name.startswith(incomplete)]
+
+
+def _is_number(field: OptionField) -> bool:
+    one = get_args(field.type)[0] if field.is_several else field.type
+    return field.declared.read is None and one in (int, float)
 
 
 def _defaults(name: str) -> str | None:
     """Return an option's default in words, by kind where the kinds differ; None where nothing stands for it."""
-    texts = {kind.name: _default(kind.fields[name]) for kind in takers(name)}
+    texts = {kind.name: default_in_words(kind.fields[name]) for kind in takers(name)}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{kind}: {text or 'needed'}" for kind, text in texts.items())
 
 
-def _default(field: OptionField) -> str | None:
+def default_in_words(field: OptionField) -> str | None:
+    """Return a field's default for help; None for one that is needed."""
     if field.is_needed:
         return None
     if field.default is None or field.default == ():
         return field.declared.default_text or "none"
+    if isinstance(field.default, tuple):
+        return ", ".join(map(str, field.default))
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+
+
+def _of_features(name: str, text: str | None = None, *, panel: str = FEATURES, **more: Any) -> Any:
+    """Declare an option of the feature map. text: the help, where the declared sentence is not enough."""
+    field = fields_of(FeatureChoice)[name]
+    more.setdefault("default_text", None if field.default in (None, ()) else str(field.default))
+    return declared_option(field, text=text, panel=panel, **more)[1]
 
 
 class NewBundle(FileOptions):
@@ -157,17 +207,17 @@ class NewBundle(FileOptions):
         """
         wrong: list[TrainingError] = []
 
-        def told(part: Callable[[], _Part]) -> _Part | None:
+        def part_or_fault(part: Callable[[], _Part]) -> _Part | None:
             try:
                 return part()
             except TrainingError as error:
                 wrong.append(error)
             return None
 
-        lineage, declared = told(self.lineage_name), told(self._declared)
+        lineage, declared = part_or_fault(self.lineage_name), part_or_fault(self._declared)
         for check in (self._check_out, *checks):
-            told(check)
-        records = None if declared is None else told(lambda: self._records(*declared))
+            part_or_fault(check)
+        records = None if declared is None else part_or_fault(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
         for sign in preprocessing.signs(preprocessing.numbers_of(records)) if isinstance(records, Records) else ():
@@ -220,37 +270,33 @@ class NewBundle(FileOptions):
 class CommonOptions(NewBundle):
     """The options of `dpserve train` that are no kind of model's own: the feature map, the plan and the choice."""
 
-    features: str = option(
-        "auto",
+    features: Any = _of_features(
+        "features",
         f"The public feature map: {_KINDS}. auto: hog with --image-shape, otherwise "
         f"bins of each number for tables of up to {rules.MOST_BINNED} numbers and rows of length 1 for others; "
         "with --clip-norm or --bias, identity.",
-        panel=FEATURES,
-        complete=options.feature_names,
     )
-    image_shape: str | None = IMAGE_SHAPE(panel=FEATURES)
+    image_shape: Any = _of_features("image_shape")
     word_vectors: Path | None = option(
         None,
         "FILE of public word vectors, made without these records, for the free texts of --schema: text as word2vec, "
         "GloVe and fastText write it, .gz or not, or .npz.",
         panel=FEATURES,
     )
-    cross: list[str] | None = option(
-        None,
+    cross: Any = _of_features(
+        "cross",
         "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
         "Yours to declare, not read off the records.",
-        panel=FEATURES,
     )
-    bias: float = option(0.0, "The constant coordinate of phi, from 0 to below 1.", panel=FEATURES)
-    clip_norm: float | None = option(
-        None,
-        "Scaled rows, or an encoder's features, longer than this are scaled down to it.",
-        panel=FEATURES,
+    quantile_share: Any = _of_features("quantile_share", default_text=f"{QUANTILE_SHARE:g}")
+    bias: Any = _of_features("bias")
+    clip_norm: Any = _of_features(
+        "clip_norm",
         default_text="half the square root of their number; of a schema's columns about their usual length",
     )
-    random_features: int = option(1000, "fourier, relu: how many.", panel=FEATURES)
-    bandwidth: float = option(0.5, "fourier: the kernel's width, in units of the unit ball.", panel=FEATURES)
-    seed: int = option(0, "Of the random features: public.", panel=FEATURES, ge=0)
+    random_features: Any = _of_features("random_features")
+    bandwidth: Any = _of_features("bandwidth")
+    seed: Any = _of_features("seed")
 
     release: str | None = option(
         None,
@@ -264,22 +310,21 @@ class CommonOptions(NewBundle):
         "--price, with --records-declared.",
         panel=PLANNER,
     )
-    queries: int | None = option(None, "How many answers it is for.", panel=PLANNER, default_text="no end", ge=1)
+    queries: Any = declared_option(fields_of(PlanOptions)["queries"], panel=PLANNER, default_text="no end")[1]
     public: str | None = option(
         None, "FILE of public rows like yours, to simulate on.", panel=PLANNER, default_text="none, a rule"
     )
 
     choose: str | None = option(
         None,
-        "OPTION=V1,V2,...: values to try on a sixth of the records, kept back by a keyed hash. For a head lam, with "
-        "--records-declared and --choose-price. For --release weights and objective lam, for dpsgd hidden, activation, "
-        "steps, learning-rate, sampling-rate or gradient-clip: up to 16 models share --price, and the best one stays.",
+        "OPTION=V1,V2,...: values to try on a sixth of the records, kept back by a keyed hash. "
+        f"{_choices(apart=True)}, with --records-declared and --choose-price. {_choices(apart=False)}: up to "
+        f"{MOST_CANDIDATES} models share --price, and the best one stays.",
         panel=CHOICE,
     )
     choose_price: str | None = option(
         None,
-        "Among heads, or of the head that --release weights starts from: what the choice costs the lineage, beside the "
-        "model: rho:R, noise-multiplier:M or epsilon:E@DELTA.",
+        f"{_choices(apart=True)}: what the choice costs the lineage, beside the model: {PRICE_FORM}.",
         panel=CHOICE,
     )
     choose_budget: str | None = option(
@@ -296,13 +341,13 @@ class CommonOptions(NewBundle):
         "--features. A row's values are its inputs.",
         panel=ENCODER,
     )
-    encoder_range: str | None = option(
-        None,
+    encoder_range: Any = _of_features(
+        "encoder_range",
         "LOW:HIGH, what --bounds are scaled to for the encoder, as 0:1.",
         panel=ENCODER,
         default_text="the range that the model's metadata gives for pixels, or values as they are",
     )
-    device: str | None = option(None, "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
+    device: Any = _of_features("device", "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
 
     def _declared(self) -> tuple[tuple[str, ...], tuple[str, ...], Schema | None]:
         names, values, schema = super()._declared()

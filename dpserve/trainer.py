@@ -2,8 +2,12 @@
 
 import asyncio
 import secrets
+import signal
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
@@ -18,8 +22,7 @@ from dpserve.commands.options import journals_folder, open_ledger, operating_sys
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.train_options import TrainOptions
 from dpserve.wording import as_flag
-from mechanisms.mechanism import Price
-from training.errors import WrongOption
+from training.errors import WrongOption, WrongValue
 from training.fit import (
     Event,
     FittedModel,
@@ -33,6 +36,9 @@ from training.fit import (
 )
 from training.inputs.records import Records
 from training.pay_once.certificate import ReleaseCertificate
+
+_STOPPED = 128 + signal.SIGINT
+"""Exit status of a command that Ctrl-C ended."""
 
 
 def train(given: TrainOptions) -> FittedModel:
@@ -52,17 +58,35 @@ def train(given: TrainOptions) -> FittedModel:
     on_ray = given.engine != LOCAL
 
     check_together(request, unit=given.unit, on_ray=on_ray)
+    purse = LedgerPurse.of(given)
     _, records = given.read_all(lambda: check_options(request))
     read.append(records)
-    return fit(records, request, given.out, state=state_folder(), watcher=Screen(), purse=LedgerPurse.of(given))
+    with _stopped_by_signals(purse):
+        return fit(records, request, given.out, state=state_folder(), watcher=Screen(), purse=purse)
 
 
-class Screen:
+@contextmanager
+def _stopped_by_signals(purse: "LedgerPurse") -> Iterator[None]:
+    """Have SIGTERM end a training as Ctrl-C does, which takes back what was noted, and say what was charged."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # signals are no other's
+    before = signal.signal(signal.SIGTERM, stop) if here else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        charged = "nothing but the choice was charged" if purse.charges else "nothing was charged"
+        typer.echo(f"dpserve: the training was stopped; {charged}", err=True)
+        raise typer.Exit(_STOPPED) from None
+    finally:
+        if here:
+            signal.signal(signal.SIGTERM, before)
+
+
+class Screen(console.Terminal):
     """Shows a training on the terminal: progress on stderr, what was chosen on stdout."""
-
-    minimising = staticmethod(console.minimising)
-    steps_with_progress = staticmethod(console.steps_with_progress)
-    shares = staticmethod(console.shares)
 
     def hear(self, event: Event) -> None:
         """Print an event."""
@@ -97,6 +121,8 @@ class LedgerPurse:
     ledger: str | None
     replicas: int | None
     budget: Budget | None
+    charges: list[HoldRequest] = field(default_factory=list)
+    """Charges so far."""
 
     @classmethod
     def of(cls, given: TrainOptions) -> "LedgerPurse":
@@ -141,6 +167,7 @@ class LedgerPurse:
                 await charge_under(ledger, wish, self.unit, by=by)
             except BudgetExhausted as refused:
                 raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
+        self.charges.append(wish)
 
     async def _check(self, price: int) -> None:
         from service.opening import check_unit, open_lineage, too_dear
@@ -149,15 +176,16 @@ class LedgerPurse:
             account = await open_lineage(ledger, self.lineage, self.budget, by=operating_systems_user())
         check_unit(account, self.unit)
         if account.remaining < price:
-            refused = BudgetExhausted("lineage", price, account.spent, account.budget.limit, account.remaining)
+            refused = BudgetExhausted.of_budget("lineage", account.budget, price, account.spent, account.remaining)
             raise too_dear("the choice", self.lineage, refused, "nothing was chosen")
 
 
 def _budget(text: str) -> Budget:
-    price = Price.parse(f"epsilon:{text}")
-    if price.delta is None:
-        raise WrongOption("choose_budget", f"takes E@DELTA, as 3@1e-6, not {text!r}")
-    return Budget.from_epsilon_delta(float(price.amount), price.delta, "gaussian")
+    epsilon, _, delta = text.partition("@")
+    try:
+        return Budget.from_epsilon_delta(float(epsilon), float(delta), "gaussian")
+    except ValueError:
+        raise WrongValue("choose_budget", "must be E@DELTA, as 3@1e-6", value=text) from None
 
 
 def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:

@@ -29,7 +29,7 @@ from training.inputs.columns import coordinates_of
 from training.inputs.records import Declaration, Records
 from training.kinds.cases import Case
 from training.kinds.class_sums.model import train_class_sums
-from training.kinds.dpsgd.choices import by_rule, steps_for
+from training.kinds.dpsgd.choices import by_rule
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.pay_once.model import ReleasedModel
 from training.planning.options import DELTA
@@ -51,6 +51,9 @@ def _cifar(directory: Path) -> LabelledSet:
 SETS = {name: BENCHMARKS[name] for name in ("location", "retail", "adult", "mnist-10k", "mnist-60k")} | {
     "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000),
     "newsgroups": Benchmark("20 newsgroups", newsgroups.read, newsgroups.TRAINING, 20, newsgroups.TRAINING),
+    "newsgroups-encoder": Benchmark(
+        "20 newsgroups", newsgroups.read_by_encoder, newsgroups.TRAINING, 20, newsgroups.TRAINING
+    ),
 }
 SHAPES: dict[str, Shape] = {"mnist-60k": (28, 28, 1), "mnist-10k": (28, 28, 1), "cifar-10": (32, 32, 3)}
 
@@ -65,7 +68,7 @@ def declaration(name: str, case: Case) -> Declaration:
 
 def _dp_sgd(records: Records, chosen: FeatureMap, whole: int, words: SeededRandomness) -> ReleasedModel:
     size = Network((chosen.dimension, len(records.declaration.classes))).size
-    choices = by_rule(len(records), mu_for(whole), size, **steps_for(chosen))
+    choices = by_rule(len(records), mu_for(whole), size)
     return train_dpsgd(records, DpSgdRecipe("measured", chosen, choices, whole), "measured", words)
 
 
@@ -118,7 +121,7 @@ def _measured(name: str, option: str, case: Case, epsilon: float) -> tuple[str, 
     model = OPTIONS[option](records, chosen, whole, SeededRandomness(case.seed, (name, option, f"{epsilon:g}")))
     seconds = time.process_time() - started
     parts = [case.asked[start : start + 1000] for start in range(0, len(case.asked), 1000)]
-    found = case.quality(np.concatenate([model.probabilities(part) for part in parts]))
+    found = case.quality(np.concatenate([model.answers(part)[0] for part in parts]))
     return f"{found.accuracy:.4f}", f"{found.log_loss:.4f}", f"{found.calibration_error:.4f}", f"{seconds:.1f}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from audit.distinguishing.neighbours import KINDS, neighbours, random_rows, strongest_row, without
+from audit.distinguishing.neighbours import KINDS, neighbours, random_rows, remove_record, strongest_row
 from audit.reports import Picture, Report, ReportTable, number
 from dpserve.commands.console import counting
 from dpserve.commands.reporting import refuse
@@ -20,6 +20,7 @@ from research.commands import ReportOptions, program, run
 from training.errors import extra
 from training.inputs.digits import load_digits
 from training.inputs.records import Records
+from training.inputs.sums import OnCount
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.published import bounds
 from training.kinds.published.bundle import PublishedNetwork
@@ -27,7 +28,6 @@ from training.kinds.published.bundle import PublishedNetwork
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Progress = Callable[[int], None]
 
 app = program()
 
@@ -48,7 +48,7 @@ class Measurement:
 
 
 def measure_certified_head(
-    records: Records, train: Callable[[Records], CertifiedHead], seed: int, progress: Progress = lambda _: None
+    records: Records, train: Callable[[Records], CertifiedHead], seed: int, progress: OnCount = lambda _: None
 ) -> tuple[Measurement, ...]:
     """Return the weights' and the logits' movement for a natural, an outlying and a searched mislabelled record.
 
@@ -83,7 +83,7 @@ def measure_published_network(
     seed: int,
     *,
     replaced: bool,
-    progress: Progress = lambda _: None,
+    progress: OnCount = lambda _: None,
 ) -> tuple[Measurement, ...]:
     """Return the movement of a published network's weights and logits over `count` random neighbours.
 
@@ -98,7 +98,7 @@ def measure_published_network(
     exact = whole.logits(whole.features(rows))
     weights = single = neuron = 0.0
     for index in rng.choice(len(records), count, replace=False):
-        other = train(_with_another(records, int(index), rng) if replaced else without(records, int(index)))
+        other = train(_with_another(records, int(index), rng) if replaced else remove_record(records, int(index)))
         differences = [a - b for (a, _), (b, _) in zip(whole.layers, other.layers, strict=True)]
         weights = max(weights, math.sqrt(sum(float((difference**2).sum()) for difference in differences)))
         single = max(single, max(float(np.abs(difference).max()) for difference in differences))
@@ -140,7 +140,7 @@ def sensitivity_report(model: str, found: Mapping[str, tuple[Measurement, ...]])
         convicted=bool(beyond),
         content={how: [asdict(one) | {"share": one.share} for one in some] for how, some in found.items()},
         tables=tuple(
-            ReportTable.of(
+            ReportTable.from_rows(
                 how,
                 ("quantity", "claim's source", "measured", "claimed", "measured/claimed"),
                 [(one.quantity, one.source, one.measured, one.claimed, number(one.share, 3)) for one in some],

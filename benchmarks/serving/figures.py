@@ -1,7 +1,7 @@
 """Figures from rounds: medians, ratios, and the goals that they are held against. Nothing here measures."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.serving.load import Round
@@ -131,7 +131,7 @@ def ratio(value: float, other: float) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio of one run and what it should be."""
+    """A figure of one run, most often a ratio, and what it should be."""
 
     what: str
     value: float
@@ -146,75 +146,110 @@ class Goal:
     def __str__(self) -> str:
         """Return one line for people."""
         sign = ">=" if self.at_least else "<="
-        return f"{self.what:90}{self.value:8.2f}   {sign} {self.bound:<6g} {'met' if self.met else 'missed'}"
+        return f"{self.what:90}{self.value:>9.3g}   {sign} {self.bound:<6g} {'met' if self.met else 'missed'}"
 
 
-def pay_once_goals(results: Results) -> list[Goal]:
+@dataclass(frozen=True)
+class _Wanted:
+    """A figure of ours in a setting and its bound; of requests per second unless it says otherwise.
+
+    others: contenders that it is divided by, the one that is hardest to beat, in the setting `where`.
+    """
+
+    setting: Setting
+    what: str
+    bound: float
+    others: tuple[str, ...] = ()
+    where: Setting | None = None
+    value: Callable[[Figures, Figures], float] = lambda ours, other: ratio(ours.per_second, other.per_second)
+    at_least: bool = True
+
+
+def _latencies(ours: Figures, other: Figures) -> float:
+    return ratio(ours.p50, other.p50)
+
+
+def _per_cpu_second(ours: Figures, other: Figures) -> float:
+    """Return the ratio of the requests that a second of CPU answers."""
+    return ratio(other.cpu, ours.cpu)
+
+
+def _cpu(ours: Figures, _: Figures) -> float:
+    return ours.cpu
+
+
+_FASTER = "requests/s over MLServer's faster"
+_SLOWER = "median latency over MLServer's faster"
+_LARGEST_WORKER = 100.0
+"""MB."""
+
+
+def pay_once_goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Goal]:
     """Return the goals of the pay-once models, each for the one of them that is furthest from it."""
-    return _goals(
-        results,
-        tuple(PAY_ONCE),
-        [
-            (MANY, "requests/s over MLServer's faster", (MANY, *MLSERVERS), 3.5),
-            (MANY, "requests/s over plain", (MANY, PLAIN), 0.9),
-            (ONE, "median latency over MLServer's faster", (ONE, *MLSERVERS), -0.7),
-            (BATCHES, "requests/s over MLServer's faster", (BATCHES, *MLSERVERS), 1),
-            (ARRAYS, "requests/s over MLServer's faster in JSON", (BATCHES, *MLSERVERS), 2.5),
-        ],
-    )
+    return [
+        *_goals(
+            results,
+            tuple(PAY_ONCE),
+            _Wanted(MANY, "requests/s over plain", 1.0, (PLAIN,)),
+            _Wanted(MANY, _FASTER, 4.0, MLSERVERS),
+            _Wanted(MANY, "CPU milliseconds a request", 0.085, value=_cpu, at_least=False),
+            _Wanted(ONE, _SLOWER, 0.5, MLSERVERS, value=_latencies, at_least=False),
+            _Wanted(BATCHES, _FASTER, 1.2, MLSERVERS),
+            _Wanted(ARRAYS, "requests/s over MLServer's faster in JSON", 3.5, MLSERVERS, BATCHES),
+            _Wanted(MANY, "requests per CPU second beside mosec's", 1.0, (MOSEC,), value=_per_cpu_second),
+        ),
+        *_worker_goals(idle_by_name, tuple(PAY_ONCE)),
+    ]
 
 
 def metered_goals(results: Results, idle_by_name: Mapping[str, Idle]) -> list[Goal]:
     """Return the goals of the metered model."""
-    found = _goals(
-        results,
-        (OURS,),
-        [
-            (MANY, "requests/s over MLServer's faster", (MANY, *MLSERVERS), 2.8),
-            (MANY, "requests/s over BentoML's", (MANY, BENTOML), 9),
-            (MANY, "requests/s over LitServe's", (MANY, LITSERVE), 9),
-            (MANY, "requests/s over ours without privacy and ledger", (MANY, UNPROTECTED), 0.55),
-            (MANY, "requests/s over plain", (MANY, PLAIN), 1),
-            (ONE, "median latency over MLServer's faster", (ONE, *MLSERVERS), -1.2),
-            (BATCHES, "requests/s over ours without privacy and ledger", (BATCHES, UNPROTECTED), 0.9),
-        ],
-    )
-    found += _goals(
-        results,
-        (OURS_REPLAYED,),
-        [(MANY, "questions asked before, over MLServer's faster", (MANY, *MLSERVERS), 3.5)],
-    )
-    many = results.get(str(MANY), {}).get(OURS)
-    if many is not None:
-        found.append(Goal(f"{MANY}: p99 over p50", ratio(many.p99, many.p50), 2, at_least=False))
-        found.append(Goal(f"{MANY}: CPU milliseconds a request", many.cpu, 0.2, at_least=False))
-    if OURS in idle_by_name:
-        megabytes = idle_by_name[OURS].worker * 2**20 / 1e6
-        found.append(Goal("MB of an idle worker, certified head", megabytes, 110, at_least=False))
-    return found
+    return [
+        *_goals(
+            results,
+            (OURS,),
+            _Wanted(MANY, _FASTER, 2.4, MLSERVERS),
+            _Wanted(MANY, "CPU milliseconds a request", 0.18, value=_cpu, at_least=False),
+        ),
+        *_goals(
+            results,
+            (OURS_REPLAYED,),
+            _Wanted(MANY, "questions asked before, over MLServer's faster", 3.0, MLSERVERS),
+        ),
+        *_goals(
+            results,
+            (OURS,),
+            _Wanted(ONE, _SLOWER, 1.8, MLSERVERS, value=_latencies, at_least=False),
+            _Wanted(BATCHES, _FASTER, 1.0, MLSERVERS),
+        ),
+        *_worker_goals(idle_by_name, (OURS,)),
+    ]
 
 
-def _goals(
-    results: Results, names: Sequence[str], wanted: Sequence[tuple[Setting, str, tuple[Setting | str, ...], float]]
-) -> list[Goal]:
-    """Return the goals that this run has figures for; of several contenders the one that misses most, by name.
-
-    wanted: the setting, what is asked, in which setting which others are compared with, and the bound: of latency
-    where it is negative, and of requests per second otherwise.
-    """
+def _goals(results: Results, names: Sequence[str], *wanted: _Wanted) -> list[Goal]:
+    """Return the goals that this run has figures for; of several contenders the one that misses most, by name."""
     found = []
-    for setting, what, (where, *others), bound in wanted:
-        ours = {name: one for name, one in results.get(str(setting), {}).items() if name in names}
-        there = [one for name, one in results.get(str(where), {}).items() if name in others]
-        if not ours or not there:
+    for each in wanted:
+        ours = {name: one for name, one in results.get(str(each.setting), {}).items() if name in names}
+        there = results.get(str(each.where or each.setting), {})
+        others = [one for name, one in there.items() if name in each.others]
+        if not ours or (each.others and not others):
             continue
-        values = {
-            name: max(ratio(one.p50, other.p50) for other in there)
-            if bound < 0
-            else min(ratio(one.per_second, other.per_second) for other in there)
-            for name, one in ours.items()
-        }
-        worst = (max if bound < 0 else min)(values, key=lambda name: values[name])
-        said = f"{setting}: {what}" + (f" ({', '.join(PAY_ONCE[worst])})" if worst in PAY_ONCE else "")
-        found.append(Goal(said, values[worst], abs(bound), at_least=bound > 0))
+        hardest = min if each.at_least else max
+        values = {name: hardest(each.value(one, other) for other in others or [one]) for name, one in ours.items()}
+        worst = hardest(values, key=lambda name: values[name])
+        found.append(Goal(f"{each.setting}: {each.what}{_kind(worst)}", values[worst], each.bound, each.at_least))
     return found
+
+
+def _worker_goals(idle_by_name: Mapping[str, Idle], names: Sequence[str]) -> list[Goal]:
+    workers = {name: one.worker * 2**20 / 1e6 for name, one in idle_by_name.items() if name in names}
+    if not workers:
+        return []
+    largest = max(workers, key=lambda name: workers[name])
+    return [Goal(f"MB of an idle worker{_kind(largest)}", workers[largest], _LARGEST_WORKER, at_least=False)]
+
+
+def _kind(name: str) -> str:
+    """Return which of the pay-once models a goal is about, in brackets; nothing for another contender."""
+    return f" ({', '.join(PAY_ONCE[name])})" if name in PAY_ONCE else ""

@@ -35,7 +35,7 @@ _PART = r"(<!-- {name} -->\n).*?(<!-- end -->)"
 def terminal(by_setting: Results, idle: Mapping[str, Idle]) -> str:
     """Return the whole comparison as text: the goals, then for each setting ours beside the others."""
     lines = ["pay-once models, as ratios of this run: the one that is furthest from each goal"]
-    lines += [str(goal) for goal in pay_once_goals(by_setting)]
+    lines += [str(goal) for goal in pay_once_goals(by_setting, idle)]
     lines += ["", "the metered model"]
     lines += [str(goal) for goal in metered_goals(by_setting, idle)]
     for setting, by_name in by_setting.items():
@@ -109,9 +109,9 @@ def _goal_table(document: Document, *, pay_once: bool) -> str:
     if "comparison" not in document:
         return _MISSING
     by_setting, idle = results.read_comparison(document["comparison"])
-    found = pay_once_goals(by_setting) if pay_once else metered_goals(by_setting, idle)
+    found = pay_once_goals(by_setting, idle) if pay_once else metered_goals(by_setting, idle)
     rows = [
-        (goal.what, f"{goal.value:.2f}", f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", _verdict(goal))
+        (goal.what, f"{goal.value:.3g}", f"{'≥' if goal.at_least else '≤'} {goal.bound:g}", _verdict(goal))
         for goal in found
     ]
     return _markdown(("ratio of one run", "measured", "goal", ""), rows)

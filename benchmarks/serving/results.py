@@ -65,7 +65,8 @@ def comparison(results: dict[str, dict[str, Figures]], idle: dict[str, Idle], ro
             "seconds": seconds,
             "peers": environments.versions(),
             "goals": [
-                asdict(goal) | {"met": goal.met} for goal in pay_once_goals(results) + metered_goals(results, idle)
+                asdict(goal) | {"met": goal.met}
+                for goal in pay_once_goals(results, idle) + metered_goals(results, idle)
             ],
             "settings": {
                 setting: {name: asdict(one) for name, one in by_name.items()} for setting, by_name in results.items()

@@ -114,7 +114,7 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
     if account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
-        out.print(f"refill: {_refill(account)}, within {currency.words(budget.limit)} in all", highlight=False)
+        out.print(f"refill: {_refill(account)}, within {budget.words(budget.limit)} in all", highlight=False)
     for cost, releases in account.tally.items():
         out.print(f"{releases} releases at {cost}", highlight=False)
     if account.api_keys:

@@ -177,10 +177,10 @@ def attack(
             raise ValueError(f"{target} is neither a service's address, http://host:port, nor the folder of a bundle")
         endpoints = _services(opened, target, key_file or []) if service else bundle.endpoints(Path(target), seed)
         model = endpoints[0].model()
-        found = of.read(model)
+        attack_plan = of.read(model)
         errors = Console(stderr=True)
         if not service:
-            _warn_of_members(errors, Path(target), found.others)
+            _warn_of_members(errors, Path(target), attack_plan.others)
             budget = endpoints[0].budget()
             limit = budget["limit"][budget["currency"]]
             errors.print(
@@ -205,7 +205,7 @@ def attack(
         with _resumable(errors, journal), shares("attack") as progress:
             outcome = Attack(
                 endpoints,
-                found,
+                attack_plan,
                 choices,
                 journal,
                 train=train,
@@ -221,16 +221,16 @@ def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     from training.inputs.records import Declaration, Records, Units
     from training.kinds.loading import load_model
 
-    known, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
-    if not known.folder.exists():
+    records, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
+    if not records.folder.exists():
         return
     names, feature_map = certificate.feature_names, certificate.feature_map
     declared = Declaration(names, tuple(feature_map.lower), tuple(feature_map.upper), certificate.classes)
     units = None
     if others.units is not None:
         units = Units("", others.of, np.unique(others.units).view(np.uint8).reshape(-1, 16))
-    digests = known.digests(Records(others.X, others.y, declared, (), units))
-    shared = known.among(digests).get(certificate.lineage)
+    digests = records.digests(Records(others.X, others.y, declared, (), units))
+    shared = records.among(digests).get(certificate.lineage)
     if shared is not None and shared.certain:
         errors.print(
             f"Warning: {max(shared.units, shared.features):,} non-members are in the lineage "

@@ -80,7 +80,7 @@ def mechanism(
     chosen = priced(name, price, classes)
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
-    found, worlds = [], worst_case(chosen, classes)
+    audits, worlds = [], worst_case(chosen, classes)
     with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
             # A piece's noise follows from the seed and the piece's number.
@@ -89,10 +89,10 @@ def mechanism(
             piece = {"name": f"audit-{name}", "price": price, "classes": classes, "seed": seed}
             piece |= {"piece": number, "count": count}
             observe = partial(observe_noise, chosen, worlds, count, randomness)
-            found.append(kept_scores_and_noise(store, piece, observe))
+            audits.append(kept_scores_and_noise(store, piece, observe))
             progress(count)
-    scores_in, scores_out = (np.concatenate([piece[world] for piece in found]) for world in (0, 1))
-    noise = together([piece[2] for piece in found])
+    scores_in, scores_out = (np.concatenate([piece[world] for piece in audits]) for world in (0, 1))
+    noise = together([piece[2] for piece in audits])
     shown = presentation.mechanism_report(
         judge(chosen, scores_in, scores_out, delta=delta, noise=noise, **sure.model_dump()),
         scores_in,
@@ -163,11 +163,13 @@ def service(
     from dpserve.local_services import own_services
 
     rng = np.random.default_rng(seed)
-    found = running.pair(rng)
-    if found is not None:
+    row_pair = running.pair(rng)
+    if row_pair is not None:
         refuse(context, "about services that run", *ModelsToTrain.model_fields)
     with (
-        nullcontext(found) if found else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
+        nullcontext(row_pair)
+        if row_pair
+        else own_services(own.kind, own.mechanism, own.price, own.lam, trials, rng) as pair,
         stored(kept.resume) as store,
     ):
         shown = report_on_pair(pair, trials, seed, rng, store, delta=delta, sure=sure)
@@ -227,5 +229,5 @@ def sampler(
     from audit.sampler import audit_sampler
 
     with shares("auditing the sampler") as progress:
-        found = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
-    report.show(presentation.sampler_report(found), "audit-sampler")
+        outcome = audit_sampler(scale, draws, releases, classes, false_alarm, progress)
+    report.show(presentation.sampler_report(outcome), "audit-sampler")

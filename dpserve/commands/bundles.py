@@ -75,14 +75,14 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
         return None
     try:
         tier, figures = content.pop("tier"), content.pop("figures")
-        found = Evaluation.model_validate(content)
+        evaluation = Evaluation.model_validate(content)
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} holds no evaluation: {error}") from error
-    if found.model_id != certificate.model_id or found.unit != certificate.unit:
+    if evaluation.model_id != certificate.model_id or evaluation.unit != certificate.unit:
         raise BundleError(f"{path} is the evaluation of another model")
-    if figures != found.figures():
+    if figures != evaluation.figures():
         raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
-    return found
+    return evaluation
 
 
 def print_certificate(console: Console, certificate: ModelCertificate) -> None:
@@ -139,7 +139,7 @@ def export(
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
     target = out or Path(f"{certificate.name}{suffix}")
-    with written(target, file.content):
+    with whole_file(target, file.content):
         charged = asyncio.run(_charge(ledger, certificate, file.tier))
     typer.echo(f"wrote {target}, {len(file.content):,} bytes, with nothing secret in it")
     if charged:
@@ -147,7 +147,7 @@ def export(
 
 
 @contextmanager
-def written(target: Path, content: bytes = b"") -> Iterator[Path]:
+def whole_file(target: Path, content: bytes = b"") -> Iterator[Path]:
     """Put the file in its place when what is done meanwhile has succeeded; else leave nothing.
 
     Gives where it is until then, for content that is not known yet.
@@ -251,14 +251,14 @@ def evaluate(
         charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
 
     # What cannot be written is not paid for.
-    with written(target) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
+    with whole_file(target) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
         with counting("asking", len(y)) as more:
-            found = evaluation.evaluate(
+            result = evaluation.evaluate(
                 asked, X, y, whole, SystemRandomness(), parts, units=units, pay=pay, progress=lambda _: more(1)
             )
-        content = found.model_dump(mode="json") | {"tier": tier, "figures": found.figures()}
+        content = result.model_dump(mode="json") | {"tier": tier, "figures": result.figures()}
         draft.write_text(json.dumps(content | {"seal": certificate.seal(content)}, indent=1))
-    print_evaluation(stdout_console(), found)
+    print_evaluation(stdout_console(), result)
     for line in charged:
         typer.echo(line)
     typer.echo(f"wrote {target}; it may be published")
@@ -284,14 +284,14 @@ def _rows(
     if records is None:
         yield X, y, None
         return
-    known = KnownRecords(options.state_folder())
-    digests = known.digests(records)
-    with known.noted(lineage, digests, records.unit) as elsewhere:
+    lineage_records = KnownRecords(options.state_folder())
+    digests = lineage_records.digests(records)
+    with lineage_records.noted(lineage, digests, records.unit) as elsewhere:
         if elsewhere:
-            said = overlap(lineage, digests, elsewhere)
+            warning = overlap(lineage, digests, elsewhere)
             raise TrainingError(
-                f"{held_out.data} was trained on, or evaluated on, elsewhere. {said} To let the lineage pay that has "
-                f"these rows, add --lineage {next(iter(elsewhere))}; or take them out"
+                f"{held_out.data} was trained on, or evaluated on, elsewhere. {warning} To let the lineage pay "
+                f"that has these rows, add --lineage {next(iter(elsewhere))}; or take them out"
             )
         yield X, y, records.units
 
@@ -339,24 +339,24 @@ async def _charge_both(
     ]
 
 
-def print_evaluation(console: Console, found: Evaluation) -> None:
+def print_evaluation(console: Console, evaluation: Evaluation) -> None:
     """Print the figures, with the interval of each."""
-    title = f"evaluation {found.evaluation_id[:8]}, {found.cost}: each interval holds with {CONFIDENCE:.0%}"
+    title = f"evaluation {evaluation.evaluation_id[:8]}, {evaluation.cost}: each interval holds with {CONFIDENCE:.0%}"
     table = Table("figure", "estimate", "standard error", "from", "to", title=title, title_justify="left")
-    _add(table, f"held-out {'records' if found.unit is None else 'units'}", found.records, ",.0f")
-    _add(table, "accuracy", found.accuracy, ".4f")
-    if found.log_loss is not None:
-        _add(table, f"log loss, each at most {found.law.largest_loss:.3g}", found.log_loss, ".4f")
-    for each in found.calibration:
+    _add(table, f"held-out {'records' if evaluation.unit is None else 'units'}", evaluation.records, ",.0f")
+    _add(table, "accuracy", evaluation.accuracy, ".4f")
+    if evaluation.log_loss is not None:
+        _add(table, f"log loss, each at most {evaluation.law.largest_loss:.3g}", evaluation.log_loss, ".4f")
+    for each in evaluation.calibration:
         _add(table, f"right, of answers from {each.lower:g} to {each.upper:g} sure", each.right, ".3f")
     console.print(table, highlight=False)
-    if not found.confusion:
+    if not evaluation.confusion:
         return
-    half = found.confusion[0][0].upper - found.confusion[0][0].estimate
+    half = evaluation.confusion[0][0].upper - evaluation.confusion[0][0].estimate
     counts = Table(
-        "class", *found.classes, title=f"likeliest class, in counts, each +- {half:,.0f}", title_justify="left"
+        "class", *evaluation.classes, title=f"likeliest class, in counts, each +- {half:,.0f}", title_justify="left"
     )
-    for name, row in zip(found.classes, found.confusion, strict=True):
+    for name, row in zip(evaluation.classes, evaluation.confusion, strict=True):
         counts.add_row(name, *(f"{cell.estimate:,.0f}" for cell in row))
     console.print(counts, highlight=False)
 

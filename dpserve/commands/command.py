@@ -45,24 +45,26 @@ def option(
     default_text: str | None = None,
     ge: float | None = None,
     le: float | None = None,
-    ge_each: float | None = None,
     complete: Callable[..., list[str]] | None = None,
     variable: str | None = None,
     metavar: str | None = None,
     argument: bool = False,
+    words: Any = None,
 ) -> Any:
     """Declare an option: its default, its help and its bounds.
 
     names: flags, if not the field's own name. panel: the section of the help. default_text: what the help says of a
-    default that is not a value. ge_each: the bound of every value of a list. complete: what the shell offers. variable:
-    of the environment. argument: whether it is a positional argument.
+    default that is not a value. complete: what the shell offers. variable: of the environment. argument: whether it is
+    a positional argument. words: `str` or `list[str]` where the command line gives a person's words, whatever the
+    field's own type is.
     """
     shown: dict[str, Any] = {
         "names": names,
         "text": default_text,
         "argument": argument,
+        "words": words,
         "typer": {
-            "min": ge if ge_each is None else ge_each,
+            "min": ge,
             "max": le,
             "rich_help_panel": panel,
             "autocompletion": complete,
@@ -76,6 +78,7 @@ def option(
 def _parameter(name: str, kind: Any, field: FieldInfo, *, other_sources: bool = False) -> inspect.Parameter:
     """Return the parameter that Typer makes an option of. kind: the type of its values."""
     shown: Any = field.json_schema_extra
+    kind = kind if shown["words"] is None else shown["words"] | None
     default = None if other_sources else field.get_default()
     required = field.is_required()
     text = shown["text"] or (default_text(field.get_default()) if other_sources else None)

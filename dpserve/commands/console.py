@@ -97,3 +97,11 @@ def figure(path: Path) -> Iterator["Axes"]:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot write the plot {path}: {error}") from error
+
+
+class Terminal:
+    """Shows a training's progress on stderr: a `training.fit.Watcher` but for what it hears."""
+
+    minimising = staticmethod(minimising)
+    steps_with_progress = staticmethod(steps_with_progress)
+    shares = staticmethod(shares)

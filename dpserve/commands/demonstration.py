@@ -18,7 +18,7 @@ from accounting.messages import OptionName
 from dpserve.commands import console as shown
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import option
-from dpserve.local_services import StartedService, started
+from dpserve.local_services import StartedService, start_service
 from service.errors import CannotServe
 from service.listener import bind
 from training.errors import WrongOption
@@ -26,7 +26,7 @@ from training.features import rules
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
 from training.kinds.kind import Job
-from training.kinds.registry import train
+from training.kinds.registry import train_and_save
 
 if TYPE_CHECKING:
     from dpserve.client import BudgetExhausted
@@ -75,7 +75,7 @@ def demo(
         price = {"price": f"epsilon:{EPSILON}@{DELTA}", "records_declared": len(digits.train)}
         bundle = train_digits(console, digits, folder, "dpsgd", price, DIGITS)
         options = ["--epsilon", str(EPSILON), "--delta", str(DELTA)]
-        with started(bundle, folder, options, port=port, quiet=not stay) as service:
+        with start_service(bundle, folder, options, port=port, quiet=not stay) as service:
             key, second_key = (
                 service.add_client(DIGITS, client, Budget.from_epsilon_delta(epsilon, DELTA, "gaussian"))
                 for client, epsilon in ((CLIENT, EPSILON), (SECOND_CLIENT, TOO_LITTLE))
@@ -94,7 +94,7 @@ def train_digits(
     out, records = folder / "digits", digits.train
     feature_map = rules.feature_map("identity", records.declaration)
     job = Job(records, "digits", lineage, feature_map, out, options, folder, shown)
-    print_certificate(console, train(kind, job))
+    print_certificate(console, train_and_save(kind, job))
     return out
 
 

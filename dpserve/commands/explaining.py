@@ -163,9 +163,9 @@ def _release_counts(releases: list[str], times: list[int]) -> dict[Cost, int]:
 
 
 def _rates(attack: str) -> tuple[float, float]:
-    found, _, accused = attack.partition(":")
+    rate, _, accused = attack.partition(":")
     try:
-        return float(found), float(accused)
+        return float(rate), float(accused)
     except ValueError as error:
         raise ValueError(f"an attack is written TPR:FPR, as 0.08:0.05, not {attack!r}") from error
 
@@ -253,13 +253,13 @@ def plot_analyses(path: Path, releases: Mapping[Cost, int], delta: float) -> Non
     counts = [{cost: max(1, round(times * share)) for cost, times in releases.items()} for share in shares]
     with figure(path) as axes:
         totals = [sum(made.values()) for made in counts]
-        found = [side_by_side(made, delta) for made in counts]
+        analyses = [side_by_side(made, delta) for made in counts]
         # zCDP and RDP often agree: a dashed line lets the other be seen.
         for name in ALL:
             # None, where an analysis does not apply, becomes a gap.
             axes.plot(
                 totals,
-                np.array([one[name].epsilon for one in found], dtype=np.float64),
+                np.array([one[name].epsilon for one in analyses], dtype=np.float64),
                 "--" if name == "rdp" else "-",
                 label=name,
             )

@@ -67,7 +67,7 @@ def status(ledger: LedgerOption) -> None:
     """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
 
     async def read(opened: Ledger) -> list[tuple[str, ...]]:
-        await _known(opened, None)
+        await _lineages_to_recover(opened, None)
         return [
             (
                 account.lineage,
@@ -98,23 +98,23 @@ def verify(of: EveryLineage) -> None:
     """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
 
     async def apply(opened: Ledger) -> list[Verification]:
-        found = []
+        findings = []
         for name in await _lineages(opened, of):
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
-                found.append(await verified(opened, name, _journals_of(name, of.journal)))
-        return found
+                findings.append(await verified(opened, name, _journals_of(name, of.journal)))
+        return findings
 
     wrong = 0
-    for found in of.run(apply):
+    for checked in of.run(apply):
         typer.echo(
-            f"{found.lineage}: {found.receipts} receipts, {found.acts} acts, the newest act's hash "
-            f"{found.acts_head.hex()}: "
-            f"{'wrong' if found.findings else 'right'}"
+            f"{checked.lineage}: {checked.receipts} receipts, {checked.acts} acts, the newest act's hash "
+            f"{checked.acts_head.hex()}: "
+            f"{'wrong' if checked.findings else 'right'}"
         )
-        for finding in found.findings:
+        for finding in checked.findings:
             typer.echo(f"  {finding}")
-        wrong += bool(found.findings)
+        wrong += bool(checked.findings)
     if wrong:
         raise CannotServe(
             "the ledger is not right: stop its services, restore a backup into an empty store with 'dpserve ledger "
@@ -148,7 +148,7 @@ def backup(*, file: Path = option(..., "The file to write.", argument=True), led
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
 
     async def apply(opened: Ledger) -> None:
-        await _write(file, backed_up(opened, await _known(opened, None)))
+        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None)))
 
     ledger.run(apply)
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
@@ -227,10 +227,10 @@ async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]
 
 
 async def _lineages(ledger: Ledger, of: EveryLineage) -> list[str]:
-    return [lineage_named(of.lineage)] if of.lineage is not None else await _known(ledger, of.journal)
+    return [lineage_named(of.lineage)] if of.lineage is not None else await _lineages_to_recover(ledger, of.journal)
 
 
-async def _known(ledger: Ledger, given: list[Path] | None) -> list[str]:
+async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list[str]:
     """Return the lineages that the store lists or a journal names: the list may be what was lost.
 
     Raises CannotServe if a journal knows a lineage that the store does not: then the store lost it.
@@ -252,18 +252,18 @@ async def _known(ledger: Ledger, given: list[Path] | None) -> list[str]:
 
 
 def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
-    found = read_journals(journal_folder(options.journals_folder(), lineage)) + _read(given)
-    return [journal for journal in found if journal.lineage == lineage]
+    journals = read_journals(journal_folder(options.journals_folder(), lineage)) + _read(given)
+    return [journal for journal in journals if journal.lineage == lineage]
 
 
 def _read(given: list[Path] | None) -> list[JournalContents]:
-    found: list[JournalContents] = []
+    journals: list[JournalContents] = []
     for path in given or []:
         if not path.exists():
             raise CannotServe(f"there is no journal {path}")
         one = None if path.is_dir() else read_journal(path)
-        found += read_journals(path) if path.is_dir() else [one] if one is not None else []
-    return found
+        journals += read_journals(path) if path.is_dir() else [one] if one is not None else []
+    return journals
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

@@ -18,7 +18,7 @@ from dpserve.commands import demonstration
 from dpserve.commands.auditing import ModelsToTrain, report_on_pair
 from dpserve.commands.console import shares
 from dpserve.commands.reporting import stored
-from dpserve.local_services import StartedService, own_services, started
+from dpserve.local_services import StartedService, own_services, start_service
 from service.errors import CannotServe
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
@@ -52,7 +52,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
     options = ["--mechanism", "selected-neuron", "--price", f"epsilon:{PRICE:g}"]
     options += ["--epsilon", f"{LINEAGE_EPSILON:g}", "--delta", DELTA]
     _begin(console, 2, "serve it with the selected neuron", " ".join(["dpserve serve metered", *options]))
-    with started(bundle, folder, options, port=port, quiet=not stay, ledger=ledger, replicas=replicas) as service:
+    with start_service(bundle, folder, options, port=port, quiet=not stay, ledger=ledger, replicas=replicas) as service:
         _say(console, f"An answer costs epsilon = {PRICE:g}, pure. The attack needs all that the lineage may spend.")
         budgets = [f"dpserve clients add {name} --epsilon {epsilon:g} --delta 0" for name, epsilon in CLIENTS.items()]
         _begin(console, 3, "give two clients budgets in pure epsilon", *budgets)

@@ -154,10 +154,10 @@ class BudgetOptions(Options):
         if self.delta == 0:
             return {"pure": self.budget("pure")}
         kinds: tuple[Accepts, ...] = ("gaussian",) if self.mu is not None else ("gaussian", "any")
-        found = {kind: self.budget(kind) for kind in kinds}
+        budgets = {kind: self.budget(kind) for kind in kinds}
         if self.epsilon is not None and self.epsilon <= sampling_error.LARGEST_PURE_BUDGET:
-            found["pure"] = Budget.pure(self.epsilon)
-        return found
+            budgets["pure"] = Budget.pure(self.epsilon)
+        return budgets
 
 
 BUDGET_PARAMETERS = frozenset(BudgetOptions.model_fields) - {"delta"}
@@ -251,13 +251,13 @@ def bundle_names(incomplete: str) -> list[str]:
 
     folder, _, start = incomplete.rpartition("/")
     within = Path(folder + "/" if incomplete.startswith("/") or folder else ".").expanduser()
-    found = []
+    folders = []
     with suppress(OSError):
         for path in sorted(within.iterdir()):
             if path.is_dir() and path.name.startswith(start) and not path.name.startswith("."):
                 whole = f"{folder}/{path.name}" if folder or incomplete.startswith("/") else path.name
-                found.append(whole if (path / CERTIFICATE_FILE).exists() else f"{whole}/")
-    return found
+                folders.append(whole if (path / CERTIFICATE_FILE).exists() else f"{whole}/")
+    return folders
 
 
 def mechanism_names(incomplete: str) -> list[str]:
@@ -274,25 +274,11 @@ def release_names(incomplete: str) -> list[str]:
     return [name for name in names() if name.startswith(incomplete)]
 
 
-def objective_names(incomplete: str) -> list[str]:
-    """Return the objectives that `train` minimises."""
-    from training.kinds.registry import option_fields
-
-    return [name for name in option_fields()["objective"].words if name.startswith(incomplete)]
-
-
 def form_names(incomplete: str) -> list[str]:
     """Return the forms that `export` writes."""
     from training.export.files import FORMS
 
     return [name for name in FORMS if name.startswith(incomplete)]
-
-
-def feature_names(incomplete: str) -> list[str]:
-    """Return the feature maps that `train` makes."""
-    from training.features.maps import FEATURE_MAPS
-
-    return [name for name in ("auto", *FEATURE_MAPS) if name.startswith(incomplete)]
 
 
 def lineage_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -305,8 +291,8 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def names(ledger: Ledger) -> list[str]:
         named = ctx.params.get("lineage")
-        found = [named] if named else await ledger.lineage_names()
-        return sorted({account.client for each in found for account in await ledger.clients(each)})
+        lineages = [named] if named else await ledger.lineage_names()
+        return sorted({account.client for each in lineages for account in await ledger.clients(each)})
 
     return [name for name in _from_ledger(ctx, names) if name.startswith(incomplete)]
 

@@ -34,7 +34,7 @@ from training.fitting.sensitivity import Convexity
 from training.inputs.declared import parse_classes
 from training.inputs.records import Records
 from training.inputs.schema import Schema, declaration_of
-from training.kinds.head.bundle import load_bundle
+from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import release_names
 from training.kinds.shared_options import tier_prices
@@ -194,7 +194,7 @@ def _plan_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
     for name in ("alpha", "least_records"):
         if getattr(given, name) is not None:
             raise WrongOption(name, "is the bundle's own: leave it out")
-    head = load_bundle(bundle)
+    head = load_model(bundle)
     planned = PlannedHead.of(head)
     if not given.public:
         return planned
@@ -219,33 +219,33 @@ def _plan_numbers(given: PlanOptions) -> PlannedHead:
     return PlannedHead.of_numbers(given.n, given.lam, given.norm, given.classes, given.convexity())
 
 
-def _print_sensitivity(console: Console, found: Plan) -> None:
-    if found.sensitivity is not None:
-        console.print(f"L2 sensitivity of a row's logits: {found.sensitivity:.4g}", highlight=False)
-    if found.price_of_alpha is not None:
+def _print_sensitivity(console: Console, plan: Plan) -> None:
+    if plan.sensitivity is not None:
+        console.print(f"L2 sensitivity of a row's logits: {plan.sensitivity:.4g}", highlight=False)
+    if plan.price_of_alpha is not None:
         console.print(
-            f"Price of alpha: {found.price_of_alpha:.4g} times the sensitivity, and the noise, of the plain sum of "
+            f"Price of alpha: {plan.price_of_alpha:.4g} times the sensitivity, and the noise, of the plain sum of "
             "losses with the same Lambda.",
             highlight=False,
         )
 
 
-def _print_budgets(console: Console, found: Plan) -> None:
-    for budget in found.budgets:
+def _print_budgets(console: Console, plan: Plan) -> None:
+    for budget in plan.budgets:
         held = f"epsilon = {budget.epsilon:.4g}"
         if budget.rho is None:
-            held += ", pure: a stronger promise than with a delta" if found.delta > budget.delta else ", pure"
+            held += ", pure: a stronger promise than with a delta" if plan.delta > budget.delta else ", pure"
         else:
-            held = f"rho = {budget.rho:.6g}, {held} at delta = {found.delta:g}"
+            held = f"rho = {budget.rho:.6g}, {held} at delta = {plan.delta:g}"
         console.print(f"A budget that accepts {budget.accepts!r} charges: {held}.", highlight=False)
 
 
-def _print_plan(console: Console, found: Plan) -> None:
-    _print_budgets(console, found)
-    _print_sensitivity(console, found)
+def _print_plan(console: Console, plan: Plan) -> None:
+    _print_budgets(console, plan)
+    _print_sensitivity(console, plan)
     table = folding("mechanism", "--accepts", "noise multiplier", "queries", "accuracy")
     table.add_column("price of a row", overflow="fold", no_wrap=True)
-    for each in found.options:
+    for each in plan.options:
         table.add_row(
             each.mechanism,
             each.accepts,
@@ -255,44 +255,42 @@ def _print_plan(console: Console, found: Plan) -> None:
             each.price,
         )
     console.print(table, highlight=False)
-    for name, why in found.unavailable.items():
+    for name, why in plan.unavailable.items():
         console.print(f"{name} is unavailable: {why}.", highlight=False)
-    if not found.options:
+    if not plan.options:
         console.print("No mechanism can do that within the budget.")
-    if found.accuracy_from is None:
+    if plan.accuracy_from is None:
         console.print("No accuracy is given: it takes --public rows, --margins, or --n before training.")
     else:
         console.print(
-            f"Accuracy on {found.accuracy_from}; without noise it would be {found.noiseless_accuracy:.4f}.",
+            f"Accuracy on {plan.accuracy_from}; without noise it would be {plan.noiseless_accuracy:.4f}.",
             highlight=False,
         )
-    if found.outside_the_guarantee:
+    if plan.outside_the_guarantee:
         console.print(
             "No guarantee covers these figures, and no budget pays for them: keep them to yourself. A price or a "
             "mechanism chosen by them tells about single private records, and everybody sees both of a served model.",
         )
-    for line in _worth(found):
+    for line in _worth(plan):
         console.print(line, highlight=False)
-    drawn = [each.noise / each.noise_multiplier for each in found.options if each.noise and each.noise_multiplier]
-    if found.sensitivity is not None and max(drawn, default=0.0) > _OVERHEAD * found.sensitivity:
+    drawn = [each.noise / each.noise_multiplier for each in plan.options if each.noise and each.noise_multiplier]
+    if plan.sensitivity is not None and max(drawn, default=0.0) > _OVERHEAD * plan.sensitivity:
         console.print(
             "With so much noise, what is drawn on the grid is more than planned, up to twice as much; the price holds."
         )
 
 
-def _worth(found: Plan) -> list[str]:
+def _worth(plan: Plan) -> list[str]:
     """Say what answers are worth, where no rows were given, and where they are worth nothing."""
-    if found.commonest_class is not None:
-        best = max((option.accuracy or 0.0 for option in found.options), default=0.0)
-        if best > found.commonest_class:
+    if plan.commonest_class is not None:
+        best = max((option.accuracy or 0.0 for option in plan.options), default=0.0)
+        if best > plan.commonest_class:
             return []
-        return [
-            f"Such answers are {NO_BETTER}, which is right on {found.commonest_class:.4f} of these rows. {_INSTEAD}"
-        ]
-    expected = found.expectation
+        return [f"Such answers are {NO_BETTER}, which is right on {plan.commonest_class:.4f} of these rows. {_INSTEAD}"]
+    expected = plan.expectation
     if expected is None:
         return []
-    said = expected.words(f"answers of {found.options[0].mechanism!r}")
+    said = expected.words(f"answers of {plan.options[0].mechanism!r}")
     return [said, _INSTEAD] if expected.no_better_than_the_commonest_class else [said]
 
 
@@ -335,16 +333,16 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
     given.convexity()
     schema, n, whole = given.declared_schema(), given.n, budget.limit
-    classes, kind = given.classes, None
+    classes, modality = given.classes, None
     rows = given.rows(schema)
     declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
     shape = None
     if given.image_shape is not None:
         sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
         shape = shape_of(sides, None if declared is None else declared.features)
-        kind = rules.kind_of(declared, shape) if declared else "images"
+        modality = rules.modality_of(declared, shape) if declared else "images"
     elif declared is not None:
-        kind = rules.kind_of(declared)
+        modality = rules.modality_of(declared)
     if declared is not None:
         classes = len(declared.classes)
     tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
@@ -357,7 +355,7 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         origin = _origin(given, len(rows))
         note = f"Accuracy on {origin}."
     elif n is not None and classes is not None:
-        found, similar = by_rule(n, classes, whole, given.queries, kind)
+        found, similar = by_rule(n, classes, whole, given.queries, modality)
         origin, note = f"measured on {similar.words}", _note(similar)
     else:
         raise typer.BadParameter(
@@ -366,7 +364,7 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         )
     data = [f"--schema {given.schema_file}"] if given.schema_file else []
     data += [f"--label {given.label}"] if given.label != "label" else []
-    command = _command(found, found.training_options(n, whole, given.queries, kind), data, given.image_shape)
+    command = _command(found, found.training_options(n, whole, given.queries, modality), data, given.image_shape)
     tiers_command = (
         _command(Recommendation(tiered_option().name, ""), tier_options(tiers), data, given.image_shape)
         if tiers
@@ -395,9 +393,9 @@ def _note(similar: Nearest) -> str:
     )
 
 
-def _command(found: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
+def _command(recommendation: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
     """Return the command that trains what is recommended. data: how the records are read; image: their shape."""
-    option = found.chosen
+    option = recommendation.chosen
     fields = kind_of_option(option).fields
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
     words += [f"--image-shape {image}"] if image else []

@@ -52,12 +52,12 @@ class ReportOptions(Options):
     @classmethod
     def of_command_line(cls, given: Mapping[str, Any]) -> Self:
         """Return the options. Raises MissingExtra or OSError for files that cannot be written."""
-        found = cls(**given)
-        if found.html is not None or found.png is not None:
+        options = cls(**given)
+        if options.html is not None or options.png is not None:
             from audit import reports
 
-            reports.check_files(found.html, found.png)
-        return found
+            reports.check_files(options.html, options.png)
+        return options
 
     def show(self, report: "Report", name: str | None = None) -> NoReturn:
         """Show the report, write its files and exit with its status.

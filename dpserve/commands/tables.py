@@ -158,10 +158,10 @@ def check_public(rows: Records, source: str) -> None:
     Rows like the private ones equal some of them by chance in the columns that are used: as many as chance explains are
     said, and taken. All of them are not: where a few values are all there is, chance and a copy look alike.
     """
-    known = KnownRecords(state_folder())
-    digests = known.digests(rows)
-    for lineage, each in known.among(digests).items():
-        said = f"{source} holds private records of the lineage {lineage!r}"
+    records = KnownRecords(state_folder())
+    digests = records.digests(rows)
+    for lineage, each in records.among(digests).items():
+        warning = f"{source} holds private records of the lineage {lineage!r}"
         columns = equal_columns(each, len(rows)) * bool(each.features)
         if each.certain or each.features == len(rows):
             by_names = (
@@ -169,11 +169,11 @@ def check_public(rows: Records, source: str) -> None:
             )
             keys = f", {each.units:,} of its keys or units" * bool(each.units)
             raise TrainingError(
-                f"{said}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them "
+                f"{warning}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them "
                 f"is not covered by any budget. Put rows that are public into a file of their own{by_names}"
             )
         typer.echo(
-            f"Warning: perhaps {said}{columns}. Chance can explain that many, which are then other people's. "
+            f"Warning: perhaps {warning}{columns}. Chance can explain that many, which are then other people's. "
             "If they are the same records, what is computed from them is covered by no budget.",
             err=True,
         )

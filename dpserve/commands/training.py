@@ -2,27 +2,29 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import typer
+from pydantic import create_model
 
 from accounting.ledger import LedgerError, UnknownLineage
 from accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
-from dpserve.commands.command import Options, option
+from dpserve.commands.command import Options
 from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
-from dpserve.train_options import NewBundle, TrainOptions
+from dpserve.train_options import NewBundle, TrainOptions, declared_option, default_in_words
 from dpserve.trainer import Screen
 from dpserve.trainer import train as train_model
 from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
 from training.bundles.certificate import ProvenCertificate
-from training.errors import WrongOption, extra
-from training.fit import noted_in_lineage
-from training.kinds.published.bundle import save_published
-from training.kinds.registry import release_certificate
+from training.errors import WrongOption
+from training.fit import Request, check_options, check_together, fit
+from training.inputs.lineage import DIGITS
+from training.kinds.registry import all_kinds, release_certificate
 
 
 def train(given: TrainOptions) -> None:
@@ -41,7 +43,7 @@ def train(given: TrainOptions) -> None:
         opening = _opening(price, sum(tier.cost.picorho for tier in release.tiers))
     elif given.budget and given.queries:
         whole = whole_picorho(given.budget)
-        per_answer, opening = f"--price rho:{to_rho(whole // given.queries)!r}", _opening(given.budget, whole)
+        per_answer, opening = f"--price rho:{to_rho(whole // int(given.queries))!r}", _opening(given.budget, whole)
     print_certificate(stdout_console(), written)
     typer.echo(f"Wrote the bundle {given.out}. {next_step(given.out, written, opening, per_answer, warning)}")
 
@@ -55,33 +57,32 @@ def _opening(price: str, total: int) -> str:
     return f"--rho {to_rho(total)!r} --delta 1e-5"
 
 
-class PublishedOptions(Options):
-    """Options for training a network as Lu et al. 2022 do."""
-
-    hidden: list[int] | None = option(None, "A hidden layer's width; repeatable.", default_text="128")
-    alpha: float = option(1.0, "The strength of the convexified loss.")
-    epochs: int = option(100, "Passes over the records.", ge=1)
-    seed: int = option(0, "Of the first weights and the order of the records.", ge=0)
-    device: str = option("cpu", "Where PyTorch trains: cpu or cuda; auto for cuda where there is one.")
+_OWN = next(kind for kind in all_kinds().values() if kind.asked_by == "train-published")
+"""The kind that this command trains."""
+_own_options: dict[str, Any] = {
+    name: declared_option(field, default_text=default_in_words(field)) for name, field in _OWN.fields.items()
+}
+_OfOwnKind = create_model("_OfOwnKind", __base__=Options, **_own_options)
 
 
-def train_published(new: NewBundle, network: PublishedOptions) -> None:
+class OwnOptions(_OfOwnKind):
+    """The options of a kind with a command of its own."""
+
+
+def train_published(new: NewBundle, network: OwnOptions) -> None:
     """Train a deep network as Lu et al. 2022 do. UNPROVEN: no mechanism with a proof can serve it."""
-    for name, given in (("unit", new.unit is not None), ("engine", new.engine != LOCAL)):
-        if given:
-            raise WrongOption(name, "does not go with a network as Lu et al. train it")
-    with extra("torch", "training networks"):
-        from training.kinds.published.train import train_published as train_network
-
-    lineage, records = new.read_all()
-    if records.declaration.columns:
-        raise WrongOption("schema", "does not go with a network as Lu et al. train it: its input is numbers")
-    made = network.model_dump() | {"hidden": tuple(network.hidden or [128])}
-    with noted_in_lineage(
-        records, lineage, state_folder(), accepted=new.overlapping_lineage_is_accepted, watcher=Screen()
-    ):
-        certificate = save_published(new.out, train_network(records, new.model_name, lineage, **made))
-    lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *certificate.objections)
+    given = {name: value for name, value in network.model_dump().items() if value not in (None, [])}
+    request = Request(
+        name=new.model_name,
+        lineage=new.lineage or DIGITS,
+        kind=_OWN.name,
+        options=given,
+        overlapping_lineage_is_accepted=new.overlapping_lineage_is_accepted,
+    )
+    check_together(request, unit=new.unit, on_ray=new.engine != LOCAL)
+    _, records = new.read_all(lambda: check_options(request))
+    certificate = fit(records, request, new.out, state=state_folder(), watcher=Screen()).certificate
+    lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *getattr(certificate, "objections", ()))
     stdout_console().print("\n - ".join(lines), highlight=False)
 
 

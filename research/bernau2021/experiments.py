@@ -1,6 +1,5 @@
 """Table 2 of Bernau et al. 2021 on data that is here: games of every kind, in pieces that resume."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from accounting.arrays import Floats, Labels
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research.bernau2021.beliefs import Games, published_mu
@@ -28,8 +28,6 @@ from research.data import adult, benchmarks, mnist
 from research.data.labelled import LabelledSet
 from training.errors import extra
 from training.fitting.network import Network
-
-Progress = Callable[[str, float], None]
 
 KINDS: tuple[tuple[Sensitivity, Neighbours], ...] = (
     ("local", "bounded"),
@@ -140,7 +138,7 @@ def run(
     games: int,
     store: ResultStore,
     seed: int,
-    progress: Progress,
+    progress: OnStage,
     epsilon: float = EPSILON,
 ) -> Found:
     """Play `games` games of one kind, with the noise that epsilon asks for."""

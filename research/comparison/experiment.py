@@ -1,6 +1,6 @@
 """Running the comparison: one stored piece for each set, seed, option and epsilon, so that it resumes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from accounting.budgets import Budget
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from research.comparison.cases import Drawn
 from research.comparison.options import OPTIONS
 from training.kinds.cases import TOLERANCE, Heads, Quality
@@ -17,8 +18,6 @@ from training.planning.options import DELTA
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS = 5
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _mean(figures: Sequence[float | None]) -> float | None:
 
 
 def run(
-    comparison: Comparison, directory: Path, store: ResultStore, progress: Progress = lambda _, __: None
+    comparison: Comparison, directory: Path, store: ResultStore, progress: OnStage = lambda _, __: None
 ) -> tuple[Cell, ...]:
     """Measure every cell that is not stored yet; return all of them. directory: of the data sets' files."""
     return _cells(_pieces(comparison, directory, store, progress, measure=True))
@@ -95,7 +94,7 @@ Found = tuple[str, str, float, Qualities]
 
 
 def _pieces(
-    comparison: Comparison, directory: Path, store: ResultStore, progress: Progress, *, measure: bool
+    comparison: Comparison, directory: Path, store: ResultStore, progress: OnStage, *, measure: bool
 ) -> Iterator[Found]:
     total = len(comparison.datasets) * comparison.seeds * len(comparison.options) * len(comparison.epsilons)
     done = 0
@@ -106,7 +105,7 @@ def _pieces(
             case = drawn.case(seed)
             if heads is None or heads.case.split != case.split:
                 heads = Heads(case)
-            heads = heads.of(case)
+            heads = heads.for_case(case)
             for option, epsilon in product(comparison.options, comparison.epsilons):
                 progress(f"{name}, seed {seed}: {option} at epsilon {epsilon:g}", done / total)
                 done += 1
@@ -116,7 +115,7 @@ def _pieces(
                 result = (
                     store.result(piece, lambda trial=trial, option=option: _measured(trial, option))  # type: ignore[misc]
                     if measure
-                    else store.found(piece)
+                    else store.stored(piece)
                 )
                 if result is not None:
                     found = {

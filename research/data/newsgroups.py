@@ -13,9 +13,11 @@ import numpy as np
 from research.data.labelled import LabelledSet, first_existing, missing
 from training.errors import DataError
 from training.inputs.columns import Columns, TextColumn, encode_rows
+from training.inputs.text_encoder import read_text_encoder
 
 CLASSES = 20
 BUCKETS = 1024
+ENCODER = "all-MiniLM-L6-v2"
 TRAINING = 11_293
 """Number of messages in the training part."""
 _FILES = ("20newsgroups-train.tab", "20newsgroups-test.tab")
@@ -28,13 +30,23 @@ def columns() -> Columns:
 
 
 def read(directory: Path) -> LabelledSet:
-    """Read both files, the training part first. Raises DataError."""
+    """Read both files, the training part first, as hashed words. Raises DataError."""
+    return _encoded(directory, columns())
+
+
+def read_by_encoder(directory: Path) -> LabelledSet:
+    """Read both files, as the public encoder in the folder beside them gives them: minutes. Raises DataError."""
+    encoding = read_text_encoder(directory / ENCODER).encoding
+    return _encoded(directory, (TextColumn(name="text", encoder=encoding, required=True, missing=()),))
+
+
+def _encoded(directory: Path, columns: Columns) -> LabelledSet:
     parts = [_read(directory, name) for name in _FILES]
     names = sorted({group for part in parts for group, _ in part})
     if len(names) != CLASSES:
         raise DataError(f"{directory}: {len(names)} groups, not {CLASSES}")
     rows = [row for part in parts for row in part]
-    X = encode_rows(columns(), [{"text": text} for _, text in rows])
+    X = encode_rows(columns, [{"text": text} for _, text in rows])
     y = np.array([names.index(group) for group, _ in rows])
     return LabelledSet("20 newsgroups", X.astype(np.float32), y, CLASSES, str(directory / _FILES[0]))
 

@@ -48,7 +48,7 @@ def region_report(title: str, points: Sequence[Point], delta: float, setting: Ma
     def table(name: str, of: Callable[[Point], Mapping[str, float]]) -> ReportTable:
         names = tuple(dict.fromkeys(name for point in points for name in of(point)))
         rows = [(f"{point.noise_multiplier:g}", *(of(point).get(name) for name in names)) for point in points]
-        return ReportTable.of(name, ("noise multiplier", *names), rows)
+        return ReportTable.from_rows(name, ("noise multiplier", *names), rows)
 
     def draw(axes: "Axes") -> None:
         ordered = sorted(points, key=lambda point: point.noise_multiplier)

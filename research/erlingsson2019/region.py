@@ -14,12 +14,13 @@ from accounting import identifiability
 from accounting.arrays import Floats, Labels
 from audit.estimators import confidence_of_each
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from mechanisms.elementary import softmax
 from mechanisms.seeded import derived_seed
 from research import dpsgd_theorems
 from research.erlingsson2019.presentation import Point
 from research.white_box.bounds import ClaimedRun, pooled_bound, run_epsilon
-from research.white_box.experiments import Material, Progress, Setting, canary_of
+from research.white_box.experiments import Material, Setting, canary_of
 from research.white_box.observations import Descent, observe_steps, sound
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import StepRelease
@@ -63,7 +64,7 @@ def points(
     seed: int,
     confidence: float,
     conviction_confidence: float,
-    progress: Progress,
+    progress: OnStage,
 ) -> list[Point]:
     """Train once at each noise multiplier and return what both attacks and all analyses say.
 

@@ -4,7 +4,7 @@ Section 5.3's protocol: each repeat draws two disjoint sets of n records, trains
 of one training loss are one stack of networks. Everything follows from one seed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from mechanisms.elementary import softmax
 from mechanisms.published import Noise, Published
 from mechanisms.seeded import SeededRandomness, derived_seed
@@ -23,9 +24,6 @@ from training.kinds.published import bounds
 from training.kinds.published.bounds import OBJECTIVES, Objective, PublishedRecipe
 from training.kinds.published.train import Assignment, stacked_logits, train_stack
 
-Progress = Callable[[str, float], None]
-"""Told what is being done and which share of it is done."""
-
 NOISES: tuple[Noise, ...] = get_args(Noise)
 
 
@@ -33,7 +31,7 @@ def run(
     plan: Plan,
     samples: Samples,
     store: ResultStore,
-    progress: Progress = lambda _, __: None,
+    progress: OnStage = lambda _, __: None,
     attacks: Attacks | None = None,
 ) -> Results:
     """Rerun one data set: cross-entropy, both readings of the convexified loss, and Algorithm 1 on the matching one.
@@ -61,7 +59,7 @@ def run(
 
 
 def search_alpha(
-    plan: Plan, samples: Samples, store: ResultStore, progress: Progress = lambda _, __: None
+    plan: Plan, samples: Samples, store: ResultStore, progress: OnStage = lambda _, __: None
 ) -> tuple[float, tuple[Accuracies, ...]]:
     """Section 5.3's search: alpha in (0, 10] by steps of 0.5, all of them and all repeats in one stack.
 
@@ -85,7 +83,7 @@ def train_repeats(
     store: ResultStore,
     objective: Objective,
     alphas: Sequence[float],
-    progress: Progress,
+    progress: OnStage,
     attacks: Attacks | None = None,
 ) -> dict[str, Any]:
     """Train every repeat with every alpha as one stack; lists of accuracies (alphas, repeats) under train and test.
@@ -118,7 +116,7 @@ def _train(
     objective: Objective,
     alphas: Sequence[float],
     answers: bool,
-    progress: Progress,
+    progress: OnStage,
     attacks: Attacks | None,
 ) -> dict[str, Any]:
     X, y = torch.from_numpy(samples.data.X).to(plan.device), torch.from_numpy(samples.data.y).to(plan.device)
@@ -156,7 +154,7 @@ def _train(
 
 
 def _leakage(
-    plan: Plan, samples: Samples, logits: dict[str, NDArray[np.float64]], attacks: Attacks, progress: Progress
+    plan: Plan, samples: Samples, logits: dict[str, NDArray[np.float64]], attacks: Attacks, progress: OnStage
 ) -> dict[str, Any]:
     """Priv_Leak without noise by repeat, and of Algorithm 1 by noise, epsilon and repeat."""
     exact = {part: [softmax(z) for z in stack] for part, stack in logits.items()}
@@ -183,7 +181,7 @@ def _leakage(
 
 
 def _algorithm_1(
-    plan: Plan, samples: Samples, logits: NDArray[np.float64], progress: Progress
+    plan: Plan, samples: Samples, logits: NDArray[np.float64], progress: OnStage
 ) -> dict[str, list[list[float]]]:
     """Test accuracies of Algorithm 1's answers by noise, then epsilon, then repeat. logits: (repeats, n, C)."""
     answered: dict[str, list[list[float]]] = {}

@@ -176,12 +176,12 @@ def _train(
 ) -> tuple[Floats, float]:
     """The weights and their certified sensitivity."""
     if head == "certified":
-        objective = RegularisedCrossEntropy.of(phi, y, classes, strength)
+        objective = RegularisedCrossEntropy.from_rows(phi, y, classes, strength)
         W = quantised(minimise(objective, TOLERANCE))
         exact = weight_sensitivity(strength, TOLERANCE, NORM_BOUND)
         return W, quantised_weight_sensitivity(exact, *W.shape)
     convexity = Convexity(plan.risk_factor, len(y))
-    convexified = RegularisedLogMeanExp.of(phi, y, classes, strength, convexity)
+    convexified = RegularisedLogMeanExp.from_rows(phi, y, classes, strength, convexity)
     W = quantised(minimise(convexified, TOLERANCE))
     exact = convexified_sensitivity(convexity, strength, TOLERANCE, NORM_BOUND, classes).weights
     return W, quantised_weight_sensitivity(exact, *W.shape)

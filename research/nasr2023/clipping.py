@@ -13,11 +13,12 @@ from accounting.arrays import Floats
 from audit.estimators import Errors, epsilon_of_mu
 from audit.families import GAUSSIAN
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from audit.reports import Report, ReportTable, number
 from mechanisms.seeded import derived_seed
 from research.nasr2023.methods import credible_gdp, credible_of_errors
 from research.nasr2023.runs import log_odds_of_label, watch_run
-from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
+from research.white_box.experiments import Material, Setting, piece_of, record_canary
 from research.white_box.observations import Descent, sound
 from training.kinds.dpsgd.step import StepRelease
 
@@ -35,7 +36,7 @@ def most_of(runs: int, confidence: float, delta: float) -> float:
 
 
 def log_odds(
-    setting: Setting, clip_norm: float, material: Material, store: ResultStore, seed: int, progress: Progress
+    setting: Setting, clip_norm: float, material: Material, store: ResultStore, seed: int, progress: OnStage
 ) -> tuple[Floats, Floats]:
     """Return the log-odds of the canary's label after runs with it and without it: (runs,) each."""
     canary = record_canary(setting.canary, material, seed)

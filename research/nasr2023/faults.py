@@ -11,6 +11,7 @@ import typer
 from accounting.arrays import Floats, Labels
 from accounting.conversions import gaussian_mu
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from audit.reports import Report
 from dpserve.commands.console import shares
 from mechanisms.seeded import SeededRandomness, derived_seed
@@ -18,7 +19,7 @@ from research.commands import finished_pieces
 from research.nasr2023.methods import judge
 from research.white_box import bounds
 from research.white_box.bounds import POWER, ClaimedRun, Measured, power
-from research.white_box.experiments import Material, Progress, Setting, measure_implementation
+from research.white_box.experiments import Material, Setting, measure_implementation
 from research.white_box.observations import AuditedStep, Canary, clip, sound
 from research.white_box.presentation import steps_report
 from training.fitting.network import Network
@@ -99,7 +100,7 @@ def measure_fault(
     material: Material,
     store: ResultStore,
     seed: int,
-    progress: Progress,
+    progress: OnStage,
     canary: Canary | None = None,
 ) -> Measured:
     """Observe an implementation with a planted fault, or a sound one, that claims 1.27 for a step (Section 6.3)."""

@@ -18,10 +18,11 @@ from audit import estimators
 from audit.estimators import LowerBound
 from audit.families import Family, composition_family
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from audit.reports import Report, ReportTable, number
 from mechanisms.seeded import derived_seed
 from research.white_box.bounds import ClaimedRun, claimed_run, composed_epsilon
-from research.white_box.experiments import Material, Progress, Setting, piece_of, record_canary
+from research.white_box.experiments import Material, Setting, piece_of, record_canary
 from research.white_box.observations import (
     AuditedStep,
     Canary,
@@ -147,7 +148,7 @@ def run_bound(
 
 
 def measure_runs(
-    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: Progress
+    setting: Setting, epsilon: float, material: Material, store: ResultStore, seed: int, progress: OnStage
 ) -> MeasuredRuns:
     """Score `runs` whole runs without the canary, a record, and as many with it (Algorithm 1)."""
     claim = claimed_run(epsilon, setting.sampling_rate, setting.steps, setting.delta)

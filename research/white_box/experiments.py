@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from audit.pieces import ResultStore
+from audit.progress import OnStage
 from mechanisms.seeded import derived_seed
 from research.data import benchmarks
 from research.white_box.bounds import ClaimedRun, Measured, claimed_run
@@ -28,8 +29,6 @@ from research.white_box.observations import (
 )
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import StepRelease
-
-Progress = Callable[[str, float], None]
 
 CANARY_LENGTH = 1000.0
 """Length of the gradient canary, in clipping norms."""
@@ -113,7 +112,7 @@ def measure(
     material: Material,
     store: ResultStore,
     seed: int,
-    progress: Progress,
+    progress: OnStage,
     canary: Canary | None = None,
 ) -> Measured:
     """Observe `runs` runs of the sound step at the noise that epsilon allows a run. canary: if not the setting's."""
@@ -140,7 +139,7 @@ def measure_implementation(
     purpose: Sequence[str],
     store: ResultStore,
     seed: int,
-    progress: Progress,
+    progress: OnStage,
     canary: Canary | None = None,
 ) -> Measured:
     """Observe `runs` runs of an implementation of the step, made from each run's seed, that claims this."""

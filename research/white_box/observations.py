@@ -18,6 +18,7 @@ import numpy as np
 
 from accounting.arrays import Floats, Labels
 from mechanisms.seeded import SeededRandomness
+from research.white_box.gradients import record_gradients
 from training.fitting.network import Network
 from training.kinds.dpsgd.step import DpSgdStep, StepRelease, private_step
 
@@ -57,7 +58,7 @@ def quiet_coordinate(network: Network, parameters: Floats, inputs: Floats, label
 
     There a Dirac canary meets the least interference. The records (n, width) are others of the same distribution.
     """
-    return int(np.square(network.record_gradients(parameters, inputs, labels)).sum(axis=0).argmin())
+    return int(np.square(record_gradients(network, parameters, inputs, labels)).sum(axis=0).argmin())
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Moment:
 def _gradient(audited: AuditedStep, parameters: Floats, canary: Example | Floats) -> Floats:
     if not isinstance(canary, Example):
         return canary
-    gradients = audited.network.record_gradients(parameters, canary.x[None], np.array([canary.label]))
+    gradients = record_gradients(audited.network, parameters, canary.x[None], np.array([canary.label]))
     return np.asarray(gradients[0], dtype=np.float64)
 
 

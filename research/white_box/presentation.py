@@ -48,7 +48,7 @@ def steps_report(
         convicted=finding.convicted,
         content={"setting": dict(setting), **steps_content(finding)},
         tables=(
-            ReportTable.of(
+            ReportTable.from_rows(
                 f"Lower bounds at delta = {claim.delta:g}",
                 ("method", "a step's epsilon", "a run's epsilon", "guarantee"),
                 [

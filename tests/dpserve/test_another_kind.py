@@ -16,18 +16,7 @@ from dpserve import Client
 PACKAGE = Path(__file__).parent.parent / "another_package"
 ROWS = 60
 TRAIN = ("train", "--data", "own.csv", "--label", "ok", "--classes", "no,yes", "--ignore", "id", "--lineage", "people")
-TRAIN += (
-    "--bounds",
-    "age=0:120",
-    "--bounds",
-    "income=0:1e6",
-    "--release",
-    "shares",
-    "--price",
-    "rho:0.1",
-    "--features",
-    "identity",
-)
+TRAIN += ("--bounds", "age=0:120", "--bounds", "income=0:1e6", "--release", "shares", "--price", "rho:0.1")
 
 
 @pytest.fixture
@@ -76,19 +65,28 @@ def test_it_is_inspected_and_exported(run, model):
 def test_it_is_an_estimator(run):
     program = """
 import numpy as np
+from sklearn.base import clone
 from dpserve import PrivateClassifier
 y = np.arange(90) % 3 == 0
 model = PrivateClassifier(
     lineage="people", lineage_budget=(3, 1e-6), release="shares", epsilon=1, delta=1e-6, classes=[False, True],
-    bounds=(0, 1),
-).fit(np.linspace(0, 1, 90)[:, None], y)
-print(model.certificate_.release, model.predict_proba([[0.5]]).sum())
+    bounds=(0, 1), smoothing=3,
+)
+again = clone(model)
+assert model.get_params()["smoothing"] == again.get_params()["smoothing"] == 3
+assert again.set_params(smoothing=-1).smoothing == -1
+try:
+    clone(model).set_params(smoothing=-1, every_fit_is_charged=True).fit(np.linspace(0, 1, 90)[:, None], y)
+except ValueError as error:
+    assert str(error) == "smoothing=-1 must be at least 0"
+model.fit(np.linspace(0, 1, 90)[:, None], y)
+print(model.certificate_.release, model.certificate_.smoothing, model.predict_proba([[0.5]]).sum())
 """
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=run.environment, check=False)
     assert done.returncode == 0, done.stderr
-    release, total = done.stdout.split()
-    assert (release, float(total)) == ("shares", pytest.approx(1))
+    release, smoothing, total = done.stdout.split()
+    assert (release, float(smoothing), float(total)) == ("shares", 3, pytest.approx(1))
 
 
 def test_it_is_served(run, model):
@@ -101,12 +99,17 @@ def test_it_is_served(run, model):
     assert "Traceback" not in errors
 
 
-def test_it_is_attacked(run, model):
-    header, *lines = run.csv.splitlines()
-    others = [f"{20 + i % 60},{1000 * (i % 60) + i % 7 + 10},{i},{'yes' if i % 60 > 30 else 'no'}" for i in range(ROWS)]
-    members = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))[:ROWS]]
-    for name, rows in (("in.csv", members), ("out.csv", others)):
-        (run.folder / name).write_text("\n".join([header, *rows]) + "\n")
+def test_it_is_attacked_on_automatic_features(run):
+    """The rows differ in their bins: those that do not are alike to the model, and left out."""
+    drawn = np.random.default_rng(0).uniform((0, 0), (120, 1e6), (2 * ROWS, 2))
+    lines = [
+        f"{age:.3f},{income:.2f},{place},{'yes' if age > 60 else 'no'}" for place, (age, income) in enumerate(drawn)
+    ]
+    for name, rows in (("in.csv", lines[:ROWS]), ("out.csv", lines[ROWS:])):
+        (run.folder / name).write_text("\n".join(["age,income,id,ok", *rows]) + "\n")
+    words = [each if each != "own.csv" else "in.csv" for each in TRAIN]
+    in_a_new_process(run, *words, "--out", "model")
+    assert json.loads((run.folder / "model" / "certificate.json").read_text())["feature_map"]["kind"] == "bins"
     files = ("--members", "in.csv", "--non-members", "out.csv", "--label", "ok", "--ignore", "id")
     quick = ("--shadow-models", 2, "--shadow-records", 20, "--json")
     assert json.loads(in_a_new_process(run, "attack", "model", *files, *quick).stdout)["convicted"] is False

@@ -61,10 +61,10 @@ def test_every_resumable_audit_binds_its_pieces_to_the_code(tmp_path, monkeypatc
     piece = {"name": "a piece", "seed": 0}
     with reporting.stored(tmp_path) as store:
         assert store.result(piece, lambda: {"of": "this code"}) == {"of": "this code"}
-        assert store.found(piece) == {"of": "this code"}
+        assert store.stored(piece) == {"of": "this code"}
     monkeypatch.setattr("audit.pieces.code_digest", lambda *_: "other code")
     with reporting.stored(tmp_path) as store:
-        assert store.found(piece) is None
+        assert store.stored(piece) is None
         assert store.result(piece, lambda: {"of": "other code"}) == {"of": "other code"}
 
 

@@ -89,11 +89,12 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
     ("arguments", "said"),
     [
         ((*CHOOSE, "--lam", "3"), "leave it out"),
-        ((*CHOOSE, "--release", "dpsgd", "--price", "rho:0.1"), "goes with a head and --release weights"),
+        ((*CHOOSE, "--release", "dpsgd", "--price", "rho:0.1"), "goes with a head or --release weights"),
         (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
         (("--choose", "lam=3,4"), "what the choice costs"),
         ((*CHOOSE, "--release", "weights"), "is needed: either one price"),
-        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release class-sums"),
+        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release class-sums, weights, objective or dpsgd"),
+        ((*CHOOSE, "--choose-budget", "x"), "Invalid value for --choose-budget: must be E@DELTA"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
         ((*AMONG, "--budget", "rho:1"), "goes with neither --budget nor --engine"),
         ((*AMONG, "--engine", "ray", "--price", "rho:1"), "goes with neither --budget nor --engine"),
@@ -101,8 +102,8 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
         ((*AMONG[:2], "--choose", "hidden=0,00", "--price", "rho:1"), "each value once"),
         ((*AMONG[:2], "--choose", "hidden=0,some", "--price", "rho:1"), "must be a whole number"),
         ((*AMONG[:2], "--choose", "width=1,2", "--price", "rho:1"), "must be OPTION=V1,V2"),
-        (("--teachers", "3", "--choose", "teachers=2,3"), "no option"),
-        (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "no option"),
+        (("--teachers", "3", "--choose", "teachers=2,3"), "nothing to choose"),
+        (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "nothing to choose"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, train, arguments, said):

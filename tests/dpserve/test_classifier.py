@@ -24,12 +24,16 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
+from typer.testing import CliRunner
 
 from accounting.ledger import Ledger
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
-from training.errors import BundleError, WrongValue
+from dpserve.cli import app
+from tests.training.text_encoders import write_encoder
+from training.errors import BundleError, WrongOption, WrongValue
+from training.export.files import exported
 from training.kinds.loading import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::training.errors.PrivacyWarning")
@@ -149,6 +153,38 @@ SCHEMA = {
 }
 
 
+def answered_elsewhere(bundle, rows):
+    """Answers to rows by name in another process, which has read nothing but the bundle."""
+    asked = (
+        "import json, sys; from pathlib import Path; from training.inputs.columns import encode_rows; "
+        "from training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
+        "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
+    )
+    command = [sys.executable, "-c", asked, str(bundle), json.dumps(rows)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("release", ["dpsgd", "class-sums"])
+def test_texts_may_be_encoded_by_an_encoder_which_lies_in_the_bundle(declared, home, release):
+    text = {"name": "said", "type": "string", "text": {"encoder": str(write_encoder(home / "tiny"))}}
+    schema = {"fields": [text, {"name": "ok", "type": "string", "constraints": {"enum": ["yes", "no"]}}]}
+    declared |= {"schema": schema, "bounds": None, "classes": None, "epsilon": 4, "release": release}
+    declared |= {"records_declared": 800} if release == "dpsgd" else {}
+    table = pd.DataFrame({"said": ["a good cat", "bad dogs"] * 400, "ok": ["yes", "no"] * 400})
+    model = PrivateClassifier(**declared).fit(table, "ok")
+    rows = [{"said": "a good cat"}, {"said": "bad dogs"}, {"said": None}]
+    answers = model.predict_proba(rows)
+    assert model.predict(rows).tolist()[:2] == ["yes", "no"]
+    model.save(home / "bundle")
+    elsewhere = np.array(answered_elsewhere(home / "bundle", rows))[:, ::-1]  # whose classes are in another order
+    np.testing.assert_allclose(elsewhere, answers, rtol=1e-9)
+    said = CliRunner().invoke(app, ["inspect", str(home / "bundle")]).output
+    assert "texts' encoder, declared public" in said
+    assert "tiny, SHA-256" in said
+    content = exported(load_model(home / "bundle"), "safetensors").content
+    assert load_model(home / "bundle").certificate.columns[0].encoder.model_sha256.encode() in content
+
+
 def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared, home):
     (home / "vectors.txt").write_text("good 1 0\nbad 0 1\n")
     text = {"name": "said", "type": "string", "text": {"buckets": 2}}
@@ -164,14 +200,7 @@ def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared
     answers = model.predict_proba(rows)
     assert model.predict(rows).tolist() == ["yes", "no", "yes"]
     model.save(home / "bundle")
-    asked = (
-        "import json, sys; from pathlib import Path; from training.inputs.columns import encode_rows; "
-        "from training.kinds.loading import load_model; model = load_model(Path(sys.argv[1])); "
-        "print(model.probabilities(encode_rows(model.certificate.columns, json.loads(sys.argv[2]))).tolist())"
-    )
-    command = [sys.executable, "-c", asked, str(home / "bundle"), json.dumps(rows)]
-    elsewhere = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert [row[::-1] for row in elsewhere] == answers.tolist()
+    assert [row[::-1] for row in answered_elsewhere(home / "bundle", rows)] == answers.tolist()
     (home / "bundle" / "word-vectors.npy").unlink()
     with pytest.raises(BundleError, match="lacks its word vectors"):
         load_model(home / "bundle")
@@ -521,7 +550,13 @@ def test_what_is_missing_or_wrong_is_said_in_python_and_costs_nothing(declared, 
         ({"release": None, "epsilon": None, "teachers": 1}, "teachers", "teachers=1 must be at least 2"),
         ({"release": "objective", "lam": "x"}, "lam", "lam='x' must be a number"),
         ({"features": 3}, "features", "features=3 must be one of auto, identity"),
-        ({"release": "objective", "lam": 0.0}, "lam", r"lam=0\.0 must be above 0"),
+        ({"release": "objective", "lam": 0.0}, "lam", r"lam=0\.0 must be at least 1e-12"),
+        ({"epsilon": "a"}, "epsilon", "epsilon='a' must be a number"),
+        ({"delta": "a"}, "delta", "delta='a' must be a number"),
+        ({"lineage_budget": 3}, "lineage_budget", r"lineage_budget=\(EPSILON, DELTA\) must be two numbers"),
+        ({"lineage_budget": (1,)}, "lineage_budget", r"lineage_budget=\(EPSILON, DELTA\) must be two numbers"),
+        ({"classes": 3}, "classes", "classes=3 must be several values"),
+        ({"classes": "ab"}, "classes", "classes='ab' must be several values"),
         ({"name": "two words"}, "name", "name='two words' must be letters, digits"),
         ({"lineage": 7}, "lineage", "lineage=7 must be letters, digits"),
     ],
@@ -532,6 +567,22 @@ def test_a_wrong_value_is_named_with_its_parameter_the_reason_and_what_would_do(
     assert isinstance(refused.value.__cause__, WrongValue)
     assert (refused.value.__cause__.field, refused.value.__cause__.value) == (field, changed[field])
     assert "--" not in str(refused.value)
+    assert not (home / "home" / "trained").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"lineage_budget": (-1, 1e-6)}, "lineage_budget"),
+        ({"release": "weights", "lam": 1, "tier": {"a": 2, "b": 1}, "epsilon": None}, "tier"),
+        ({"release": "weights", "lam": 1, "tier": {"a b": 1}, "epsilon": None}, "tier"),
+    ],
+)
+def test_a_budget_and_tiers_are_checked_before_records_are_noted(declared, home, changed, field):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the cause has the type and the field
+        PrivateClassifier(**declared | changed).fit(FRAME, "ok")
+    assert isinstance(refused.value.__cause__, WrongOption)
+    assert refused.value.__cause__.field == field
     assert not (home / "home" / "trained").exists()
 
 

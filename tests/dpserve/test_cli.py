@@ -237,9 +237,11 @@ def test_wrong_training_is_explained(run, arguments, said):
         (["--cross", "age"], "--cross", "must be COLUMN:COLUMN, not 'age'"),
         (["--cross", "age:age"], "--cross", "a column cannot be crossed with itself"),
         (["--cross", "age:income", "--features", "relu"], "--cross", "goes with --features bins, and these are not"),
-        (["--lam", "0"], "--lam", "must be above 0, not 0.0"),
+        (["--lam", "0"], "--lam", "must be at least 1e-12"),
+        (["--budget", "x"], "--budget", "a price is written"),
+        (["--choose", "lam=.1,1", "--choose-price", "x"], "--choose-price", "a price is written"),
         (["--lineage", "a b"], "--lineage", "must be letters, digits"),
-        (["--bias", "2"], "--bias", "must be at least 0 and below 1, not 2.0"),
+        (["--bias", "2"], "--bias", "must be at least 0 and below 1"),
     ],
 )
 def test_a_wrong_option_of_training_is_wrong_usage(run, arguments, option, said):

@@ -187,7 +187,7 @@ def test_the_page_lists_every_setting():
     ],
 )
 def test_no_secret_is_shown(name, value, shown):
-    assert configuration.shown(name, value) == shown
+    assert configuration.redact(name, value) == shown
 
 
 def test_config_show_names_every_source_and_no_secret(run):

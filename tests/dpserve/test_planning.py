@@ -432,7 +432,6 @@ def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(t
     images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
     assert "on MNIST, 60,000 images, 10 classes, at epsilon = 1, the best that was measured there" in images
     assert "--out MODEL --image-shape 28,28 --release dpsgd --price rho:0.035921474698" in images
-    assert "--steps 200" in images
     fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
     fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})
     (tmp_path / "schema.json").write_text(json.dumps({"fields": fields}))

@@ -15,8 +15,7 @@ from training.inputs.digits import load_digits
 from training.inputs.records import Declaration, Records
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import train, trainable_kinds
-from training.pay_once.model import ReleasedModel
+from training.kinds.registry import pay_once, train_and_save, trainable_kinds
 from training.planning.recommendation import of_kind
 
 N, COLUMNS = 6000, 10
@@ -57,7 +56,7 @@ def ten_classes():
 
 def of_model(model, X):
     """Return the model's answers; for teachers, whose answers get noise of their own, their joint answers."""
-    return model.probabilities(X) if isinstance(model, ReleasedModel) else softmax(model.logits(model.features(X)))
+    return model.probabilities(X) if pay_once(model) is not None else softmax(model.logits(model.features(X)))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     n, answers = len(records), 1000 if kind == "teachers" else None
     chosen = of_kind(kind, "identity", answers).training_options(n, whole_picorho("epsilon:3@1e-5"), answers)
     chosen_map, home = feature_map("identity", records.declaration), tmp_path / "home"
-    train(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
+    train_and_save(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
 
     found = of_model(load_model(tmp_path / "m"), X)
 

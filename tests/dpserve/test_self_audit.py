@@ -187,7 +187,7 @@ def test_where_nothing_can_be_written_workers_show_nothing_and_the_audit_goes_on
 
 
 def test_two_services_do_not_keep_one_audit(tmp_path):
-    first, second, other = (self_audit.KeptFindings.of(tmp_path, "m", losses) for losses in ("a", "a", "b"))
+    first, second, other = (self_audit.KeptFindings.for_model(tmp_path, "m", losses) for losses in ("a", "a", "b"))
     assert second.path is None
     assert second.read() is None
     assert first.path != other.path

@@ -231,8 +231,8 @@ def test_a_service_ends_when_the_command_that_started_it_is_killed(run, bundle):
     program = """
 import sys
 from pathlib import Path
-from dpserve.local_services import started
-with started(Path(sys.argv[1]), Path.cwd(), ["--rho", "1", "--delta", "1e-6", "--price", "rho:0.001"]) as service:
+from dpserve.local_services import start_service
+with start_service(Path(sys.argv[1]), Path.cwd(), ["--rho", "1", "--delta", "1e-6", "--price", "rho:0.001"]) as service:
     print(service.process.pid, flush=True)
     service.process.wait()
 """

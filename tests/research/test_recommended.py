@@ -8,20 +8,35 @@ import pytest
 from research import recommended
 from research.data import newsgroups
 from research.data.adult import one_hot_columns
+from tests.training.text_encoders import WIDTH, write_encoder
 from training.errors import DataError
 from training.inputs.columns import coordinates_of
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n"
 
 
-def test_messages_are_read_with_their_groups(tmp_path):
-    groups = [f"group.{index:02}" for index in range(20)]
+GROUPS = [f"group.{index:02}" for index in range(20)]
+
+
+@pytest.fixture
+def messages(tmp_path):
     for part in ("train", "test"):
-        lines = "".join(f"{group}\tword{index} said\n" for index, group in enumerate(groups))
+        lines = "".join(f"{group}\tword{index} said good\n" for index, group in enumerate(GROUPS))
         (tmp_path / f"20newsgroups-{part}.tab").write_text(HEADER + lines)
-    found = newsgroups.read(tmp_path)
+    return tmp_path
+
+
+def test_messages_are_read_with_their_groups(messages):
+    found = newsgroups.read(messages)
     assert found.X.shape == (40, newsgroups.BUCKETS)
     assert np.array_equal(found.y, np.tile(np.arange(20), 2))
+    np.testing.assert_allclose(np.linalg.norm(found.X, axis=1), 1, rtol=1e-6)
+
+
+def test_messages_are_read_by_an_encoder(messages):
+    write_encoder(messages / newsgroups.ENCODER)
+    found = newsgroups.read_by_encoder(messages)
+    assert found.X.shape == (40, 2 * WIDTH)
     np.testing.assert_allclose(np.linalg.norm(found.X, axis=1), 1, rtol=1e-6)
 
 

@@ -8,7 +8,7 @@ from research.sensitivity import Measurement, app, measure_certified_head, measu
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 from training.kinds.published.train import train_published
 
 DECLARATION = Declaration(tuple("abcd"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"))
@@ -24,7 +24,7 @@ def test_a_certified_head_moves_as_far_as_its_certificate_allows_at_most(records
     feature_map = Identity(lower=DECLARATION.lower, upper=DECLARATION.upper, clip_norm=1.0, bias=0.0)
     seen = []
     found = measure_certified_head(
-        records, lambda some: train(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append
+        records, lambda some: train_head(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append
     )
     assert len(seen) == 3
     weights, logits = found

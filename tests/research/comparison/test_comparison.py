@@ -116,7 +116,7 @@ def test_every_seed_asks_about_the_same_rows_and_has_noise_of_its_own(tmp_path):
 def test_heads_are_of_one_split(tmp_path):
     first = Drawn.read("digits", tmp_path).case(0)
     with pytest.raises(ValueError, match="one split"):
-        Heads(first).of(replace(first, split="another"))
+        Heads(first).for_case(replace(first, split="another"))
 
 
 @pytest.mark.parametrize("mu", [0.001, 0.05, 0.268, 1.0, 3.9])

@@ -31,7 +31,7 @@ def test_the_rule_takes_what_the_tables_found_best(dataset, epsilon):
     """On every set, epsilon and number of queries: within TOLERANCE of the best proven option that was measured."""
     cells = tables.read_csv(FIGURES)
     public = SETS[dataset]
-    found, similar = by_rule(public.n, public.classes, whole(epsilon), None, public.kind)
+    found, similar = by_rule(public.n, public.classes, whole(epsilon), None, public.modality)
     assert (similar.dataset, similar.epsilon) == (dataset, epsilon)
     for queries in tables.COLUMNS:
         means = {

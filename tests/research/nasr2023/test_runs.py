@@ -16,6 +16,7 @@ from research.nasr2023.runs import (
     watch_run,
 )
 from research.white_box.bounds import ClaimedRun
+from research.white_box.gradients import record_gradients
 from research.white_box.observations import Descent, Example, sound
 from training.kinds.dpsgd.step import StepRelease
 
@@ -30,8 +31,8 @@ def crafted(network, records):
 
 
 def cosine(network, parameters, example, records):
-    own = network.record_gradients(parameters, example.x[None], np.array([example.label]))[0]
-    typical = network.record_gradients(parameters, records.inputs[:20], records.labels[:20]).mean(axis=0)
+    own = record_gradients(network, parameters, example.x[None], np.array([example.label]))[0]
+    typical = record_gradients(network, parameters, records.inputs[:20], records.labels[:20]).mean(axis=0)
     return abs(own @ typical) / np.linalg.norm(own) / np.linalg.norm(typical)
 
 
@@ -50,7 +51,7 @@ def test_crafting_differentiates_the_network_that_is_trained(network, records):
 
     parameters = network.initial(1) + 0.05
     own = _gradient(network, torch.from_numpy(parameters), torch.from_numpy(records.inputs[0]), int(records.labels[0]))
-    expected = network.record_gradients(parameters, records.inputs[:1], records.labels[:1])[0]
+    expected = record_gradients(network, parameters, records.inputs[:1], records.labels[:1])[0]
     # Gradients are those at inputs and weights on grids.
     assert np.allclose(own.detach().numpy(), expected, atol=1e-6)
 

@@ -14,6 +14,7 @@ import scipy.stats
 
 from mechanisms.seeded import SeededRandomness
 from research.white_box.bounds import pooled_bound
+from research.white_box.gradients import record_gradients
 from research.white_box.observations import Example
 from tests.research.steps import CLAIMED_MU, SURE
 from training.fitting.network import Network
@@ -52,7 +53,7 @@ def observe_noisy_sums(network, release, records, example, *, trials, seed):
     """
     step = private_step(network, release, SeededRandomness(seed, ("audited whole step",)))
     parameters = network.initial(seed)
-    (gradient,) = network.record_gradients(parameters, example.x[None], np.array([example.label]))
+    (gradient,) = record_gradients(network, parameters, example.x[None], np.array([example.label]))
     direction = gradient / np.linalg.norm(gradient) / release.clip_norm
     inputs = np.concatenate([records.inputs, example.x[None]])
     labels = np.append(records.labels, example.label)

@@ -1,0 +1,39 @@
+"""Trainings that a signal ends: they say what was charged, and take back what they noted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SLOW = ("--release", "dpsgd", "--price", "epsilon:1@1e-5", "--records-declared", "1400", "--steps", "20000")
+
+
+def heed_interrupts():
+    """Undo what a shell does to programs in its background, which ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_that_is_stopped_takes_its_note_back_and_says_that_nothing_was_charged(tmp_path, sent):
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "dpserve", "train", "--data", "digits", "--out", str(tmp_path / "bundle"), *SLOW]
+    training = subprocess.Popen(
+        command,
+        env=os.environ | {"DPSERVE_HOME": str(home)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=heed_interrupts,
+    )
+    while not list(home.glob("trained/digits/*.records-note")):
+        assert training.poll() is None, training.communicate()
+        time.sleep(0.05)
+    training.send_signal(sent)
+    _, said = training.communicate(timeout=120)
+    # An interrupt inside an extension's own Python has Python end itself by SIGINT, which shells call 130 as well.
+    assert training.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert b"nothing was charged" in said
+    assert not (home / "trained").exists()
+    assert not (tmp_path / "bundle").exists()
