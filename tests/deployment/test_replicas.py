@@ -13,7 +13,7 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 PRICE, AFFORDABLE = 0.001, 300
 CLIENTS, DEMAND = 4, 480
@@ -26,7 +26,7 @@ def small_bundle(folder):
     declaration = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("no", "yes"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
     records = Records(X, (X.sum(axis=1) > 1).astype(int), declaration, ())
-    save_bundle(folder / "small", train(records, Recipe("small", feature_map, 1.0), "a-lineage"))
+    save_bundle(folder / "small", train_head(records, Recipe("small", feature_map, 1.0), "a-lineage"))
     return folder / "small"
 
 

@@ -18,7 +18,7 @@ from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
 from training.kinds.head.bundle import CertifiedHead, save_bundle
 from training.kinds.head.recipe import Recipe
-from training.kinds.head.train import train
+from training.kinds.head.train import train_head
 
 FULL = os.environ.get("DPSERVE_FAULTS") == "full"
 
@@ -73,7 +73,7 @@ def head() -> CertifiedHead:
     X = np.clip(0.2 + 0.5 * np.eye(2)[y] + 0.1 * generator.standard_normal((80, 2)), 0, 1)
     declaration = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("no", "yes"))
     feature_map = Identity(lower=declaration.lower, upper=declaration.upper, clip_norm=1.0, bias=0.0)
-    return train(Records(X, y, declaration, ()), Recipe("two", feature_map, 1.0), "two-lineage")
+    return train_head(Records(X, y, declaration, ()), Recipe("two", feature_map, 1.0), "two-lineage")
 
 
 @pytest.fixture(scope="session")
