@@ -26,7 +26,7 @@ from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
 from training.errors import TrainingError, WrongOption
 from training.inputs.lineage import owner_key
-from training.inputs.records import Records, Units
+from training.inputs.records import Records
 from training.inputs.sums import check_count
 from training.inputs.validating import ONE_IN, keyed
 from training.kinds import registry as kinds
@@ -122,15 +122,7 @@ def parted(records: Records, key: bytes) -> tuple[Records, Records]:
     validates = np.array([int.from_bytes(each[:8], "little") % ONE_IN == 0 for each in keyed(records, key)], dtype=bool)
     if validates.all():
         raise TrainingError("there are too few records to choose by: none is left to train on")
-    return _some(records, ~validates), _some(records, validates)
-
-
-def _some(records: Records, taken: NDArray[np.bool_]) -> Records:
-    units = records.units
-    if units is not None:
-        kept, of = np.unique(units.of[taken], return_inverse=True)
-        units = Units(units.column, of, None if units.names is None else units.names[kept])
-    return replace(records, X=records.X[taken], y=records.y[taken], units=units, files=None)
+    return records.taken(~validates), records.taken(validates)
 
 
 def score(model: ReleasedModel, records: Records) -> int:

@@ -5,14 +5,14 @@ a minimum, a maximum or a list of the classes that occur would each say somethin
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
+from accounting.arrays import Floats, Mask
 from accounting.messages import OptionName, Wording, message
 from training.errors import DataError
 from training.inputs.columns import BOOLEANS, Columns
@@ -144,6 +144,14 @@ class Records:
     def weights(self) -> Floats | None:
         """The weight of each record (n,), or None for 1 each."""
         return None if self.units is None else self.units.weights()
+
+    def taken(self, mask: Mask) -> "Records":
+        """Return the records of a mask (n,), with their units, to train on or to score: their source is that of all."""
+        units = self.units
+        if units is not None:
+            kept, of = np.unique(units.of[mask], return_inverse=True)
+            units = Units(units.column, of, None if units.names is None else units.names[kept])
+        return replace(self, X=self.X[mask], y=self.y[mask], units=units, files=None, ids=None)
 
     def feature_digests(self) -> NDArray[np.uint64]:
         """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""

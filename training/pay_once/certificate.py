@@ -35,6 +35,8 @@ from training.bundles.certificate import (
 from training.errors import BundleError
 from training.features.maps import HeadFeatureMap
 from training.fields import Several
+from training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
+from training.pay_once.prediction_sets import PredictionSets
 
 COMMON_ASSUMPTIONS = (
     ONE_RECORD,
@@ -180,6 +182,8 @@ class ReleaseCertificate(ProvenCertificate):
     """The cost of holding all of it, as the text of a `Cost`."""
     chosen_among: ChosenAmong | None = Field(default=None, exclude_if=lambda among: among is None)
     """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
+    prediction_sets: PredictionSets | None = Field(default=None, exclude_if=lambda sets: sets is None)
+    """Prediction sets, from records that were held back, if there are any."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -195,6 +199,12 @@ class ReleaseCertificate(ProvenCertificate):
         made = made.model_copy(update={"cost": str(made.whole_cost())})
         return made.model_copy(update={"assumptions": made.assumed()})
 
+    def with_prediction_sets(self, sets: PredictionSets) -> Self:
+        """Return the certificate of the same model with prediction sets. Raises ValueError for those of another."""
+        sets.check(len(self.classes), self.whole_cost())
+        made = self.model_copy(update={"prediction_sets": sets})
+        return made.model_copy(update={"assumptions": made.assumed()})
+
     def shown_to_all(self) -> str:
         """Name the noisy scores by which it was chosen, if it was."""
         if (among := self.chosen_among) is None:
@@ -204,11 +214,17 @@ class ReleaseCertificate(ProvenCertificate):
     def assumed(self) -> tuple[str, ...]:
         """Return what the proof assumes: more where it was chosen."""
         of_features = QUANTILES_ASSUMPTIONS if self.feature_map.losses else ()
-        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()), *of_features)
+        of_sets = SETS_ASSUMPTIONS if self.prediction_sets else ()
+        return (*super().assumed(), *(CHOSEN_ASSUMPTIONS if self.chosen_among else ()), *of_features, *of_sets)
 
     def shown_to_strangers(self) -> dict[str, object]:
-        """Return `public` without the cuts of its features, which are shown to whoever has paid for them."""
+        """Return `public` without what was released of the records, which is shown to whoever has paid for it.
+
+        That is the cuts of its features, and the noisy counts of its prediction sets.
+        """
         shown = self.public()
+        if isinstance(sets := shown.get("prediction_sets"), dict):
+            shown["prediction_sets"] = {name: value for name, value in sets.items() if name != "released"}
         feature_map = shown["feature_map"]
         if self.feature_map.losses and isinstance(feature_map, dict):
             released = {name: value for name, value in feature_map["released"].items() if name != "cuts"}
@@ -255,6 +271,8 @@ class ReleaseCertificate(ProvenCertificate):
     def derived(self) -> Mapping[str, object]:
         """Return the cost. A subclass adds its other derived fields. Raises ValueError for numbers that have none."""
         cost = self.whole_cost()
+        if self.prediction_sets is not None:
+            self.prediction_sets.check(len(self.classes), cost)
         for tier in self.tiers:
             sampling_error.check_release_rho(tier.cost.rho)
         for loss in cost.losses:

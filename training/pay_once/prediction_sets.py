@@ -1,0 +1,136 @@
+"""The noisy counts of held-back records, as a certificate has them, and the prediction sets that follow from them."""
+
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from accounting.arrays import Floats, Integers, Mask
+from accounting.losses import Cost
+from mechanisms.prefix_sums import WHOLE, PrefixSums
+from mechanisms.randomness import Randomness
+from training.fields import Several
+from training.inputs.records import Units
+from training.pay_once.coverage import least_probabilities
+from training.pay_once.scores import CELLS, cells_of
+
+By = Literal["all", "class"]
+
+ASSUMPTIONS = (
+    "Prediction sets: the coverage is that of records exchangeable with the training's, as further ones from the same "
+    "source are, if it is chosen without looking at the sets or at the noisy counts. It is a share of all records, and "
+    "of those of each class where sets are by class, and says nothing of a single row or of rows chosen in other ways.",
+    "The records that were held back were chosen by coins, which nobody kept, and trained nothing. Their exact counts "
+    "were deleted, unseen: that is the owner's word.",
+)
+"""Further assumptions of a model with prediction sets."""
+
+
+class PredictionSets(BaseModel):
+    """Prediction sets of a pay-once model: what was released of the records held back."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: By
+    """Whether coverage holds for all records together, or also for those of each class."""
+    one_in: int = Field(ge=2, le=1000)
+    """One in so many records, or units, was held back: the chance of each by itself."""
+    mu: float = Field(gt=0, allow_inf_nan=False)
+    """The cost of the noisy counts to a record that was held back: mu-GDP."""
+    cells: Literal[322] = 322
+    law: Literal["Gaussian on whole steps"] = "Gaussian on whole steps"
+    released: Several[Several[float]]
+    """The noisy numbers, (groups, cells): `mechanisms.prefix_sums`."""
+    _least: dict[int, Floats] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _numbers_are_on_the_grid(self) -> "PredictionSets":
+        noisy, step = self.noisy, self.sums.vector.step
+        if noisy.shape[1:] != (CELLS,) or not np.array_equal(np.rint(noisy / step) * step, noisy):
+            raise ValueError("the noisy counts are not those of so many cells, on the grid of noise that mu gives")
+        return self
+
+    @property
+    def sums(self) -> PrefixSums:
+        """The mechanism that released the counts."""
+        return PrefixSums(self.mu, len(self.released), CELLS)
+
+    @property
+    def noisy(self) -> Floats:
+        """The noisy numbers, (groups, cells)."""
+        return np.array(self.released, dtype=np.float64)
+
+    def check(self, classes: int, own: Cost) -> None:
+        """Raise ValueError unless the counts are of so many classes, and cost no more than the model did.
+
+        own: what the model cost, its features among it. It is then the cost of both, by parallel composition. Proof.
+
+        Each record, or unit, has a coin of its own that says whether it is held back. Let neighbouring sets differ by
+        one record; given the coins of all others, which are the same, call the released pair (model, counts).
+        It trains: the records held back are the same in both sets, and the counts, given the model, are a function of
+        these and of noise of their own: post-processing of the model, which costs `own`.
+        It is held back: the records that train are the same, and so is the law of the model. Given the model, the cell
+        of the record is a function of it, in an array of one row, and no other record's cell changes: the counts
+        are mu-GDP (`PrefixSums`), which is at most `own`: mu^2/2 is at most its rho, the squares of a composition's mus
+        add up, and coins only lower a trade-off function.
+        Whatever the coin of the record, a test of one set against the other has at most the power g(level) that `own`
+        allows, and the set without the record has no such coin. So with the coin unseen the power is an average of two
+        powers at the same level, each at most g(level). Coins of the others, averaged or seen, change nothing. For
+        Renyi divergences, and so zCDP, the same follows from their quasi-convexity in the first argument and, for the
+        reverse, in the second.
+
+        Units: neighbours differ by all records of one unit, which has one coin, and whose parts add up to 1.
+        """
+        if len(self.released) != (1 if self.by == "all" else classes):
+            raise ValueError(f"prediction sets count all records together, or those of {classes} classes apart")
+        if Fraction(self.mu) ** 2 / 2 > own.rho:
+            raise ValueError(f"prediction sets of mu = {self.mu:.6g} cost more than the model")
+
+    def least(self, coverage: int, classes: int) -> Floats:
+        """Return the least probability of each class in a set, (C,). coverage: in thousandths; classes: how many."""
+        if coverage not in self._least:
+            groups = [[one] for one in range(len(self.released))]
+            self._least[coverage] = np.array(least_probabilities(self.sums, self.noisy, coverage, groups))
+        return np.broadcast_to(self._least[coverage], classes)
+
+    def sets_of(self, probabilities: Floats, coverage: int) -> Mask:
+        """Return which classes are in the sets of rows, (n, C). probabilities: (n, C). coverage: in thousandths."""
+        inside: Mask = probabilities >= self.least(coverage, probabilities.shape[1])
+        return inside
+
+
+def parts_of(units: Units | None, records: int) -> Integers:
+    """Return the part of each record in the counts, (n,), in whole steps of 2^-14: a unit's add up to one record.
+
+    Of m records of a unit the j-th has floor(j/m) less floor((j - 1)/m), in steps: each within one of 1/m. Records of a
+    unit come in an order that says nothing about them, or the promise is for the ones that count.
+    """
+    if units is None:
+        return np.full(records, WHOLE, dtype=np.int64)
+    order = np.argsort(units.of, kind="stable")
+    counts = np.bincount(units.of)
+    of = units.of[order]
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    place = np.arange(records) - starts[of]
+    parts = np.empty(records, dtype=np.int64)
+    parts[order] = (place + 1) * WHOLE // counts[of] - place * WHOLE // counts[of]
+    return parts
+
+
+def counts_of(own: Floats, y: Integers, parts: Integers, groups: int) -> Integers:
+    """Return the counts of records, (groups, CELLS), in whole steps of 2^-14.
+
+    own: (n,), the probability that the model gives each record's class. y: (n,), the classes. parts: (n,), as
+    `parts_of` has them. groups: 1 for all records together, else the number of classes.
+    """
+    counts = np.zeros((groups, CELLS), dtype=np.int64)
+    np.add.at(counts, (y if groups > 1 else np.zeros_like(y), cells_of(own)), parts)
+    return counts
+
+
+def release_sets(counts: Integers, mu: float, one_in: int, randomness: Randomness) -> PredictionSets:
+    """Release prediction sets for mu. Do it once: every call is a release of its own. counts: of `counts_of`."""
+    noisy = PrefixSums(mu, len(counts), CELLS).release(counts, randomness)
+    by: By = "all" if len(counts) == 1 else "class"
+    return PredictionSets(by=by, one_in=one_in, mu=mu, released=tuple(map(tuple, noisy.tolist())))
