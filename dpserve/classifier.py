@@ -69,6 +69,8 @@ from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
+from training.pay_once.coverage import thousandths
+from training.sets_choice import SetsChoice
 
 _Result = TypeVar("_Result")
 _IMPUTED = (
@@ -199,6 +201,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for teachers, with `release=None`.
     rule : {"votes", "probabilities"}, optional
         What a teacher says of a row. For teachers.
+    prediction_sets : {"auto", "off", "all", "class"}, default "auto"
+        Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with a
+        coverage that each client chooses. all: for all records together; class: for those of each class, too; auto:
+        by public rules.
     encoder : str or Path, optional
         An ONNX file, a public model made without these records, whose first output is the features.
     encoder_range : sequence of float, optional
@@ -267,6 +273,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         teachers: int | None = None,
         rule: str | None = None,
+        prediction_sets: str = "auto",
         encoder: str | Path | None = None,
         encoder_range: tuple[float, float] | None = None,
         device: str | None = None,
@@ -321,6 +328,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.teachers = teachers
         self.rule = rule
+        self.prediction_sets = prediction_sets
         self.encoder = encoder
         self.encoder_range = encoder_range
         self.device = device
@@ -402,6 +410,27 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         answers = self.predict_proba(X)
         found: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
         return found
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Return the prediction set of each row, (n, C): which classes are in it, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : data frame, list of mappings or ndarray (n, d)
+            As for `predict_proba`.
+        coverage : float, default 0.9
+            The share of further records, like those of the training, whose class is in their sets, at least: 0.5 to
+            0.999, in thousandths, chosen without looking at the sets.
+
+        Costs nothing. A set may be empty: then no class is as likely as the true ones of the records held back mostly
+        were. Raises ValueError for another coverage, and for a model without prediction sets.
+        """
+        answers = self.predict_proba(X)
+        sets = getattr(self.certificate_, "prediction_sets", None)
+        if sets is None:
+            raise ValueError("this model has no prediction sets: no records were held back for them, prediction_sets=")
+        inside: NDArray[np.bool_] = answers >= sets.least(thousandths(coverage), answers.shape[1])[self._order]
+        return inside
 
     def score(self, X: Any, y: ArrayLike) -> float:
         """Return the exact accuracy of `predict` on rows whose classes are known.
@@ -645,6 +674,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ),
             encoder=None if self.encoder is None else Path(self.encoder).read_bytes(),
             plan=BudgetPlan(budget=price) if is_planned and price is not None else None,
+            sets=SetsChoice.from_given({"prediction_sets": self.prediction_sets}),
             overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
         )
 

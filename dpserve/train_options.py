@@ -29,6 +29,7 @@ from training.kinds.options import OptionField, fields_of
 from training.kinds.registry import option_fields, release_names, takers, trainable_kinds
 from training.kinds.shared_options import PRICE_FORM
 from training.pay_once.certificate import MOST_CANDIDATES
+from training.sets_choice import SetsChoice
 
 _Part = TypeVar("_Part")
 
@@ -335,6 +336,8 @@ class CommonOptions(NewBundle):
     )
     choose_ledger_replicas: int | None = options.REPLICAS(panel=CHOICE, variable="DPSERVE_LEDGER_REPLICAS")
 
+    prediction_sets: Any = declared_option(fields_of(SetsChoice)["prediction_sets"], default_text="auto")[1]
+
     encoder: Path | None = option(
         None,
         "FILE.onnx, a public model made without these records, whose first output is the features, in place of "
@@ -388,6 +391,9 @@ class CommonOptions(NewBundle):
             encoder=self.encoder_content(),
             plan=plan,
             candidates=None if self.choose is None else read_candidates(self.choose, self.choose_price),
+            sets=SetsChoice.from_given(
+                {} if self.prediction_sets is None else {"prediction_sets": self.prediction_sets}
+            ),
             overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
         )
 

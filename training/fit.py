@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Protocol
 
 from accounting.losses import Cost
-from accounting.messages import Message, OptionName, message
-from mechanisms.gaussian_vector import LEAST_PRICE, whole_picorho
+from accounting.messages import Message, OptionName, Wording, message
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
@@ -32,6 +33,10 @@ from training.kinds.kind import Job, Kind, TrainingProgress
 from training.kinds.options import Declared, Options, fields_of
 from training.kinds.shared_options import PRICE, RECORDS, price_words, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.prediction_sets import By
+from training.sets_choice import SetsChoice
+from training.sets_choice import by_rule as sets_by_rule
+from training.sets_choice import one_in as sets_one_in
 
 Event = Any
 """`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
@@ -168,7 +173,8 @@ class Request:
     name: the model's public name. lineage: the name of the records' lineage. kind: a name in the registry; None for the
     kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name: those that
     were given, in a person's words or as values, which they become here. features, encoder: the feature map. plan,
-    candidates: how options that are not given are found. overlapping_lineage_is_accepted: train although records are in
+    candidates: how options that are not given are found. sets: whether records are held back for prediction sets.
+    overlapping_lineage_is_accepted: train although records are in
     another lineage.
     """
 
@@ -180,6 +186,7 @@ class Request:
     encoder: bytes | None = None
     plan: BudgetPlan | None = None
     candidates: Candidates | None = None
+    sets: SetsChoice = field(default_factory=SetsChoice)
     overlapping_lineage_is_accepted: bool = False
 
     def __post_init__(self) -> None:
@@ -264,28 +271,39 @@ def check_options(request: Request) -> None:
 
 def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
     """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
-    kind, options, plan = request.made_kind, request.options, request.plan
-    if on_ray and (lack := kind.lack("ray", options)):
-        raise WrongOption("engine", lack)
+    plan = request.plan
+    _check_abilities(request, unit=unit, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
-    if unit is not None and (lack := kind.lack("units", options)):
-        raise WrongOption("unit", lack)
-    if request.quantile_share and kind.answers != "once":
+    if request.quantile_share and request.made_kind.answers != "once":
         raise WrongOption(
             "features",
             "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
             "could be part of",
             remedy="take bins, or " + OptionName("quantile_share", "0") + " for even cuts",
         )
-    if request.candidates is not None and (lack := kind.lack("choosing", options)):
-        raise WrongOption("choose", lack)
     if request.encoder is not None:
         _check_encoder(request)
     if request.candidates is not None:
         _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
     if plan is not None:
         _check_plan(request, plan, unit)
+
+
+def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> None:
+    """Raise WrongOption for what the kind lacks."""
+    kind, options = request.made_kind, request.options
+    wanted: dict[str, Wording | None] = {
+        "engine": kind.lack("ray", options) if on_ray else None,
+        "unit": kind.lack("units", options) if unit is not None else None,
+        "choose": kind.lack("choosing", options) if request.candidates is not None else None,
+        "prediction_sets": _sets_lack(request, on_ray=on_ray)
+        if request.sets.prediction_sets not in ("auto", "off")
+        else None,
+    }
+    for name, lack in wanted.items():
+        if lack:
+            raise WrongOption(name, lack)
 
 
 def _check_plan(request: Request, plan: BudgetPlan, unit: str | None) -> None:
@@ -355,18 +373,73 @@ def fit(
         job = Job(
             records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
         )
-        if request.quantile_share:
-            job = _cut_at_quantiles(job, request.quantile_share)
-        if request.candidates is not None and not request.chooses_lambda:
-            certificate: ProvenCertificate = _chosen_model(job, request, request.candidates, watcher, purse)
+        if (sets := _sets_of(request, records)) is None:
+            certificate = _train(job, request, watcher, purse)
         else:
-            if request.candidates is not None:
-                job = _with_choice(job, request, request.candidates, watcher, purse)
-            kind = request.kind
-            if request.plan is not None:
-                kind, job = _planned(job, request, request.plan, watcher)
-            certificate = kinds.train_and_save(kind, job)
+            certificate = _train_with_sets(job, request, sets, watcher, purse)
     return FittedModel(certificate, out, warning)
+
+
+def _train(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+    """Train and save what is asked for; return its certificate."""
+    if request.quantile_share:
+        job = _cut_at_quantiles(job, request.quantile_share)
+    if request.candidates is not None and not request.chooses_lambda:
+        return _chosen_model(job, request, request.candidates, watcher, purse)
+    if request.candidates is not None:
+        job = _with_choice(job, request, request.candidates, watcher, purse)
+    kind = request.kind
+    if request.plan is not None:
+        kind, job = _planned(job, request, request.plan, watcher)
+    return kinds.train_and_save(kind, job)
+
+
+def _sets_of(request: Request, records: Records) -> By | None:
+    """Return how prediction sets are made; None where they are not: as asked for, or by public rules."""
+    asked = request.sets.prediction_sets
+    if asked != "auto":
+        return None if asked == "off" else asked
+    if _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
+        return None
+    options = request.options
+    price = options.get("price") if request.plan is None else _picorho("budget", request.plan.budget)
+    mu = None if price is None else mu_for(min(price, LARGEST_PRICE))
+    return sets_by_rule(options.get("records_declared"), len(records.declaration.classes), mu)
+
+
+def _sets_lack(request: Request, *, on_ray: bool = False) -> Wording | None:
+    """Return why a request cannot have prediction sets; None where it can."""
+    if on_ray:
+        return "are made of records that are read here, not on a cluster"
+    if request.candidates is not None and not request.chooses_lambda:
+        return "cannot be made of a model that was chosen among several, which is paid for before it is kept"
+    if request.plan is not None and request.kind is None:
+        return (
+            None
+            if request.plan.queries is None
+            else "are for pay-once models, with " + OptionName("queries") + " left out"
+        )
+    return request.made_kind.lack("sets", request.options)
+
+
+def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+    """Hold records back, train on the others, and save the model with prediction sets.
+
+    Nothing before this has looked at which records there are: what is held back is a sample of all.
+    """
+    # Other trainings should not wait for what these import.
+    from training.holding_back import hold_back, with_sets
+
+    declared = job.options.get("records_declared")
+    one_in = sets_one_in(declared)
+    training, held = hold_back(job.records, one_in, SystemRandomness())
+    options = dict(job.options)
+    if declared is not None:
+        options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
+    with TemporaryDirectory(prefix="dpserve-") as folder:
+        draft = Path(folder) / "model"
+        _train(replace(job, records=training, options=options, out=draft), request, watcher, purse)
+        return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
 
 @contextmanager

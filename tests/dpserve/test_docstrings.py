@@ -10,6 +10,7 @@ import dpserve
 from training.feature_choice import FeatureChoice
 from training.kinds.options import fields_of
 from training.kinds.registry import option_fields, takers
+from training.sets_choice import SetsChoice
 
 IN_OTHER_UNITS = {"tier", "encoder"}
 """Parameters whose Python value is not the option's: epsilons for prices, a path for a file's content."""
@@ -46,7 +47,7 @@ def test_the_lines_of_the_estimator_agree_with_the_declarations():
     text = " ".join(str(dpserve.PrivateClassifier.__doc__).split())
     lines = dict(LINE.findall(str(dpserve.PrivateClassifier.__doc__)))
     parameters = set(inspect.signature(dpserve.PrivateClassifier).parameters) - IN_OTHER_UNITS
-    fields = {**fields_of(FeatureChoice), **option_fields()}
+    fields = {**fields_of(FeatureChoice), **fields_of(SetsChoice), **option_fields()}
     declared = parameters & set(fields)
     assert len(declared) > 20
     for name in declared:

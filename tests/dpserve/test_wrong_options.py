@@ -18,6 +18,7 @@ from training.fit import PlanOptions, Request
 from training.kinds.kind import Kind
 from training.kinds.options import Options, fields_of
 from training.kinds.registry import default_kind, trainable_kinds
+from training.sets_choice import SetsChoice
 
 PYDANTIC = re.compile(r"[Ii]nput should|validation error|[Ff]ield required|valid (integer|number|string|tuple)")
 DECLARED = {"lineage": "people", "classes": ["no", "yes"], "bounds": (0, 1), "epsilon": 1.0, "delta": 1e-6}
@@ -58,7 +59,7 @@ def wrong_values(field):
 
 
 def cases():
-    sources = [("features", FeatureChoice), ("plan", PlanOptions)]
+    sources = [("features", FeatureChoice), ("plan", PlanOptions), ("sets", SetsChoice)]
     sources += [(kind, kind.options) for kind in trainable_kinds().values()]
     for source, options in sources:
         for name, field in fields_of(options).items():

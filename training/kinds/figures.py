@@ -20,6 +20,7 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
         ("pay-once model", certificate.release),
         *features_figures(certificate),
         *choice_figures(certificate),
+        *sets_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes)))
         if outputs.classes is not None
@@ -28,6 +29,29 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
             (name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
             for name, value in own.items()
             if not isinstance(value, list | dict)
+        ),
+    ]
+
+
+def sets_figures(certificate: ReleaseCertificate) -> Figures:
+    """Return what prediction sets take, at usual coverages; nothing where there are none."""
+    if (sets := certificate.prediction_sets) is None:
+        return []
+    counted = "all records together" if sets.by == "all" else "the records of each class"
+    least = [(coverage, sets.least(coverage, len(certificate.classes))) for coverage in (800, 900, 950)]
+    return [
+        (
+            "prediction sets",
+            f"with a coverage of {counted}; one in {sets.one_in} was held back, for mu = {sets.mu:.4g}",
+        ),
+        *(
+            (
+                f"a class is in a set for {coverage / 1000:g}",
+                f"from a probability of {each.min():.4g} on"
+                if each.min() == each.max()
+                else f"from a probability of {each.min():.4g} to {each.max():.4g} on, by class",
+            )
+            for coverage, each in least
         ),
     ]
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from training.pay_once.classifier import Classifier
     from training.pay_once.model import ReleasedModel
 
-Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit"]
+Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit", "sets"]
 """Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
 choosing: have an option chosen by noisy scores. budget: have its options set by the planner. export: leave in a file.
 intervals: say how far noise may have moved an answer. evaluation: be scored on public rows. audit: be attacked through
-a service of its own.
+a service of its own. sets: have prediction sets.
 """
 
 Pay = Callable[[Cost], None]
@@ -95,6 +95,10 @@ NO_EVALUATION = (
     "change every answer here, which no noise on the counts hides. Train a pay-once model on these records, and "
     "evaluate that"
 )
+NO_SETS = (
+    "are for pay-once models: of a model each of whose answers is paid for, what is counted of the records held back "
+    "would be answers that nobody has paid for"
+)
 NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer has noise of its own to audit"
 
 
@@ -102,6 +106,7 @@ WITHOUT_CLASSES: Mapping[Ability, str] = {
     "export": "its answers are no probabilities of classes, and files have no other form yet",
     "evaluation": "its answers are no probabilities of classes, by which held-out records are scored",
     "budget": "its answers are no probabilities of classes, by which the planner compares kinds",
+    "sets": "are sets of classes, and its answers are no probabilities of classes",
 }
 """Abilities that a kind lacks whose answers are other than probabilities of classes."""
 
@@ -238,7 +243,11 @@ class MeteredKind(Kind):
     """
 
     answers = "metered"
-    lacks: ClassVar[Mapping[Ability, str]] = {"export": NOT_PRIVATE_ITSELF, "evaluation": NO_EVALUATION}
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        "export": NOT_PRIVATE_ITSELF,
+        "evaluation": NO_EVALUATION,
+        "sets": NO_SETS,
+    }
 
 
 class PayOnceKind(Kind):

@@ -59,7 +59,9 @@ class WeightsKind(PayOnceKind):
     chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
-        """Return what they lack: with the convexified objective, units and choosing."""
+        """Return what they lack: with the convexified objective, units and choosing, and with tiers, sets."""
+        if ability == "sets" and given.get("tier") is not None:
+            return "go with one price: each of several tiers answers otherwise, and would need counts of its own"
         return convexified_lack(ability, given) or super().lack(ability, given)
 
     def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":

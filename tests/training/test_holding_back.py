@@ -1,0 +1,187 @@
+"""Training with prediction sets: what is held back, what both parts cost, what the bundle says, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from accounting.losses import Cost
+from mechanisms.gaussian_vector import whole_picorho
+from tests.seeded import Seeded
+from training.errors import BundleError, WrongOption
+from training.feature_choice import FeatureChoice
+from training.fit import BudgetPlan, Candidates, Request, fit
+from training.holding_back import hold_back, own_probabilities
+from training.inputs.records import Declaration, Records, Units
+from training.kinds.loading import load_model
+from training.pay_once.prediction_sets import ASSUMPTIONS, counts_of, parts_of
+from training.sets_choice import LEAST_RECORDS, SetsChoice, by_rule, one_in
+
+WHOLE = whole_picorho("rho:1")
+OPTIONS = {
+    "class-sums": {"price": WHOLE, "records_declared": 3000},
+    "weights": {"price": WHOLE, "lam": 4.0},
+    "objective": {"price": WHOLE},
+    "dpsgd": {"price": WHOLE, "records_declared": 3000, "steps": 20},
+}
+SETS = SetsChoice(prediction_sets="all")
+
+
+def records(n=3000, units=None, seed=0):
+    """Return records of two numbers, whose class is uncertain between two lines."""
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(size=(n, 2))
+    y = (X.sum(axis=1) + generator.normal(scale=0.3, size=n) > 1).astype(np.int64)
+    declaration = Declaration(("a", "b"), (0.0, 0.0), (1.0, 1.0), ("no", "yes"))
+    return Records(X, y, declaration, tuple(row.tobytes() for row in X), units)
+
+
+def asked(kind, sets=SETS, **more):
+    return Request(name="m", lineage="l", kind=kind, options=OPTIONS[kind], sets=sets, **more)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("by", ["all", "class"])
+def test_sets_cover_further_records_and_cost_nothing_beyond_the_model(kind, by, tmp_path):
+    certificate = fit(
+        records(), asked(kind, SetsChoice(prediction_sets=by)), tmp_path / "m", state=tmp_path
+    ).certificate
+    sets = certificate.prediction_sets
+    assert sets.by == by
+    assert Cost.parse(certificate.cost).picorho <= WHOLE
+    assert certificate.cost == str(certificate.whole_cost())
+    assert 0.9 * WHOLE < sets.mu**2 / 2 * 1e12 <= WHOLE
+    assert set(ASSUMPTIONS) <= set(certificate.assumptions)
+
+    model = load_model(tmp_path / "m")
+    further = records(seed=1)
+    answers, _ = model.answers(further.X)
+    inside = sets.sets_of(answers, 800)
+    covered = inside[np.arange(len(further)), further.y]
+    # By Hoeffding 0.05 less than a coverage of at least 0.8 on 3,000 further rows comes with less than 1e-6.
+    assert covered.mean() > 0.75
+    assert inside.sum(axis=1).mean() < 2
+
+
+def test_a_certificate_that_says_less_of_the_sets_does_not_hold(tmp_path):
+    certificate = fit(records(300), asked("class-sums"), tmp_path / "m", state=tmp_path).certificate
+    sets = certificate.prediction_sets
+    for other in (
+        sets.model_copy(update={"mu": sets.mu * 3}),
+        sets.model_copy(update={"by": "class"}),
+        sets.model_copy(update={"released": sets.released * 3, "by": "class"}),
+    ):
+        with pytest.raises(BundleError):
+            certificate.model_copy(update={"prediction_sets": other}).verify()
+    with pytest.raises(BundleError):
+        certificate.model_copy(update={"prediction_sets": None}).verify()
+    with pytest.raises(ValueError, match="grid"):
+        type(sets).model_validate(sets.model_dump() | {"released": ((0.1,) * 322,)})
+
+
+def test_strangers_are_not_shown_the_noisy_counts(tmp_path):
+    certificate = fit(records(300), asked("class-sums"), tmp_path / "m", state=tmp_path).certificate
+    assert "released" in certificate.public()["prediction_sets"]
+    assert "released" not in certificate.shown_to_strangers()["prediction_sets"]
+
+
+def test_equal_records_are_held_back_each_by_a_coin_of_its_own():
+    """P(none or all of 600 equal records is held back) < 1e-40; the number held back is Binomial(600, 1/6)."""
+    same = records(1)
+    many = replace(same, X=same.X.repeat(600, axis=0), y=same.y.repeat(600), source=same.source * 600)
+    training, held = hold_back(many, 6, Seeded(0))
+    assert len(training) + len(held) == 600
+    assert 50 < len(held) < 155
+
+
+def test_a_unit_is_held_back_as_a_whole_and_counts_once():
+    of = np.random.default_rng(0).integers(0, 100, 500)
+    of = np.unique(of, return_inverse=True)[1]
+    units = Units("who", of, np.arange(16 * (of.max() + 1), dtype=np.uint16).astype(np.uint8).reshape(-1, 16))
+    training, held = hold_back(records(500, units), 4, Seeded(0))
+    key = {tuple(row): unit for row, unit in zip(records(500).X, of, strict=True)}
+    assert not {key[tuple(row)] for row in training.X} & {key[tuple(row)] for row in held.X}
+    parts = parts_of(held.units, len(held))
+    assert np.bincount(held.units.of, weights=parts).tolist() == [2**14] * (held.units.of.max() + 1)
+
+
+def test_a_held_back_record_changes_one_cell(tmp_path):
+    fit(records(400), asked("dpsgd"), tmp_path / "m", state=tmp_path)
+    model = load_model(tmp_path / "m")
+    held = records(40, seed=3)
+    own = own_probabilities(model, held)
+    counts = counts_of(own, held.y, parts_of(None, 40), 2)
+    for gone in range(40):
+        rest = held.taken(np.arange(40) != gone)
+        fewer = counts_of(own_probabilities(model, rest), rest.y, parts_of(None, 39), 2)
+        assert np.abs(counts - fewer).sum() == 2**14
+
+
+def test_nothing_trains_that_is_held_back(tmp_path, monkeypatch):
+    """The quantiles of the features among it: the records that train and those held back have no row in common."""
+    seen = []
+    from training import holding_back
+
+    original = holding_back.hold_back
+
+    def noted(*arguments):
+        training, held = original(*arguments)
+        seen.extend([training, held])
+        return training, held
+
+    monkeypatch.setattr(holding_back, "hold_back", noted)
+    counted = []
+    from training.fitting import histograms
+
+    monkeypatch.setattr(
+        histograms, "counts_of", lambda sums, feature_map: counted.append(sums.lengths) or np.zeros((2, 16384))
+    )
+    fit(records(), asked("dpsgd", features=FeatureChoice(features="quantiles")), tmp_path / "m", state=tmp_path)
+    training, held = seen
+    assert not {row.tobytes() for row in training.X} & {row.tobytes() for row in held.X}
+    assert sum(counted[0]) == len(training)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(name="m", lineage="l", options={"lam": 1.0}, sets=SETS),
+        Request(name="m", lineage="l", kind="teachers", options={"teachers": 3}, sets=SETS),
+        Request(name="m", lineage="l", kind="weights", options={"lam": 1.0, "tier": {"a": WHOLE}}, sets=SETS),
+        Request(
+            name="m",
+            lineage="l",
+            kind="dpsgd",
+            options={"price": WHOLE, "records_declared": 100},
+            candidates=Candidates(option="steps", values={"5": 5, "9": 9}),
+            sets=SETS,
+        ),
+        Request(
+            name="m", lineage="l", options={"records_declared": 9}, plan=BudgetPlan(budget=WHOLE, queries=3), sets=SETS
+        ),
+    ],
+    ids=["a head", "teachers", "tiers", "candidates", "answers paid for one by one"],
+)
+def test_a_model_that_can_have_none_says_why(request_, tmp_path):
+    with pytest.raises(WrongOption) as refused:
+        fit(records(100), request_, tmp_path / "m", state=tmp_path)
+    assert refused.value.field == "prediction_sets"
+
+
+def test_by_rule_sets_are_made_where_noise_leaves_them_small():
+    assert by_rule(None, 2, 1.0) is None
+    assert by_rule(LEAST_RECORDS - 1, 2, 1.0) is None
+    assert by_rule(LEAST_RECORDS, 2, None) is None
+    assert by_rule(LEAST_RECORDS, 2, 1.0) == "class"
+    assert by_rule(LEAST_RECORDS, 2, 0.4) == "all"
+    assert by_rule(LEAST_RECORDS, 2, 0.1) is None
+    assert one_in(LEAST_RECORDS) == 10
+    assert one_in(None) == 6
+    assert by_rule(10**7, 2, 1.0) is None
+
+
+def test_off_holds_nothing_back(tmp_path):
+    request = asked("class-sums", SetsChoice(prediction_sets="off"))
+    assert fit(records(300), request, tmp_path / "m", state=tmp_path).certificate.prediction_sets is None
+    auto = asked("class-sums", SetsChoice())
+    assert fit(records(300), auto, tmp_path / "n", state=tmp_path).certificate.prediction_sets is None

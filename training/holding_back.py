@@ -1,0 +1,63 @@
+"""Prediction sets of a pay-once model: records are held back by coins, and the model that the others trained is asked
+about them. `training.pay_once.coverage` has the promise, `training.pay_once.prediction_sets` the price.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from accounting import picorho
+from accounting.arrays import Floats
+from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
+from mechanisms.randomness import Randomness
+from training.bundles.sealing import load_sealed, save_sealed
+from training.errors import TrainingError
+from training.inputs.records import Records
+from training.inputs.sums import check_count
+from training.kinds.loading import load_model
+from training.kinds.registry import pay_once
+from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel
+from training.pay_once.prediction_sets import By, counts_of, parts_of, release_sets
+
+
+def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Records, Records]:
+    """Return the records that train, and those that are held back: by a coin for each record, or for each unit.
+
+    Coins, and not a hash of the record: equal records would all be on one side by a hash, and what is held back would
+    then be no sample of them. With half of all records equal, and hard, a coverage of 0.9 would be 0.54.
+
+    Raises TrainingError where none is left to train on.
+    """
+    check_count(len(records))
+    of = np.arange(len(records)) if records.units is None else records.units.of
+    coins = randomness.words(int(of.max(initial=-1)) + 1) < np.uint64(2**64 // one_in)
+    held = coins[of]
+    if held.all():
+        raise TrainingError("there are too few records to hold any back: none is left to train on")
+    return records.taken(~held), records.taken(held)
+
+
+def with_sets(draft: Path, out: Path, held: Records, by: By, one_in: int, randomness: Randomness) -> ReleaseCertificate:
+    """Write a trained bundle again, with prediction sets of records that trained nothing; return its certificate.
+
+    draft: the bundle. out: a new folder. held: the records held back, of which there may be none.
+    """
+    model = pay_once(load_model(draft))
+    assert model is not None
+    certificate, tensors = load_sealed(draft, type(model.certificate))
+    own = own_probabilities(model, held)
+    classes = len(certificate.classes)
+    counts = counts_of(own, held.y, parts_of(held.units, len(held)), 1 if by == "all" else classes)
+    mu = mu_for(min(picorho.budget(certificate.whole_cost().rho), LARGEST_PRICE))
+    sets = release_sets(counts, mu, one_in, randomness)
+    return save_sealed(out, tensors, certificate.with_prediction_sets(sets))
+
+
+def own_probabilities(model: ReleasedModel, records: Records) -> Floats:
+    """Return the probability that a model gives the class of each record, (n,): each in an array of one row."""
+    own = np.empty(len(records))
+    for row in range(len(records)):
+        answers, _ = model.answers(records.X[row : row + 1].copy())
+        own[row] = answers[0, records.y[row]]
+    return own

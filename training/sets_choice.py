@@ -1,0 +1,50 @@
+"""The choice of prediction sets: a declared option, and the public rules that stand for `auto`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from training.kinds.options import Declared, Options
+from training.pay_once.prediction_sets import By
+
+LEAST_RECORDS, MOST_RECORDS = 20_000, 1_000_000
+"""Declared numbers of records between which `auto` makes prediction sets. Below, a tenth of the records may be worth
+more than a seed's spread (docs/releases.md has figures); above, holding back would copy what does not fit memory."""
+
+_ENOUGH = 560
+"""Records held back, times mu: see `by_rule`."""
+_USUAL_ONE_IN, _SMALL_ONE_IN, _MOST_HELD = 10, 6, 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetsChoice(Options):
+    """The declared choice of prediction sets."""
+
+    prediction_sets: Annotated[
+        Literal["auto", "off", "all", "class"],
+        Declared(
+            "Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with "
+            "a coverage that each client chooses. all: for all records together; class: for those of each class, too; "
+            "auto: by public rules."
+        ),
+    ] = "auto"
+
+
+def one_in(records: int | None) -> int:
+    """Return one in how many records is held back. records: declared, None where that is not known."""
+    if records is None or records < LEAST_RECORDS:
+        return _SMALL_ONE_IN
+    return max(_USUAL_ONE_IN, records // _MOST_HELD)
+
+
+def by_rule(records: int | None, classes: int, mu: float | None) -> By | None:
+    """Return how `auto` makes prediction sets; None for none. records: declared. mu: of the price of the model.
+
+    The noise's bound for a coverage of 0.9 is about 11/mu records. Where that is at most a fiftieth of those held back,
+    sets are little larger for it: by class, where those of a class are so many.
+    """
+    if records is None or mu is None or not LEAST_RECORDS <= records <= MOST_RECORDS:
+        return None
+    held = records / one_in(records)
+    if held * mu < _ENOUGH:
+        return None
+    return "class" if held / classes * mu >= _ENOUGH else "all"
