@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -29,8 +30,35 @@ FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 Lists = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
 Rows = Lists | NDArray[np.floating[Any]]
 
-Asked = tuple[Rows, str | None, bool]
-"""Rows, the tier that is named, and whether intervals are wished for."""
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Wishes beside the rows: the tier, whether intervals are said, and the coverage of prediction sets."""
+
+    tier: str | None = None
+    intervals: bool = False
+    coverage: float | None = None
+
+    def beside(self, of_body: "Wishes") -> "Wishes":
+        """Return these of a query with those of a body. Raises a 400 problem where both name something, and differ."""
+        for name in ("tier", "coverage"):
+            if None not in (one := getattr(self, name), other := getattr(of_body, name)) and one != other:
+                raise invalid(f"the body and the query name different {'tiers' if name == 'tier' else 'coverages'}")
+        return Wishes(
+            of_body.tier if self.tier is None else self.tier,
+            self.intervals or of_body.intervals,
+            of_body.coverage if self.coverage is None else self.coverage,
+        )
+
+
+Asked = tuple[Rows, Wishes]
+"""Rows, and what is wished for beside them."""
+
+
+class _Params(msgspec.Struct, forbid_unknown_fields=True):
+    tier: str | None = None
+    intervals: bool = False
+    coverage: float | None = None
 
 
 class Table(Protocol):
@@ -90,7 +118,7 @@ def _number_or_text(value: Value) -> Value:
 
 
 def rows_of_invocation(body: bytes, table: Table) -> Asked:
-    """Return what MLflow's protocol asks; `params` names the tier, and says whether intervals are wished for.
+    """Return what MLflow's protocol asks; `params` are the wishes beside the rows.
 
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
     """
@@ -102,14 +130,19 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
     if len(given) != 1:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
     params = asked.params or {}
-    tier, intervals = params.get("tier"), params.get("intervals", False)
-    if params.keys() - {"tier", "intervals"} or not isinstance(tier, str | None) or not isinstance(intervals, bool):
-        raise invalid("params takes the name of a 'tier' and true or false for 'intervals', and nothing else")
+    try:
+        options = msgspec.convert(params, _Params)
+    except msgspec.ValidationError:
+        raise invalid(
+            "params takes the name of a 'tier', true or false for 'intervals' and a number for 'coverage', and nothing "
+            "else"
+        ) from None
+    wishes = Wishes(options.tier, options.intervals, options.coverage)
     if asked.dataframe_split is not UNSET:
-        return _of_split(asked.dataframe_split, table), tier, intervals
+        return _of_split(asked.dataframe_split, table), wishes
     if isinstance(asked.inputs, dict):
-        return _of_columns(asked.inputs, table), tier, intervals
-    return asked.dataframe_records or asked.instances or asked.inputs or [], tier, intervals  # UNSET is false
+        return _of_columns(asked.inputs, table), wishes
+    return asked.dataframe_records or asked.instances or asked.inputs or [], wishes  # UNSET is false
 
 
 def _asked(body: bytes) -> InvocationsRequest:
