@@ -31,10 +31,11 @@ from training import evaluation
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from training.errors import BundleError, TrainingError, WrongOption
-from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
+from training.evaluation import SHARES, Evaluation, Law, Part
 from training.export.files import FORMS, exported
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
 from training.inputs.records import Units
+from training.intervals import CONFIDENCE, Interval
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
@@ -206,7 +207,11 @@ class Reported(Options):
     """Options for the content of an evaluation and its price."""
 
     price: str = option(..., "What it costs: rho:R, noise-multiplier:M or epsilon:E@DELTA.")
-    report: str = option(",".join(SHARES), "Which figures, accuracy among them: fewer are more precise.")
+    report: str | None = option(
+        None,
+        f"Which figures, accuracy among them, of {', '.join(SHARES)}: fewer are more precise.",
+        default_text="all that such a model has",
+    )
     tier: str | None = option(None, "Which precision, of a model that has several.", default_text="the finest")
     out: Path | None = option(None, "The file to write.", default_text=f"{EVALUATION_FILE} in the bundle")
 
@@ -264,7 +269,9 @@ def evaluate(
     typer.echo(f"wrote {target}; it may be published")
 
 
-def _parts(report: str) -> tuple[Part, ...]:
+def _parts(report: str | None) -> tuple[Part, ...] | None:
+    if report is None:
+        return None
     named = [part.strip() for part in report.split(",") if part.strip()]
     unknown = [part for part in named if part not in SHARES]
     if unknown or "accuracy" not in named:
@@ -349,6 +356,12 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         _add(table, f"log loss, each at most {evaluation.law.largest_loss:.3g}", evaluation.log_loss, ".4f")
     for each in evaluation.calibration:
         _add(table, f"right, of answers from {each.lower:g} to {each.upper:g} sure", each.right, ".3f")
+    if (curve := evaluation.roc) is not None:
+        _add(table, f"area below the ROC curve of {evaluation.classes[1]}", curve.area, ".4f")
+    for at in evaluation.coverage:
+        _add(table, f"in prediction sets of coverage {at.asked:g}", at.reached, ".4f")
+        if at.size is not None:
+            _add(table, f"classes in a set of coverage {at.asked:g}", at.size, ".2f")
     console.print(table, highlight=False)
     if not evaluation.confusion:
         return
