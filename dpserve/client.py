@@ -11,6 +11,7 @@ and wait.
 
 import asyncio
 import io
+import json
 import random
 import re
 import ssl
@@ -27,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpserve.frames import SentRows, rows_to_send
 
-_NPY = "application/x-npy"
+_NPY, _SETS = "application/x-npy", "dpserve-prediction-sets"
 _PROBLEM = "urn:dpserve:problem:"
 _VISIBLE = re.compile(r"[!-~]{1,8192}")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -107,7 +108,7 @@ class Answers:
     The intervals, and what is decided, are right with a probability of 95 % or more, over draws of the noise. A
     pay-once model's noise is drawn once: its answers may err together. Where a share d of answers is decided, up to
     0.05/d of these may name another class than the model without noise. Where no interval can be given (`no_interval`
-    says why) each is all there is, and every answer undecided.
+    says why) nothing is known of what noise decided.
 
     Without `intervals=True` no intervals come: `lower` and `upper` are None.
     """
@@ -118,8 +119,8 @@ class Answers:
     """(n, C): the least of the probabilities that `holds` names; None where intervals were not asked for."""
     upper: NDArray[np.float64] | None
     """(n, C): the largest; None where intervals were not asked for."""
-    undecided: NDArray[np.bool_]
-    """(n,): whether the noise could have made the likeliest class so."""
+    undecided: NDArray[np.bool_] | None
+    """(n,): whether the noise could have made the likeliest class so; None where that is not known."""
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     on: Literal["logits", "log-odds", "selection", "training"] | None
     """The quantity with noise: each logit, the log-odds of the drawn class, the class's choice, or the training."""
@@ -267,6 +268,18 @@ class _Questions:
             said.append(answered.json())
         return _answers_of(said)
 
+    def _ask_sets(self, X: ArrayLike, coverage: float, tier: str | None) -> _Steps[NDArray[np.bool_]]:
+        model = yield from self._ask_model()
+        _check_classes(model)
+        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
+        sets = []
+        for start in range(0, len(rows), largest):
+            answered = yield from self._ask_array(rows[start : start + largest], tier, coverage=f"{coverage:.17g}")
+            rule = json.loads(answered.headers[_SETS])
+            sets.append(np.load(io.BytesIO(answered.content), allow_pickle=False) >= np.asarray(rule["least"]))
+        inside: NDArray[np.bool_] = np.concatenate(sets)
+        return inside[:, np.argsort(model["classes"])] if self._sorted_classes else inside
+
     def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
         quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X), tier)
@@ -288,7 +301,7 @@ class _Questions:
         )
         return self._ask("POST", self._of_model + path, json=asked)
 
-    def _ask_array(self, rows: SentRows, tier: str | None) -> _Steps[httpx.Response]:
+    def _ask_array(self, rows: SentRows, tier: str | None, **more: str) -> _Steps[httpx.Response]:
         headers = {"Accept": _NPY}
         asked: dict[str, Any] = {"json": {"instances": rows}}
         if not isinstance(rows, list):
@@ -298,8 +311,8 @@ class _Questions:
             headers["Content-Type"], asked = _NPY, {"content": content.getvalue()}
         if self._wait is not None:
             headers["Prefer"] = f"wait={self._wait:g}"
-        query = "" if tier is None else "?" + urlencode({"tier": tier})
-        return self._ask("POST", f"{self._of_model}/predict{query}", headers=headers, **asked)
+        query = urlencode(more | ({} if tier is None else {"tier": tier}))
+        return self._ask("POST", f"{self._of_model}/predict{'?' * bool(query)}{query}", headers=headers, **asked)
 
 
 class Client(_Questions):
@@ -362,6 +375,25 @@ class Client(_Questions):
         The columns are in the order of `model()["classes"]`, whatever `sorted_classes` says.
         """
         return self._all(self._ask_answers(X, tier, intervals))
+
+    def predict_set(self, X: ArrayLike, *, coverage: float = 0.9, tier: str | None = None) -> NDArray[np.bool_]:
+        """Return the prediction set of each row, (n, C): which classes are in it, in the order of `predict_proba`.
+
+        Parameters
+        ----------
+        X : ndarray (n, d), data frame or list of mappings
+            As for `predict_proba`.
+        coverage : float, default 0.9
+            The least share of further records, like those of the training, whose class is in their sets: 0.5 to 0.999,
+            rounded up to thousandths, and chosen without looking at the sets.
+        tier : str, optional
+            As for `predict_proba`.
+
+        Costs nothing beyond `predict_proba`. The promise is for many rows together, and for no single one. A set may be
+        empty: then no class is as likely as the own ones of so many records were. Raises ServiceError for a model
+        without prediction sets.
+        """
+        return self._all(self._ask_sets(X, coverage, tier))
 
     def predict(self, X: ArrayLike, *, tier: str | None = None) -> NDArray[np.str_]:
         """Return the name of the likeliest class of each private answer, (n,).
@@ -507,8 +539,8 @@ def _awaited(
 class AsyncClient(_Questions):
     """A client of one service for programs with an event loop: made as `Client`, whose methods these are, with `await`.
 
-    `predict_proba`, `outputs`, `answers`, `predict`, `quote`, `budget` and `model` are awaited; `receipts` is for
-    `async for`.
+    `predict_proba`, `outputs`, `answers`, `predict`, `predict_set`, `quote`, `budget` and `model` are awaited;
+    `receipts` is for `async for`.
     """
 
     _transport = httpx.AsyncClient
@@ -517,6 +549,7 @@ class AsyncClient(_Questions):
     outputs = _awaited(Client.outputs)
     answers = _awaited(Client.answers)
     predict = _awaited(Client.predict)
+    predict_set = _awaited(Client.predict_set)
     quote = _awaited(Client.quote)
     budget = _awaited(Client.budget)
     model = _awaited(Client.model)
@@ -577,7 +610,7 @@ def _answers_of(replies: list[dict[str, Any]]) -> Answers:
     noise = [each["noise"] for each in replies]
     law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
     scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
-    undecided = np.concatenate([each["undecided"] for each in noise])
+    undecided = np.concatenate([each["undecided"] for each in noise]) if "undecided" in noise[0] else None
     lower = upper = None
     if "lower" in noise[0]:
         lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)

@@ -158,8 +158,8 @@ class AnswerNoise:
         """Return `ends` as probabilities, (n, C) each."""
         return Uncertainty(self, probabilities).intervals
 
-    def undecided(self, probabilities: Floats) -> NDArray[np.bool_]:
-        """Return of each answer, (n, C), whether the noise could have made its likeliest class so: (n,).
+    def undecided(self, probabilities: Floats) -> NDArray[np.bool_] | None:
+        """Return of each answer, (n, C), whether noise could have made its likeliest class so: (n,); None for draws.
 
         Noise on the logits: an answer counts as decided if the logit of its likeliest class a is further above each
         other than g. Let b be the model's own likeliest class. If another class a counts as decided, the noise has put
@@ -175,11 +175,11 @@ class AnswerNoise:
         makes every decided answer. The other way round a decided answer rejects, at the level 1 - COVERAGE, each model
         whose likeliest class is another.
         Noise on the log-odds of a drawn class: decided if its interval lies above 1/2, for then no other is likelier.
-        Of a class that was drawn alone nothing says that it is the likeliest.
+        Of a class that was drawn alone nothing says that it is the likeliest, whatever the row.
         """
         rows, classes = probabilities.shape
         if self.on == "selection":
-            return np.ones(rows, dtype=np.bool_)
+            return None
         if self.on == "log-odds":
             top = probabilities.max(axis=1)
             return np.asarray(_log_odds(top) <= _QUANTILES[self.law] * self.scale)
@@ -238,13 +238,9 @@ class NumberNoise:
 
 @dataclass(frozen=True)
 class UnknownNoise:
-    """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why.
-
-    ranks: whether answers rank classes, of which noise may have made the winner.
-    """
+    """Noise of which nothing is proved that would make an interval. no_interval: a sentence that says why."""
 
     no_interval: str
-    ranks: bool = True
     digits: ClassVar[float] = SHOWN_DIGITS
     law: None = None
     on: None = None
@@ -255,11 +251,7 @@ class UnknownNoise:
         """Return that nothing is known of answers, (n, C)."""
         del probabilities
 
-    ends = reach
-
-    def undecided(self, probabilities: Floats) -> NDArray[np.bool_] | None:
-        """Return that no answer, (n, C), is decided: (n,). None for answers that rank no classes."""
-        return np.ones(len(probabilities), dtype=np.bool_) if self.ranks else None
+    ends = undecided = reach
 
 
 AnyNoise = AnswerNoise | NumberNoise | UnknownNoise
@@ -308,7 +300,7 @@ class Uncertainty(Struct, eq=False):
 
     @property
     def undecided(self) -> NDArray[np.bool_] | None:
-        """Whether the noise could have made the likeliest class so, (n,); None for answers that rank no classes."""
+        """Whether the noise could have made the likeliest class so, (n,); None where that is not known."""
         undecided: NDArray[np.bool_] | None = self.for_rows("undecided", self.noise.undecided)
         return undecided
 

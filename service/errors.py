@@ -25,6 +25,10 @@ class UnknownTier(RequestRefused):
     """The model is not served at this precision."""
 
 
+class InvalidCoverage(RequestRefused):
+    """The model has no prediction sets of this coverage."""
+
+
 @dataclass
 class InvalidRows(RequestRefused):
     """Rows that cannot be asked about; `row` is the first such row's index, or None if it is the batch itself."""

@@ -135,7 +135,10 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
     if settings.workers > 1:
         supervisor = Multiprocess(server_config(application, settings), [listening])
         supervisor.run()
-        return int(any(process.exitcode not in (0, -signal.SIGTERM) for process in supervisor.processes))
+        # It was told to stop, or a worker failed in a way that another one would repeat. A worker that was starting
+        # then, and did not reach the ledger, is no failure of a service that ends.
+        ended = (0, -signal.SIGTERM, _ANOTHER_WORKER)
+        return int(any(process.exitcode not in ended for process in supervisor.processes))
     app = application()
     server = uvicorn.Server(server_config(lambda: app, settings))
 

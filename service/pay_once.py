@@ -55,6 +55,7 @@ from service.telemetry.timeline import Timeline, timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
 from training.pay_once.model import ReleasedModel, model_at
+from training.pay_once.prediction_sets import PredictionSets
 
 SECONDS_HELD = 0.5
 """Seconds for which a worker trusts the ledger's last reply about a client, counted from when it asked."""
@@ -157,6 +158,11 @@ class PayOncePredictor(Predictor):
     def tier_names(self) -> tuple[str, ...]:
         """The tiers' names, the coarsest first."""
         return tuple(self._models)
+
+    @property
+    def prediction_sets(self) -> PredictionSets | None:
+        """Those of the certificate."""
+        return self.released.prediction_sets
 
     def at(self, tier: str) -> ReleasedModel:
         """Return the model that answers at a tier. Raises KeyError for an unknown name."""

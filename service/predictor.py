@@ -42,13 +42,16 @@ from accounting.losses import Cost
 from accounting.report import AccountState
 from mechanisms.answer_noise import AnyNoise, Uncertainty, UnknownNoise
 from service.batcher import Batcher, BatchLimits, Waiting
-from service.errors import DeadlinePassed, InvalidRows, UnknownModel
+from service.errors import DeadlinePassed, InvalidCoverage, InvalidRows, UnknownModel
 from training.bundles.certificate import ModelCertificate
 from training.inputs.columns import MISSING_VALUES, RowRefused, UnencodedTexts, checked_rows, in_row, wrong_names
 from training.kinds.registry import kind_of
+from training.pay_once.coverage import thousandths
+from training.pay_once.prediction_sets import PredictionSets
 
-INTERVAL, UNDECIDED = ("lower", "upper"), "undecided"
-"""The parts of an answer beside its outputs: the ends of intervals, and whether noise could have made the winner."""
+INTERVAL, UNDECIDED, PREDICTION_SET = ("lower", "upper"), "undecided", "prediction_set"
+"""The parts of an answer beside its outputs: the ends of intervals, whether noise could have made the winner, and which
+classes are in a prediction set."""
 
 _TEXTS_AT_ONCE = 16
 """Texts that are encoded before it is looked whether their client is still there."""
@@ -73,7 +76,8 @@ class Caller(Struct, frozen=True):
 class RowsRequest(Struct, frozen=True, eq=False):
     """Rows to be answered. X: (n, d), validated. deadline: by `time.monotonic`, after which nothing is charged.
 
-    intervals: whether the answer is to state the ends of intervals. unencoded: texts that are yet to be computed into
+    intervals: whether the answer is to state the ends of intervals. coverage: of prediction sets, in thousandths, where
+    they are asked for. unencoded: texts that are yet to be computed into
     X (`Predictor.encode`).
     """
 
@@ -82,6 +86,7 @@ class RowsRequest(Struct, frozen=True, eq=False):
     idempotency: Idempotency | None = None
     deadline: float = math.inf
     intervals: bool = False
+    coverage: int | None = None
     unencoded: tuple[UnencodedTexts, ...] = ()
 
 
@@ -159,11 +164,20 @@ class Predictor(ABC):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that an answer has, its outputs first: a draw has no intervals, nor has noise that is not known."""
-        without = isinstance(self._noise, UnknownNoise) or self._noise.on == "selection"
-        ends = () if without else INTERVAL
-        names = tuple(each.name for each in self.outputs.fields)
-        return (*names, *ends, *((UNDECIDED,) if self.outputs.classes is not None else ()))
+        """The parts that an answer may have, its outputs first.
+
+        Draws, and noise of which nothing is known, have no intervals, and do not say what is undecided.
+        """
+        reaches = not isinstance(self._noise, UnknownNoise) and self._noise.on != "selection"
+        ends = INTERVAL if reaches else ()
+        undecided = (UNDECIDED,) if reaches and self.outputs.classes is not None else ()
+        sets = (PREDICTION_SET,) if self.prediction_sets is not None else ()
+        return (*(each.name for each in self.outputs.fields), *ends, *undecided, *sets)
+
+    @property
+    def prediction_sets(self) -> PredictionSets | None:
+        """Prediction sets of the model, if it has any."""
+        return None
 
     @property
     def lineage(self) -> str:
@@ -276,6 +290,18 @@ class Predictor(ABC):
                     if not each.result.done():
                         await asyncio.to_thread(texts.encode, start, start + _TEXTS_AT_ONCE)
         return [None] * len(batch)
+
+    def check_coverage(self, coverage: float) -> int:
+        """Return the coverage of prediction sets that is asked for, in thousandths.
+
+        Raises InvalidCoverage for one that cannot be asked for, and where the model has no prediction sets.
+        """
+        if self.prediction_sets is None:
+            raise InvalidCoverage("this model has no prediction sets: no records were held back for them")
+        try:
+            return thousandths(coverage)
+        except ValueError as error:
+            raise InvalidCoverage(str(error)) from None
 
     @abstractmethod
     def check_tier(self, tier: str | None) -> None:

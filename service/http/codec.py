@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from itertools import compress
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -24,18 +25,21 @@ from service.http.schemas import (
     AnswerNoiseOut,
     BudgetOut,
     NoiseLawOut,
+    PredictionSetsOut,
     PredictOptions,
     PredictRequest,
     PredictResponse,
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
+    Wishes,
 )
 from service.http.tables import CSV, Asked, Lists, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from training.inputs.columns import UnencodedTexts
+from training.pay_once.coverage import PER_MILLE
 
-RECEIPT, BUDGET, NOISE = "dpserve-receipt", "dpserve-budget", "dpserve-noise"
+RECEIPT, BUDGET, NOISE, SETS = "dpserve-receipt", "dpserve-budget", "dpserve-noise", "dpserve-prediction-sets"
 """The headers of an answer that is an array alone: what an answer in JSON has beside its predictions."""
 
 _JSON = frozenset({b"application/json", b"text/json", b"", b"application/x-www-form-urlencoded", b"text/plain"})
@@ -56,6 +60,7 @@ _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$"
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
+_NO_WISHES = Wishes()
 _Parsed = TypeVar("_Parsed")
 
 
@@ -142,6 +147,34 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     return out
 
 
+def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
+    """Return the wishes of a body and of a query. Raises a 400 problem where both name something, and differ."""
+    tier, coverage = header.query.get("tier"), header.number("coverage")
+    if tier is not None and wishes.tier not in (None, tier):
+        raise invalid("the body and the query name different tiers")
+    if coverage is not None and wishes.coverage not in (None, coverage):
+        raise invalid("the body and the query name different coverages")
+    return Wishes(
+        wishes.tier if tier is None else tier,
+        wishes.intervals or header.flag("intervals"),
+        wishes.coverage if coverage is None else coverage,
+    )
+
+
+def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_rows: bool = True) -> PredictionSetsOut:
+    """Return prediction sets. coverage: in thousandths. of_rows: whether to say those of the rows, or only the rule."""
+    sets, classes = predictor.prediction_sets, predictor.outputs.classes
+    assert sets is not None
+    assert classes is not None
+    inside = sets.sets_of(prediction.values, coverage) if of_rows else ()
+    return PredictionSetsOut(
+        coverage=coverage / PER_MILLE,
+        by=sets.by,
+        least=sets.least(coverage, len(classes)).tolist(),
+        classes=[list(compress(classes, row)) for row in inside],
+    )
+
+
 def _law_out(noise: AnyNoise) -> NoiseLawOut:
     scale = None if noise.largest is None else noise.largest.tolist()
     return NoiseLawOut(law=noise.law, on=noise.on, scale=scale, no_interval=noise.no_interval or None)
@@ -176,21 +209,17 @@ def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
 class RowsCodec:
     """`POST /predict`."""
 
-    parameters = frozenset({"dry_run", "intervals", "tier"})
+    parameters = frozenset({"coverage", "dry_run", "intervals", "tier"})
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = header.query.get("tier"), header.fields.get(b"content-type", b"")
+        kind = header.fields.get(b"content-type", b"")
         if kind not in _JSON:
             kind = _media_type(kind)
-        intervals = bool(header.query) and header.flag("intervals")
         rows: Rows
+        wishes = _NO_WISHES
         if kind.endswith(b"+json") or kind in _JSON:
-            rows, named, wished = self.instances(predictor, body)
-            intervals = intervals or wished
-            if tier is not None and named not in (None, tier):
-                raise invalid("the body and the query name different tiers")
-            tier = named if tier is None else tier
+            rows, wishes = self.instances(predictor, body)
         elif kind == _NPY:
             rows = npy.parse_npy(body)
         elif kind == _CSV:
@@ -199,14 +228,17 @@ class RowsCodec:
         else:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        predictor.check_tier(tier)
+        if header.query:
+            wishes = _with_query(wishes, header)
+        predictor.check_tier(wishes.tier)
+        coverage = None if wishes.coverage is None else predictor.check_coverage(wishes.coverage)
         idempotency = None
         if b"idempotency-key" in header.fields:
             # A tier in the query decides what the answer is as much as the body does.
             said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
             idempotency = header.idempotency(said)
         X, unencoded = (predictor.check_array(rows), ()) if isinstance(rows, np.ndarray) else _checked(predictor, rows)
-        return RowsRequest(X, tier, idempotency, header.deadline, intervals, unencoded)
+        return RowsRequest(X, wishes.tier, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
 
     def instances(self, predictor: Predictor, body: bytes) -> Asked:
         """Return what a body in JSON asks."""
@@ -221,7 +253,7 @@ class RowsCodec:
             raise _not_rows(str(error)) from None
         if options.model is not None:
             predictor.check_model(options.model)
-        return rows, options.tier, options.intervals
+        return rows, options
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -230,12 +262,15 @@ class RowsCodec:
         accept = header.fields.get(b"accept", b"").lower()
         if _NPY in accept and _accepts_npy(accept):
             headers = {"content-type": npy.MEDIA_TYPE} | headers_of(predictor, prediction)
+            if request.coverage is not None:
+                headers[SETS] = _encode(sets_out(predictor, prediction, request.coverage, of_rows=False)).decode()
             return npy.npy_of(prediction.values), headers
         response = PredictResponse(
             predictor.outputs.written(prediction.values),
             receipt_of(predictor, prediction),
             budget_of(predictor, prediction),
             noise_out(prediction.noise, intervals=request.intervals),
+            msgspec.UNSET if request.coverage is None else sets_out(predictor, prediction, request.coverage),
             True if predictor.rehearsal else msgspec.UNSET,
         )
         return _encode(response), _AS_JSON
@@ -271,7 +306,7 @@ class InvocationsCodec(RowsCodec):
         """Return what a body in JSON asks."""
         read = rows_and_members(body, _LISTS, predictor.width)
         if read is not None and not read[1]:
-            return read[0], None, False
+            return read[0], _NO_WISHES
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 

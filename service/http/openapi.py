@@ -19,12 +19,13 @@ import msgspec
 from fastapi import FastAPI
 
 from service.http import npy, schemas
-from service.http.codec import BUDGET, NOISE, RECEIPT
+from service.http.codec import BUDGET, NOISE, RECEIPT, SETS
 from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.http.tables import CSV
 from service.models import VERSION, Models
 from service.predictor import Predictor
+from training.pay_once.coverage import LEAST_COVERAGE, MOST_COVERAGE
 
 _STRUCTS = [
     kind for kind in vars(schemas).values() if isinstance(kind, type(msgspec.Struct)) and kind.__struct_fields__
@@ -44,6 +45,11 @@ _INTERVALS = _parameter(
     "intervals",
     {"type": "boolean", "default": False},
     "true: say `lower` and `upper` in `noise`, too; the same as `intervals` in the body.",
+)
+_COVERAGE = _parameter(
+    "coverage",
+    {"type": "number", "minimum": LEAST_COVERAGE, "maximum": MOST_COVERAGE},
+    "Say `prediction_sets` of this coverage, in thousandths, too; the same as `coverage` in the body.",
 )
 _JSON_LENGTH = _parameter(
     JSON_LENGTH,
@@ -140,10 +146,12 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
     answer = {"anyOf": [_reference("PredictResponse"), _reference("QuoteResponse")]}
     answered = {
         "description": f"The predictions; as a NumPy array if {npy.MEDIA_TYPE} is accepted, with the receipt, "
-        f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}.",
+        f"the budget and the noise as JSON in the headers {RECEIPT}, {BUDGET} and {NOISE}, and the rule of prediction "
+        f"sets, where a coverage is asked for, in {SETS}.",
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
-    parameters = [_DRY_RUN, _INTERVALS, *([tier] if predictor.tier_names else [])]
+    sets = [] if predictor.prediction_sets is None else [_COVERAGE]
+    parameters = [_DRY_RUN, _INTERVALS, *sets, *([tier] if predictor.tier_names else [])]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation(name, summary, in_path, parameters, content, responses)
 
@@ -183,6 +191,8 @@ def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
     properties["model"] = {"anyOf": [{"const": predictor.certificate.name}, {"type": "null"}], "default": None}
     tiers = [{"enum": list(predictor.tier_names)}] if predictor.tier_names else []
     properties["tier"] = {"anyOf": [*tiers, {"type": "null"}], "default": None}
+    coverages = [] if predictor.prediction_sets is None else [_COVERAGE["schema"]]
+    properties["coverage"] = {"anyOf": [*coverages, {"type": "null"}], "default": None}
     schema["examples"] = [{"instances": [row]} for row in (_example(predictor), _middle(predictor))]
 
 
@@ -217,6 +227,7 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
     }
     unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
     known: dict[str, Any] = {"intervals": {"type": "boolean"}}
+    known |= {} if predictor.prediction_sets is None else {"coverage": _COVERAGE["schema"]}
     known |= {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
     params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}
     forms = {

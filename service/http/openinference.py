@@ -39,7 +39,7 @@ from service.http.schemas import (
     answers,
 )
 from service.models import VERSION, Models
-from service.predictor import INTERVAL, UNDECIDED, Prediction, Predictor, RowsRequest
+from service.predictor import INTERVAL, PREDICTION_SET, UNDECIDED, Prediction, Predictor, RowsRequest
 from training.kinds.outputs import Output
 
 PREFIX = "/v2"
@@ -97,6 +97,10 @@ class OpenInferenceCodec:
         intervals = request.parameters.get("intervals", False)
         if not isinstance(intervals, bool):
             raise invalid("the parameter 'intervals' is true or false")
+        coverage = request.parameters.get("coverage")
+        if coverage is not None and type(coverage) not in (int, float):
+            raise invalid("the parameter 'coverage' is a number")
+        thousandths = None if coverage is None else predictor.check_coverage(coverage)
         X = array_of(request.inputs[0], raw).astype(np.float64)
         predictor.check_tier(tier)
         return TensorRequest(
@@ -105,6 +109,7 @@ class OpenInferenceCodec:
             header.idempotency(identity),
             header.deadline,
             intervals,
+            thousandths,
             id=request.id,
             outputs=_outputs_of(predictor, request),
         )
@@ -114,7 +119,7 @@ class OpenInferenceCodec:
     ) -> Reply:
         """Return the answer as JSON, with the bytes of raw tensors behind it."""
         del header
-        values = tensors_of(predictor, prediction, request.outputs)
+        values = tensors_of(predictor, prediction, request.outputs, request.coverage)
         outputs, raw = [], b""
         for name, in_binary in request.outputs.items():
             tensor = values[name]
@@ -143,11 +148,16 @@ def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
     """Return which outputs are wished for, and whether as raw bytes. Raises a 400 problem for an unknown one."""
     by_default = request.parameters.get("binary_data_output", False) is True
     if not request.outputs:
-        ends = () if request.parameters.get("intervals", False) else INTERVAL
-        return {name: by_default for name in predictor.parts if name not in ends}
+        left_out = {
+            *(() if request.parameters.get("intervals", False) else INTERVAL),
+            *(() if request.parameters.get("coverage") is not None else (PREDICTION_SET,)),
+        }
+        return {name: by_default for name in predictor.parts if name not in left_out}
     named = {output.name: output.parameters for output in request.outputs}
     if len(named) != len(request.outputs) or not named.keys() <= set(predictor.parts):
         raise invalid(f"the outputs are {', '.join(map(repr, predictor.parts))}, each once at most")
+    if PREDICTION_SET in named and request.parameters.get("coverage") is None:
+        raise invalid(f"{PREDICTION_SET!r} needs the parameter 'coverage', as 0.9")
     for parameters in named.values():
         if "classification" in parameters or "shared_memory_region" in parameters:
             raise invalid("neither classification nor shared memory is offered: every answer is whole")
@@ -281,7 +291,9 @@ def _tensor_of(name: str, output: Output | None, predictor: Predictor) -> Tensor
     """Return the metadata of an answer's part. output: None for what is said beside the outputs."""
     if output is None:
         numbers = sum(each.size for each in predictor.outputs.fields)
-        return TensorMetadata(name, "BOOL", [-1]) if name == UNDECIDED else TensorMetadata(name, "FP64", [-1, numbers])
+        if name == UNDECIDED:
+            return TensorMetadata(name, "BOOL", [-1])
+        return TensorMetadata(name, "BOOL" if name == PREDICTION_SET else "FP64", [-1, numbers])
     datatype = "INT64" if output.counts else "FP64"
     return TensorMetadata(name, datatype, [-1] if output.labels is None else [-1, output.size])
 
@@ -371,11 +383,15 @@ def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
     return [number for row in rows for number in row]
 
 
-def tensors_of(predictor: Predictor, prediction: Prediction, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return those of an answer's tensors, `Predictor.parts`, that have these names."""
+def tensors_of(
+    predictor: Predictor, prediction: Prediction, names: Collection[str], coverage: int | None
+) -> dict[str, NDArray[Any]]:
+    """Return those of an answer's tensors, `Predictor.parts`, that have these names. coverage: of prediction sets."""
     found = predictor.outputs.split(prediction.values)
     if (undecided := prediction.noise.undecided) is not None:
         found[UNDECIDED] = undecided
     if not set(INTERVAL).isdisjoint(names) and (ends := prediction.noise.intervals) is not None:
         found |= zip(INTERVAL, ends, strict=True)
+    if coverage is not None and (sets := predictor.prediction_sets) is not None:
+        found[PREDICTION_SET] = sets.sets_of(prediction.values, coverage)
     return {name: found[name] for name in names}

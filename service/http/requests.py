@@ -79,6 +79,15 @@ class RequestHeader(msgspec.Struct, frozen=True):
             raise invalid(f"{name} is 'true' or 'false'")
         return said == "true"
 
+    def number(self, name: str) -> float | None:
+        """Return a parameter of the query that is a number; None without it. Raises a 400 problem."""
+        if (said := self.query.get(name)) is None:
+            return None
+        try:
+            return float(said)
+        except ValueError:
+            raise invalid(f"{name} is a number") from None
+
     def idempotency(self, body: bytes) -> Idempotency | None:
         """Return the client's name for a request that says `body`, if it has one. Raises a 400 problem."""
         if b"idempotency-key" not in self.fields:

@@ -12,16 +12,24 @@ Cell = str | float | bool | None
 """A value of a row by name."""
 
 
-class PredictOptions(Struct, forbid_unknown_fields=True):
-    """Members of a request beside its rows."""
+class Wishes(Struct, forbid_unknown_fields=True):
+    """Wishes beside the rows."""
 
-    model: str | None = None
-    """The model's name; may be left out."""
     tier: str | None = None
     """The precision to be answered at, of a pay-once model; by default the finest that you hold, or the coarsest
     offered. Moving to a finer one costs the difference, once."""
     intervals: bool = False
     """true: say `lower` and `upper` in `noise`, too. They cost nothing, and triple the numbers of an answer."""
+    coverage: float | None = None
+    """The coverage of `prediction_sets`, which are then said, too, where the model has them: 0.5 to 0.999, rounded up
+    to thousandths. They cost nothing."""
+
+
+class PredictOptions(Wishes):
+    """Members of a request beside its rows."""
+
+    model: str | None = None
+    """The model's name; may be left out."""
 
 
 class PredictRequest(PredictOptions, kw_only=True):
@@ -113,8 +121,8 @@ class AnswerNoiseOut(NoiseLawOut, kw_only=True):
     model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
     answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
     undecided: list[bool] | UnsetType = UNSET
-    """For each row whether the noise could have made the likeliest class so; true where that is not known. See
-    `coverage` for what is true of the others. Absent where an answer is no probabilities of classes."""
+    """For each row whether the noise could have made the likeliest class so. See `coverage` for what is true of the
+    others. Absent where that is not known, and where an answer is no probabilities of classes."""
     holds: Literal["without noise", "median"] | None
     """The value that an interval holds: the probability that the model gives without noise, or the median of those
     that it gives with noise drawn anew."""
@@ -123,6 +131,20 @@ class AnswerNoiseOut(NoiseLawOut, kw_only=True):
     Absent unless `intervals` are asked for."""
     upper: list[list[float]] | UnsetType | None = UNSET
     """Likewise the largest."""
+
+
+class PredictionSetsOut(Struct):
+    """Sets of classes that hold the true one with a coverage: of further records like the training's, a share of at
+    least so many. The promise is for a coverage chosen without looking at the sets, and for no single row."""
+
+    coverage: float
+    by: Literal["all", "class"]
+    """Whether the coverage is that of all records together, or also of the records of each class."""
+    least: list[float]
+    """The least probability with which each class is in a set, in the order of the model's classes."""
+    classes: list[list[str]]
+    """The classes in each row's set, by name. An empty one says that no class is as likely as the own ones of so many
+    records were: the row is unlike them."""
 
 
 class PredictResponse(Struct):
@@ -134,6 +156,8 @@ class PredictResponse(Struct):
     receipt: ReceiptOut
     budget: BudgetOut
     noise: AnswerNoiseOut
+    prediction_sets: PredictionSetsOut | UnsetType = UNSET
+    """Absent unless a `coverage` is asked for."""
     rehearsal: bool | UnsetType = UNSET
     """True where the ledger may lose charges, so that nothing here is to be relied upon."""
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from service.errors import InvalidRows
 from service.http.problems import Problem, ProblemType
 from service.http.requests import invalid
-from service.http.schemas import InvocationsRequest, SplitFrame
+from service.http.schemas import InvocationsRequest, SplitFrame, Wishes
 from service.predictor import Value
 from training.inputs.columns import DELIMITERS, NUMBER
 
@@ -29,8 +29,9 @@ FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 Lists = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float] | dict[str, Value]]
 Rows = Lists | NDArray[np.floating[Any]]
 
-Asked = tuple[Rows, str | None, bool]
-"""Rows, the tier that is named, and whether intervals are wished for."""
+
+Asked = tuple[Rows, Wishes]
+"""Rows, and what is wished for beside them."""
 
 
 class Table(Protocol):
@@ -90,7 +91,7 @@ def _number_or_text(value: Value) -> Value:
 
 
 def rows_of_invocation(body: bytes, table: Table) -> Asked:
-    """Return what MLflow's protocol asks; `params` names the tier, and says whether intervals are wished for.
+    """Return what MLflow's protocol asks; `params` are the wishes beside the rows.
 
     Raises msgspec's errors for what is not JSON, Problem and InvalidRows.
     """
@@ -102,14 +103,18 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
     if len(given) != 1:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
     params = asked.params or {}
-    tier, intervals = params.get("tier"), params.get("intervals", False)
-    if params.keys() - {"tier", "intervals"} or not isinstance(tier, str | None) or not isinstance(intervals, bool):
-        raise invalid("params takes the name of a 'tier' and true or false for 'intervals', and nothing else")
+    try:
+        wishes = msgspec.convert(params, Wishes)
+    except msgspec.ValidationError:
+        raise invalid(
+            "params takes the name of a 'tier', true or false for 'intervals' and a number for 'coverage', and nothing "
+            "else"
+        ) from None
     if asked.dataframe_split is not UNSET:
-        return _of_split(asked.dataframe_split, table), tier, intervals
+        return _of_split(asked.dataframe_split, table), wishes
     if isinstance(asked.inputs, dict):
-        return _of_columns(asked.inputs, table), tier, intervals
-    return asked.dataframe_records or asked.instances or asked.inputs or [], tier, intervals  # UNSET is false
+        return _of_columns(asked.inputs, table), wishes
+    return asked.dataframe_records or asked.instances or asked.inputs or [], wishes  # UNSET is false
 
 
 def _asked(body: bytes) -> InvocationsRequest:

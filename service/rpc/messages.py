@@ -107,7 +107,7 @@ class MessageCodec(OpenInferenceCodec):
         )
         for name, value in parameters_of(predictor, prediction).items():
             _set(answer.parameters[name], value)
-        for name, tensor in tensors_of(predictor, prediction, request.outputs).items():
+        for name, tensor in tensors_of(predictor, prediction, request.outputs, request.coverage).items():
             answer.outputs.add(name=name, datatype=ANSWERED[tensor.dtype.kind], shape=list(tensor.shape))
             answer.raw_output_contents.append(tensor.tobytes())
         return answer.SerializeToString(), headers_of(predictor, prediction)

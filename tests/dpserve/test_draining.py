@@ -130,3 +130,40 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
     assert process.returncode == 0
     assert asyncio.run(releases(store)) > 1, "what was sent to the ledger was waited for"
     assert said.count("stopped serving") == (2 if "--workers" in words else 1)
+
+
+def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop(run, bundle, store):
+    """One worker is killed while the store is silent, so that the one in its place waits for the ledger."""
+    run.environment["DPSERVE_LEDGER"] = store.url
+    words = ("--port", 0, *BUDGET, "--price", "rho:0.001", "--workers", 2)
+    process, address, _ = run.start_and_read(bundle, *words)
+    try:
+        until(lambda: len(workers_of(process)) == 2)
+        before = workers_of(process)
+        os.kill(store.process.pid, signal.SIGSTOP)
+        gone = workers_of(process)[0]
+        os.kill(gone, signal.SIGKILL)
+        until(lambda: len(set(workers_of(process)) - set(before) - {gone}) > 0)
+        (new,) = set(workers_of(process)) - set(before)
+        until(lambda: catches_signals(new))
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert refuses(address)
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def workers_of(process):
+    """Return the processes that a service started to answer."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def catches_signals(pid):
+    """Tell whether a process has a handler of SIGTERM: a server that starts has."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")]
+    return bool(caught >> (signal.SIGTERM - 1) & 1)

@@ -110,7 +110,7 @@ def test_of_noise_in_training_intervals_hold_the_median(steepness):
 def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
     found = Uncertainty(UnknownNoise("nobody knows"), np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
     assert (found.noise.law, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")
-    assert found.undecided.tolist() == [True]
+    assert found.undecided is None
 
 
 def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
@@ -122,13 +122,13 @@ def test_of_classes_that_are_all_alike_nobody_knows_which_was_drawn():
     assert noise.undecided(np.array([[0.25] * 4, [0.1, 0.1, 0.1, 0.7]])).all()
 
 
-def test_a_draw_has_no_interval_and_is_never_decided():
+def test_a_draw_has_no_interval_and_says_nothing_of_what_noise_decided():
     label = Label(0.5)
     answers, sensitivity = released(label, [0.0, 3.0])
     noise = AnswerNoise("exponential", label.scale(sensitivity), "selection")
     assert noise.intervals(answers) is None
     assert noise.no_interval == DRAWN
-    assert noise.undecided(answers).all()
+    assert noise.undecided(answers) is None
 
 
 def test_intervals_are_narrow_and_winners_decided_where_the_noise_is_small():

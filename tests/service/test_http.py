@@ -522,12 +522,12 @@ def test_a_wish_for_intervals_that_cannot_be_read_is_refused(service, path, body
     assert service.spent() == 0
 
 
-def test_a_class_that_was_drawn_has_no_intervals_and_is_undecided(start, head):
+def test_a_class_that_was_drawn_has_no_intervals_and_no_word_on_what_is_decided(start, head):
     service = start(head, Label(0.5), accepts="any")
     http = service.http(service.add_client(accepts="any"))
     noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
     assert (noise["law"], noise["on"], noise["lower"]) == ("exponential", "selection", None)
-    assert noise["undecided"] == [True]
+    assert "undecided" not in noise
     assert "drawn by chance" in noise["no_interval"]
 
 
@@ -535,7 +535,7 @@ def test_noise_of_an_unknown_law_says_so_in_words(start, head):
     service = start(head, Plain())
     http = service.http(service.add_client())
     noise = http.post("/predict?intervals=true", json={"instances": [ROW]}).json()["noise"]
-    assert (noise["law"], noise["lower"], noise["undecided"]) == (None, None, [True])
+    assert (noise["law"], noise["lower"], noise.get("undecided")) == (None, None, None)
     assert "the answer does not say which" in noise["no_interval"]
     quoted = http.post("/predict?dry_run=true", json={"instances": [ROW]}).json()["quote"]["noise"]
     assert (quoted["law"], quoted["no_interval"]) == (None, noise["no_interval"])

@@ -45,7 +45,7 @@ from mechanisms.prefix_sums import PrefixSums
 from training.pay_once.scores import CELLS, least_in
 
 LEAST_COVERAGE, MOST_COVERAGE, PER_MILLE = 0.5, 0.999, 1000
-"""The coverages that can be asked for: whole thousandths."""
+"""The coverages that can be asked for, which are rounded up to whole thousandths."""
 
 SPARED = 64
 """The part of the error for which noise may be larger than its bound: less makes the bound wider."""
@@ -54,13 +54,10 @@ _TRIES = math.ceil(math.log2(CELLS))
 
 
 def thousandths(coverage: float) -> int:
-    """Return a coverage in thousandths. Raises ValueError for one that cannot be asked for."""
-    whole = round(coverage * PER_MILLE) if math.isfinite(coverage) else 0
-    if not LEAST_COVERAGE <= coverage <= MOST_COVERAGE or abs(coverage * PER_MILLE - whole) > 1e-9:
-        raise ValueError(
-            f"a coverage is a whole number of thousandths from {LEAST_COVERAGE} to {MOST_COVERAGE}, not {coverage:g}"
-        )
-    return whole
+    """Return a coverage in thousandths, rounded up. Raises ValueError for one that cannot be asked for."""
+    if not LEAST_COVERAGE <= coverage <= MOST_COVERAGE:
+        raise ValueError(f"a coverage is a number from {LEAST_COVERAGE} to {MOST_COVERAGE}, not {coverage:g}")
+    return math.ceil(coverage * PER_MILLE - 1e-9)  # 1e-9 so that 0.9 is 900
 
 
 def least_probabilities(sums: PrefixSums, noisy: Floats, coverage: int, groups: Sequence[Sequence[int]]) -> list[float]:

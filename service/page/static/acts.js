@@ -202,8 +202,10 @@ function confirm({ title, act, effect, post, done, back, urgent }) {
   const doIt = async () => {
     try {
       const result = await post("acts", act);
-      result.key === null ? close() : showKey(title, result);
-      await done(result);
+      const refreshed = done(result);
+      // A key is shown at once, whatever becomes of the refresh; what is opened after it shows what the act did.
+      result.key === null ? close() : showKey(title, result, () => refreshed.finally(close));
+      await refreshed;
     } catch (error) {
       said.replaceChildren(refusalPanel(problemOf(error)));
     }
@@ -232,7 +234,7 @@ function meaning({ before, after }) {
   return table("What it means", columns, rows.map(([name, of]) => [name, ...(before ? [of(before)] : []), of(after)]));
 }
 
-function showKey(title, { key, key_id: id }) {
+function showKey(title, { key, key_id: id }, kept) {
   const shown = el("input", { value: key, readonly: true, autocomplete: "off", "aria-label": "The API key", class: "mono", id: "new-key" });
   const said = el("span", { class: "note", role: "status" });
   show(
@@ -247,7 +249,7 @@ function showKey(title, { key, key_id: id }) {
         shown.select();
         await navigator.clipboard.writeText(key).then(() => (said.textContent = "Copied."), () => (said.textContent = "Selected: copy it."));
       }),
-      button("I have kept it", close, { class: "primary" }),
+      button("I have kept it", kept, { class: "primary" }),
       said,
     ),
   );

@@ -5,7 +5,10 @@ import { figureUp, probability, whole } from "./format.js";
 
 const PAGE = 20;
 
-/** answers: [{place, row, probabilities, noise: {on, holds, scale, interval, undecided, no_interval}}], as the service says. */
+/**
+ * answers: [{place, row, probabilities, set, noise: {on, holds, scale, interval, undecided, no_interval}}], as the service
+ * says; set: the names of the classes in the prediction set, null where none is asked for.
+ */
 export function showAnswers(host, answers, model) {
   const bands = answers.map(({ noise }) => noise.interval);
   if (answers.length === 1) {
@@ -22,7 +25,7 @@ export function showAnswers(host, answers, model) {
     list.replaceChildren(
       table(
         "Answers by row",
-        [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, { title: "all classes", hidden: true }],
+        [{ title: "row" }, { title: "likeliest class" }, { title: "probability", numeric: true }, { title: "95 % band", numeric: true }, ...(answers[0].set ? [{ title: "prediction set" }] : []), { title: "all classes", hidden: true }],
         shown.map((answer, offset) => line(answer, bands[start + offset], model, detail)),
       ),
     );
@@ -47,6 +50,7 @@ function line(answer, interval, model, detail) {
     isUndecided(answer) ? `${model.classes[top]} (undecided)` : model.classes[top],
     probability(answer.probabilities[top]),
     interval ? interval[top].map(probability).join(" to ") : "–",
+    ...(answer.set ? [setInWords(answer.set)] : []),
     button("Show", () => detail.replaceChildren(bars(answer, interval, model)), {
       class: "quiet",
       "aria-label": `Show all classes of row ${answer.place}`,
@@ -63,6 +67,7 @@ function bars(answer, interval, model) {
     "div",
     { class: "answer" },
     el("h3", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
+    answer.set?.length === 0 && el("p", { class: "notice" }, "No class is as likely as the own ones of so many records were: this row is unlike them."),
     isUndecided(answer) && el("p", { class: "notice undecided" }, "Undecided: the noise could have made this class the likeliest."),
     el(
       "div",
@@ -77,8 +82,8 @@ function bars(answer, interval, model) {
         }
         return el(
           "div",
-          { role: "listitem", class: place === top ? "top" : null },
-          el("span", { class: "name" }, model.classes[place]),
+          { role: "listitem", class: ruledOut(answer, model.classes[place]) ? "ruled-out" : place === top ? "top" : null },
+          el("span", { class: "name" }, model.classes[place], ruledOut(answer, model.classes[place]) && el("span", { class: "visually-hidden" }, " (ruled out)")),
           el("span", { class: "plot", "aria-hidden": "true" }, value, whiskers),
           el(
             "span",
@@ -93,9 +98,18 @@ function bars(answer, interval, model) {
   );
 }
 
-/** Whether the noise could have made the winner; where that is not known the note says more. */
+/** Whether the noise could have made the winner; false where that is not known, of which the note says more. */
 function isUndecided({ noise }) {
-  return noise.undecided && noise.interval !== null;
+  return noise.undecided === true;
+}
+
+const ruledOut = ({ set }, name) => set !== null && !set.includes(name);
+
+const MOST_NAMED = 4;
+
+function setInWords(set) {
+  if (set.length === 0) return "none: unlike the records";
+  return set.length <= MOST_NAMED ? set.join(", ") : `${set.slice(0, MOST_NAMED).join(", ")} and ${whole(set.length - MOST_NAMED)} more`;
 }
 
 /**
@@ -160,9 +174,17 @@ function indexOfLargest(values) {
 function download(answers, bands, model) {
   const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const ends = model.classes.flatMap((name) => [`${name} low`, `${name} high`]);
-  const head = ["row", ...model.classes, ...ends, "undecided"].map(quoted);
-  const lines = answers.map(({ place, probabilities, noise }, index) =>
-    [place, ...probabilities, ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(), noise.undecided].join(","),
+  const { set, noise } = answers[0];
+  const more = [...(noise.undecided === null ? [] : ["undecided"]), ...(set ? ["prediction set"] : [])];
+  const head = ["row", ...model.classes, ...ends, ...more].map(quoted);
+  const lines = answers.map(({ place, probabilities, set, noise }, index) =>
+    [
+      place,
+      ...probabilities,
+      ...(bands[index] ?? probabilities.map(() => ["", ""])).flat(),
+      ...(noise.undecided === null ? [] : [noise.undecided]),
+      ...(set ? [quoted(set.join("; "))] : []),
+    ].join(","),
   );
   const url = URL.createObjectURL(new Blob([[head.join(","), ...lines, ""].join("\n")], { type: "text/csv" }));
   const link = el("a", { href: url, download: "answers.csv" });

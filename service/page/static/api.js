@@ -107,8 +107,10 @@ export class Account {
     return (await this.#predict("predict?dry_run=true", { instances }, tier, {})).quote;
   }
 
-  async predict(instances, tier, name) {
-    return this.#predict("predict", { instances, intervals: true }, tier, { "Idempotency-Key": name });
+  /** coverage: of prediction sets; null for none. */
+  async predict(instances, tier, name, coverage) {
+    const path = coverage === null ? "predict" : `predict?coverage=${coverage}`;
+    return this.#predict(path, { instances, intervals: true }, tier, { "Idempotency-Key": name });
   }
 
   async #predict(path, asked, tier, headers) {

@@ -9,6 +9,7 @@ import { refusalPanel } from "./refusal.js";
 import { inBatches, rowsOfText } from "./rows.js";
 
 const MOST_FIELDS = 24;
+const USUAL_COVERAGE = 0.9;
 const LARGEST_FILE = 64 * 1024 * 1024;
 
 /** context: {account, model, budget(): the newest, spent(): to be called after a charge, failed(error)}. */
@@ -294,13 +295,13 @@ function bill(total, budget, rows) {
 }
 
 /** Pay batch by batch. Each keeps its name, so that asking again after a lost answer is charged once. */
-async function payAll(context, batches, tier, outcome) {
+async function payAll(context, batches, tier, outcome, coverage = context.model.prediction_sets ? USUAL_COVERAGE : null) {
   const { account, model } = context;
   let refused = null;
   for (const batch of batches) {
     if (batch.answer) continue;
     try {
-      batch.answer = await account.predict(batch.instances, tier, batch.name);
+      batch.answer = await account.predict(batch.instances, tier, batch.name, coverage);
     } catch (error) {
       refused = error;
       break;
@@ -309,7 +310,7 @@ async function payAll(context, batches, tier, outcome) {
   const answered = batches.filter((batch) => batch.answer);
   const parts = [];
   if (refused) {
-    const again = refused.passing ? () => payAll(context, batches, tier, outcome) : null;
+    const again = refused.passing ? () => payAll(context, batches, tier, outcome, coverage) : null;
     parts.push(refusalPanel(context.refused(refused), { again }));
   }
   if (answered.length > 0) {
@@ -317,7 +318,11 @@ async function payAll(context, batches, tier, outcome) {
     const answers = answersOf(answered);
     showAnswers(host, answers, model);
     const receipts = answered.map((batch) => batch.answer.receipt);
-    parts.push(paid(receipts), host);
+    const again = (other) => {
+      for (const batch of answered) batch.answer = null;
+      return payAll(context, batches, tier, outcome, other);
+    };
+    parts.push(paid(receipts), coverage === null ? "" : coverageChoice(coverage, model, again), host);
     announce(saidOf(answers, receipts, model));
   }
   outcome.replaceChildren(...parts);
@@ -325,20 +330,43 @@ async function payAll(context, batches, tier, outcome) {
   await context.spent();
 }
 
+/** A slider for the coverage of prediction sets: another one is asked for at no cost. */
+function coverageChoice(coverage, model, again) {
+  const shown = el("output", { for: "coverage" }, percentOf(coverage));
+  const input = el("input", { type: "range", id: "coverage", min: 50, max: 99, step: 1, value: Math.round(coverage * 100), "aria-describedby": "coverage-note" });
+  input.addEventListener("input", () => (shown.textContent = percentOf(input.value / 100)));
+  input.addEventListener("change", () => again(input.value / 100));
+  const whose = model.prediction_sets.by === "class" ? "of further records of each class" : "of further records";
+  return el(
+    "div",
+    { class: "choice" },
+    el("label", { class: "label", for: "coverage" }, "Coverage"),
+    el("div", { class: "slider" }, input, shown),
+    el(
+      "p",
+      { class: "note", id: "coverage-note" },
+      `Classes in grey are ruled out. At least so many ${whose} like the training’s have their class among the others, if the coverage is chosen without looking at the answers.`,
+    ),
+  );
+}
+
+const percentOf = (share) => `${Math.round(share * 100)} %`;
+
 function answersOf(batches) {
   let place = 0;
-  return batches.flatMap(({ answer: { predictions, noise }, instances }) =>
+  return batches.flatMap(({ answer: { predictions, noise, prediction_sets: sets }, instances }) =>
     predictions.map((probabilities, index) => ({
       place: (place += 1),
       row: instances[index],
       probabilities,
+      set: sets?.classes[index] ?? null,
       noise: {
         on: noise.on,
         holds: noise.holds,
         no_interval: noise.no_interval,
         scale: noise.scale?.[index],
         interval: noise.lower?.[index].map((low, each) => [low, noise.upper[index][each]]) ?? null,
-        undecided: noise.undecided[index],
+        undecided: noise.undecided?.[index] ?? null,
       },
     })),
   );

@@ -10,6 +10,7 @@ import re
 import subprocess
 import time
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -19,6 +20,7 @@ from accounting.ledger import key_digest, new_api_key
 from accounting.picorho import to_rho
 from mechanisms.gaussian import Gaussian
 from tests.service.test_models import predictor, renamed
+from tests.service.test_prediction_sets import model_of
 
 ROW = "0.2, 0.4, 0.6, 0.8"
 SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]
@@ -534,3 +536,26 @@ def test_the_documentation_shows_every_operation_under_its_policy(tab, service):
     tab.page.goto(f"{service.url}/docs")
     paths = service.http().get("/openapi.json").json()["paths"]
     expect(tab.page.locator(".opblock")).to_have_count(sum(map(len, paths.values())))
+
+
+def test_a_slider_chooses_the_coverage_of_prediction_sets(start, tab, tmp_path):
+    model = model_of(tmp_path, "dpsgd", "all")
+    service = start.release(model)
+    page = tab.sign_in(service.url, service.add_client())
+    sets = model.certificate.prediction_sets
+    answers, _ = model.answers(np.array([[0.5, 0.52]]))
+    ruled_out = page.locator("#answers .ruled-out")
+    paste(page, "0.5, 0.52")
+    page.click("#pay")
+    expect(page.get_by_label("Coverage")).to_have_value("90")
+    expect(ruled_out).to_have_count(int((~sets.sets_of(answers, 900)).sum()))
+    page.get_by_label("Coverage").fill("50")
+    expect(page.get_by_label("Coverage")).to_have_value("50")
+    expect(ruled_out).to_have_count(int((~sets.sets_of(answers, 500)).sum()))
+    assert not np.array_equal(sets.sets_of(answers, 500), sets.sets_of(answers, 900))
+    assert violations(page) == []
+    tab.shot("prediction-sets")
+    spent = service.spent()
+    page.get_by_label("Coverage").fill("99")
+    expect(ruled_out).to_have_count(int((~sets.sets_of(answers, 990)).sum()))
+    assert service.spent() == spent
