@@ -495,8 +495,9 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         option = option_named(each.option)
         table.add_row(option.title, option.pays, *_figures(each))
     known = {each.option for each in found.estimates}
-    for name in (name for name in planned_options() if name not in known):
-        table.add_row(option_named(name).title, option_named(name).pays, "not measured", "", "", "")
+    for name, option in planned_options().items():
+        if name not in known and option.pays == "each answer":
+            table.add_row(option.title, option.pays, "not measured", "", "", "")
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)

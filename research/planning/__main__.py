@@ -36,7 +36,6 @@ TRIED = (
     "class-sums-quantiles",
     "objective-quantiles",
     "weights-quantiles",
-    "dpsgd-128-quantiles",
 )
 FEW, SOME = 2_000, 10_000
 SEEDS = (5, 3, 1)

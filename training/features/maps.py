@@ -47,7 +47,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, model_validator
 
 from accounting.arrays import Floats, Singles
 from accounting.losses import PrivacyLoss
@@ -654,6 +654,18 @@ FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
     each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])
 }
 """Those that need no file, by name."""
+
+_SHOWN: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+
+
+def map_as_shown(shown: Mapping[str, Any]) -> FeatureMap:
+    """Return the map that strangers can make of what they are shown of one, which is not the cuts: even ones.
+
+    shown: of a certificate's public part. Raises ValidationError for what is no map that needs no file.
+    """
+    if "cuts" not in (shown.get("released") or {"cuts": None}):
+        shown = {name: value for name, value in shown.items() if name != "released"}
+    return _SHOWN.validate_python(shown)
 
 
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:

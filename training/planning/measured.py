@@ -34,7 +34,7 @@ FAR = 10.0
 """Sets whose mu n / C is so many times the records', or a part of it so small, are not like them."""
 
 LEAST_SETS = 4
-"""Of fewer similar sets no range is quoted, and none speaks against the default."""
+"""Number of similar sets below which no range is quoted, and none speaks against the default."""
 
 HELD = (23, 34)
 """Figures on tables that the planner does not know which lay in the range that was quoted, of how many: as
@@ -121,7 +121,7 @@ class Similar:
     signal: float
     places: tuple[Place, ...]
     nearest_signal: float
-    """Of all sets of the group, the mu n / C that is nearest."""
+    """The mu n / C of the nearest of all sets of the group."""
 
     @property
     def predictable(self) -> bool:
@@ -130,7 +130,7 @@ class Similar:
 
     @property
     def expected(self) -> tuple[Expected, ...]:
-        """What was measured of each option, where it was measured on LEAST_SETS of the sets; none of fewer."""
+        """Figures of each option that was measured on LEAST_SETS of the sets."""
         found = []
         for name in planned_options():
             known = [estimate for place in self.places if (estimate := place.estimates.get(name)) is not None]

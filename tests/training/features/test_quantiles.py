@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mechanisms.gaussian_vector import LARGEST_SIZE, least_price, mu_for
+from training.features.maps import Quantiles, map_as_shown
 from training.features.quantiles import (
     CELLS,
     COUNTS,
@@ -90,6 +91,16 @@ def test_levels_count_the_same_records():
     counts = counted(cells)[0]
     ends = np.cumsum([4**level for level in range(1, LEVELS + 1)])
     assert [each.sum() for each in np.split(counts, ends[:-1])] == [500.0] * LEVELS
+
+
+def test_who_is_not_shown_the_cuts_makes_a_map_with_even_ones():
+    """An adversary's model in a served one's likeness needs some map of the same columns."""
+    bounds = {"lower": (0.0,), "upper": (1.0,), "bias": 0.0}
+    served = Quantiles(**bounds, released=QuantileRelease(mu=0.1, cuts=((5, 9000),)))
+    told = served.model_dump()
+    assert map_as_shown(told) == served
+    del told["released"]["cuts"]
+    assert map_as_shown(told) == Quantiles(**bounds)
 
 
 @pytest.mark.parametrize("cuts", [((),), ((0, 5),), ((5, 5),), ((7, 3),), ((CELLS,),)])

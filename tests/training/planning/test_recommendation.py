@@ -196,7 +196,7 @@ def test_every_modality_has_a_default_that_suits_it():
 
 
 def test_few_records_of_many_classes_get_what_the_modality_gets():
-    """What two wide sets of many classes found best is two sets' word: fewer than speak against a default."""
+    """Two wide sets of many classes, where class sums did best, are fewer than speak against a default."""
     assert recommended(30_000, 2, whole(0.5), None, "table").chosen.features == "quantiles"
     assert recommended(30_000, 2, whole(0.5), None, "images").option == "dpsgd"
 
