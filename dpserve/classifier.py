@@ -369,6 +369,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
+                # The charge follows the training: what the account could not pay for should not be trained.
                 _run(self._check_account(request.lineage, price, budget))
             fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
