@@ -32,8 +32,9 @@ from service.http.schemas import (
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
+    Wishes,
 )
-from service.http.tables import CSV, Asked, Lists, Rows, Wishes, as_numbers, rows_of_csv, rows_of_invocation
+from service.http.tables import CSV, Asked, Lists, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from training.inputs.columns import UnencodedTexts
 from training.pay_once.coverage import PER_MILLE
@@ -59,6 +60,7 @@ _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$"
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
+_NO_WISHES = Wishes()
 _Parsed = TypeVar("_Parsed")
 
 
@@ -145,6 +147,20 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     return out
 
 
+def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
+    """Return the wishes of a body and of a query. Raises a 400 problem where both name something, and differ."""
+    tier, coverage = header.query.get("tier"), header.number("coverage")
+    if tier is not None and wishes.tier not in (None, tier):
+        raise invalid("the body and the query name different tiers")
+    if coverage is not None and wishes.coverage not in (None, coverage):
+        raise invalid("the body and the query name different coverages")
+    return Wishes(
+        wishes.tier if tier is None else tier,
+        wishes.intervals or header.flag("intervals"),
+        wishes.coverage if coverage is None else coverage,
+    )
+
+
 def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_rows: bool = True) -> PredictionSetsOut:
     """Return prediction sets. coverage: in thousandths. of_rows: whether to say those of the rows, or only the rule."""
     sets, classes = predictor.prediction_sets, predictor.outputs.classes
@@ -197,14 +213,13 @@ class RowsCodec:
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = header.query.get("tier"), header.fields.get(b"content-type", b"")
+        kind = header.fields.get(b"content-type", b"")
         if kind not in _JSON:
             kind = _media_type(kind)
-        wishes = Wishes(tier, bool(header.query) and header.flag("intervals"), header.number("coverage"))
         rows: Rows
+        wishes = _NO_WISHES
         if kind.endswith(b"+json") or kind in _JSON:
-            rows, named = self.instances(predictor, body)
-            wishes = wishes.beside(named)
+            rows, wishes = self.instances(predictor, body)
         elif kind == _NPY:
             rows = npy.parse_npy(body)
         elif kind == _CSV:
@@ -213,8 +228,10 @@ class RowsCodec:
         else:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        if header.query:
+            wishes = _with_query(wishes, header)
         predictor.check_tier(wishes.tier)
-        coverage = predictor.check_coverage(wishes.coverage)
+        coverage = None if wishes.coverage is None else predictor.check_coverage(wishes.coverage)
         idempotency = None
         if b"idempotency-key" in header.fields:
             # A tier in the query decides what the answer is as much as the body does.
@@ -236,7 +253,7 @@ class RowsCodec:
             raise _not_rows(str(error)) from None
         if options.model is not None:
             predictor.check_model(options.model)
-        return rows, Wishes(options.tier, options.intervals, options.coverage)
+        return rows, options
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -289,7 +306,7 @@ class InvocationsCodec(RowsCodec):
         """Return what a body in JSON asks."""
         read = rows_and_members(body, _LISTS, predictor.width)
         if read is not None and not read[1]:
-            return read[0], Wishes()
+            return read[0], _NO_WISHES
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 

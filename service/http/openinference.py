@@ -100,7 +100,7 @@ class OpenInferenceCodec:
         coverage = request.parameters.get("coverage")
         if coverage is not None and type(coverage) not in (int, float):
             raise invalid("the parameter 'coverage' is a number")
-        thousandths = predictor.check_coverage(coverage)
+        thousandths = None if coverage is None else predictor.check_coverage(coverage)
         X = array_of(request.inputs[0], raw).astype(np.float64)
         predictor.check_tier(tier)
         return TensorRequest(
