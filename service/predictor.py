@@ -291,13 +291,11 @@ class Predictor(ABC):
                         await asyncio.to_thread(texts.encode, start, start + _TEXTS_AT_ONCE)
         return [None] * len(batch)
 
-    def check_coverage(self, coverage: float | None) -> int | None:
+    def check_coverage(self, coverage: float) -> int:
         """Return the coverage of prediction sets that is asked for, in thousandths.
 
         Raises InvalidCoverage for one that cannot be asked for, and where the model has no prediction sets.
         """
-        if coverage is None:
-            return None
         if self.prediction_sets is None:
             raise InvalidCoverage("this model has no prediction sets: no records were held back for them")
         try:

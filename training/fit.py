@@ -376,13 +376,13 @@ def fit(
             records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
         )
         if (sets := _sets_of(request, records)) is None:
-            certificate = _train(job, request, watcher, purse)
+            certificate = _make_model(job, request, watcher, purse)
         else:
             certificate = _train_with_sets(job, request, sets, watcher, purse)
     return FittedModel(certificate, out, warning)
 
 
-def _train(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
     if request.quantile_share:
         job = _cut_at_quantiles(job, request.quantile_share)
@@ -437,10 +437,11 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
     training, held = hold_back(job.records, one_in, SystemRandomness())
     options = dict(job.options)
     if declared is not None:
+        # It was declared of all records, and about one in `one_in` of them trains nothing.
         options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
     with TemporaryDirectory(prefix="dpserve-") as folder:
         draft = Path(folder) / "model"
-        _train(replace(job, records=training, options=options, out=draft), request, watcher, purse)
+        _make_model(replace(job, records=training, options=options, out=draft), request, watcher, purse)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
 
@@ -633,6 +634,7 @@ def _with_choice(job: Job, request: Request, candidates: Candidates, watcher: Wa
 
     chosen, noise = kind.choose(job, values, _picorho("choose_price", candidates.price), pay)
     watcher.hear(LambdaChosen(values, chosen, noise))
+    # The choice alone needed to know how many records there are: a head's weights and bound do not.
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     return replace(job, options=rest | {candidates.option: chosen.lam}, choice=chosen)
 

@@ -32,8 +32,9 @@ from service.http.schemas import (
     QuoteOut,
     QuoteResponse,
     ReceiptOut,
+    Wishes,
 )
-from service.http.tables import CSV, Asked, Lists, Rows, Wishes, as_numbers, rows_of_csv, rows_of_invocation
+from service.http.tables import CSV, Asked, Lists, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from training.inputs.columns import UnencodedTexts
 from training.pay_once.coverage import PER_MILLE
@@ -59,6 +60,7 @@ _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$"
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
 _encode = msgspec.json.Encoder().encode
+_NO_WISHES = Wishes()
 _Parsed = TypeVar("_Parsed")
 
 
@@ -105,7 +107,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     noise = prediction.noise
     reach = noise.reach
     above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
-    said = {
+    fields = {
         "law": noise.noise.law,
         "on": noise.noise.on,
         "holds": noise.noise.holds,
@@ -119,7 +121,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     return {
         RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
         BUDGET: _encode(budget_of(predictor, prediction)).decode(),
-        NOISE: _encode(said).decode(),
+        NOISE: _encode(fields).decode(),
     }
 
 
@@ -143,6 +145,20 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
         ends = uncertainty.for_rows("texts of ends", lambda probabilities: _texts_of(noise.ends(probabilities)))
         out.lower, out.upper = (None, None) if ends is None else map(_array_of, zip(*ends, strict=True))
     return out
+
+
+def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
+    """Return the wishes of a body and of a query. Raises a 400 problem where both name something, and differ."""
+    tier, coverage = header.query.get("tier"), header.number("coverage")
+    if tier is not None and wishes.tier not in (None, tier):
+        raise invalid("the body and the query name different tiers")
+    if coverage is not None and wishes.coverage not in (None, coverage):
+        raise invalid("the body and the query name different coverages")
+    return Wishes(
+        wishes.tier if tier is None else tier,
+        wishes.intervals or header.flag("intervals"),
+        wishes.coverage if coverage is None else coverage,
+    )
 
 
 def sets_out(predictor: Predictor, prediction: Prediction, coverage: int, *, of_rows: bool = True) -> PredictionSetsOut:
@@ -197,14 +213,13 @@ class RowsCodec:
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
-        tier, kind = header.query.get("tier"), header.fields.get(b"content-type", b"")
+        kind = header.fields.get(b"content-type", b"")
         if kind not in _JSON:
             kind = _media_type(kind)
-        wishes = Wishes(tier, bool(header.query) and header.flag("intervals"), header.number("coverage"))
         rows: Rows
+        wishes = _NO_WISHES
         if kind.endswith(b"+json") or kind in _JSON:
-            rows, named = self.instances(predictor, body)
-            wishes = wishes.beside(named)
+            rows, wishes = self.instances(predictor, body)
         elif kind == _NPY:
             rows = npy.parse_npy(body)
         elif kind == _CSV:
@@ -213,13 +228,15 @@ class RowsCodec:
         else:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
             raise Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        if header.query:
+            wishes = _with_query(wishes, header)
         predictor.check_tier(wishes.tier)
-        coverage = predictor.check_coverage(wishes.coverage)
+        coverage = None if wishes.coverage is None else predictor.check_coverage(wishes.coverage)
         idempotency = None
         if b"idempotency-key" in header.fields:
             # A tier in the query decides what the answer is as much as the body does.
-            said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
-            idempotency = header.idempotency(said)
+            question = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
+            idempotency = header.idempotency(question)
         X, unencoded = (predictor.check_array(rows), ()) if isinstance(rows, np.ndarray) else _checked(predictor, rows)
         return RowsRequest(X, wishes.tier, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
 
@@ -236,7 +253,7 @@ class RowsCodec:
             raise _not_rows(str(error)) from None
         if options.model is not None:
             predictor.check_model(options.model)
-        return rows, Wishes(options.tier, options.intervals, options.coverage)
+        return rows, options
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: RowsRequest, prediction: Prediction
@@ -289,7 +306,7 @@ class InvocationsCodec(RowsCodec):
         """Return what a body in JSON asks."""
         read = rows_and_members(body, _LISTS, predictor.width)
         if read is not None and not read[1]:
-            return read[0], Wishes()
+            return read[0], _NO_WISHES
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 
@@ -326,14 +343,16 @@ def malformed_json(error: Exception) -> Problem:
 
 def _not_rows(message: str) -> Problem:
     """Return the problem of JSON that is not what is asked for, by msgspec's message and its path in the body."""
-    found = _PLACE.search(message)
-    named = found[1] if found else None
+    location = _PLACE.search(message)
+    named = location[1] if location else None
     if named != "instances" and "`instances`" not in message:
-        said = message.partition(" - at ")[0]
-        detail = f'{named or "the body"}: {said}; expected {{"instances": [[number, ...], ...]}}'
+        reason = message.partition(" - at ")[0]
+        detail = f'{named or "the body"}: {reason}; expected {{"instances": [[number, ...], ...]}}'
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    row, column = (None if place is None else int(place) for place in found.groups()[1:]) if found else (None, None)
-    if found is None:
+    row, column = (
+        (None if place is None else int(place) for place in location.groups()[1:]) if location else (None, None)
+    )
+    if location is None:
         detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
     elif row is None:
         detail = "'instances' must be a list of rows, each a list of numbers or an object"

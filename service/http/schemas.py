@@ -12,11 +12,9 @@ Cell = str | float | bool | None
 """A value of a row by name."""
 
 
-class PredictOptions(Struct, forbid_unknown_fields=True):
-    """Members of a request beside its rows."""
+class Wishes(Struct, forbid_unknown_fields=True):
+    """Wishes beside the rows."""
 
-    model: str | None = None
-    """The model's name; may be left out."""
     tier: str | None = None
     """The precision to be answered at, of a pay-once model; by default the finest that you hold, or the coarsest
     offered. Moving to a finer one costs the difference, once."""
@@ -25,6 +23,13 @@ class PredictOptions(Struct, forbid_unknown_fields=True):
     coverage: float | None = None
     """The coverage of `prediction_sets`, which are then said, too, where the model has them: 0.5 to 0.999, rounded up
     to thousandths. They cost nothing."""
+
+
+class PredictOptions(Wishes):
+    """Members of a request beside its rows."""
+
+    model: str | None = None
+    """The model's name; may be left out."""
 
 
 class PredictRequest(PredictOptions, kw_only=True):

@@ -9,7 +9,6 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from service.errors import InvalidRows
 from service.http.problems import Problem, ProblemType
 from service.http.requests import invalid
-from service.http.schemas import InvocationsRequest, SplitFrame
+from service.http.schemas import InvocationsRequest, SplitFrame, Wishes
 from service.predictor import Value
 from training.inputs.columns import DELIMITERS, NUMBER
 
@@ -31,34 +30,8 @@ Lists = Sequence[list[float]] | Sequence[dict[str, Value]] | Sequence[list[float
 Rows = Lists | NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Wishes beside the rows: the tier, whether intervals are said, and the coverage of prediction sets."""
-
-    tier: str | None = None
-    intervals: bool = False
-    coverage: float | None = None
-
-    def beside(self, of_body: "Wishes") -> "Wishes":
-        """Return these of a query with those of a body. Raises a 400 problem where both name something, and differ."""
-        for name in ("tier", "coverage"):
-            if None not in (one := getattr(self, name), other := getattr(of_body, name)) and one != other:
-                raise invalid(f"the body and the query name different {'tiers' if name == 'tier' else 'coverages'}")
-        return Wishes(
-            of_body.tier if self.tier is None else self.tier,
-            self.intervals or of_body.intervals,
-            of_body.coverage if self.coverage is None else self.coverage,
-        )
-
-
 Asked = tuple[Rows, Wishes]
 """Rows, and what is wished for beside them."""
-
-
-class _Params(msgspec.Struct, forbid_unknown_fields=True):
-    tier: str | None = None
-    intervals: bool = False
-    coverage: float | None = None
 
 
 class Table(Protocol):
@@ -131,13 +104,12 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
         raise _malformed(f"send exactly one of {', '.join(FORMS)}")
     params = asked.params or {}
     try:
-        options = msgspec.convert(params, _Params)
+        wishes = msgspec.convert(params, Wishes)
     except msgspec.ValidationError:
         raise invalid(
             "params takes the name of a 'tier', true or false for 'intervals' and a number for 'coverage', and nothing "
             "else"
         ) from None
-    wishes = Wishes(options.tier, options.intervals, options.coverage)
     if asked.dataframe_split is not UNSET:
         return _of_split(asked.dataframe_split, table), wishes
     if isinstance(asked.inputs, dict):
@@ -191,9 +163,9 @@ def _by_name(names: Sequence[str], values: Sequence[Value], row: int) -> dict[st
 
 def _malformed(message: str) -> Problem:
     """Return the problem of JSON that is not the protocol's, by msgspec's message and its path in the body."""
-    said, _, path = message.partition(" - at ")
-    found = _PLACE.search(path)
-    row, column = (None if place is None else int(place) for place in found.groups()) if found else (None, None)
+    reason, _, path = message.partition(" - at ")
+    location = _PLACE.search(path)
+    row, column = (None if place is None else int(place) for place in location.groups()) if location else (None, None)
     where = path.strip("`").removeprefix("$").removeprefix(".")
-    detail = f"{where}: {said}" if where else said
+    detail = f"{where}: {reason}" if where else reason
     return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)

@@ -321,8 +321,8 @@ class NumberColumn(Column):
 
     def clipped(self, values: Floats) -> Floats:
         """Draw back to the bounds."""
-        drawn: Floats = np.clip(values, self.minimum, self.maximum)
-        return drawn
+        clipped: Floats = np.clip(values, self.minimum, self.maximum)
+        return clipped
 
 
 class BooleanColumn(Column):
@@ -591,8 +591,8 @@ class TimeColumn(Column):
 
     def clipped(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Draw back to the bounds."""
-        drawn: NDArray[np.int64] = np.clip(values, *self._bounds)
-        return drawn
+        clipped: NDArray[np.int64] = np.clip(values, *self._bounds)
+        return clipped
 
 
 class Vectors(BaseModel):
