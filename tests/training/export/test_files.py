@@ -235,7 +235,7 @@ def model_of_columns(kind, name, columns, generator):
             if len(columns) > 3
             else (),
         ),
-        "hashed": Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40 if name == "hashed" else 0),
+        "hashed": Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40 * (name == "hashed")),
         "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
     }
     shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
