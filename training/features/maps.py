@@ -201,8 +201,14 @@ class FeatureMap(BaseModel):
         """Number of rows mapped at once; None for all.
 
         A block's arrays have about 256 KiB: a processor's cache holds them, and memory for them is not mapped anew.
+        Crosses take many small steps for each block, which for a dozen rows cost more than the rows do.
         """
-        return 2**15 // max(len(self.lower), self.dimension) + 1
+        return max(2**15 // max(len(self.lower), self.dimension) + 1, self._least_rows)
+
+    @property
+    def _least_rows(self) -> int:
+        """Number of rows that are mapped at once at least, where there are so many."""
+        return 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
@@ -367,6 +373,11 @@ class Bins(FeatureMap):
         held back from training.
         """
         return math.sqrt(8 / (len(self.fields) - 1))
+
+    @property
+    def _least_rows(self) -> int:
+        """See `FeatureMap`."""
+        return 256 if self.crosses or self.cross_buckets else 1
 
     @functools.cached_property
     def _blocks(self) -> tuple[Block, ...]:
