@@ -166,6 +166,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     image_shape : sequence of int, optional
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
         in pixels, at least 1.
+    cross_buckets : int, optional
+        The number of buckets that all pairs of columns are hashed to, beside bins; 0 for none: at least 0 and at most
+        16384.
     quantile_share : float, optional
         The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts,
         which cost nothing: at least 0 and at most 0.5. By default 0.05.
@@ -257,6 +260,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tolerance: float | None = None,
         features: str | None = None,
         image_shape: Sequence[int] | None = None,
+        cross_buckets: int | None = None,
         quantile_share: float | None = None,
         bias: float | None = None,
         clip_norm: float | None = None,
@@ -312,6 +316,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.tolerance = tolerance
         self.features = features
         self.image_shape = image_shape
+        self.cross_buckets = cross_buckets
         self.quantile_share = quantile_share
         self.bias = bias
         self.clip_norm = clip_norm

@@ -326,7 +326,7 @@ def _check_plan(request: Request, plan: BudgetPlan, unit: str | None) -> None:
 def _check_encoder(request: Request) -> None:
     chosen = request.features
     lack = request.made_kind.lack("encoder", request.options)
-    others = chosen.image_shape or chosen.cross or chosen.features not in ("auto", "identity")
+    others = chosen.image_shape or chosen.cross or chosen.cross_buckets or chosen.features not in ("auto", "identity")
     if lack or others or request.plan is not None:
         raise WrongOption(
             "encoder",
@@ -336,6 +336,8 @@ def _check_encoder(request: Request) -> None:
             + OptionName("image_shape")
             + ", "
             + OptionName("cross")
+            + ", "
+            + OptionName("cross_buckets")
             + " and "
             + OptionName("budget")
             + (f"; {lack}" if lack else ""),
@@ -572,7 +574,7 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
-    for name in ("features", "cross", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
+    for name in ("features", "cross", "cross_buckets", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
             reason: Message = chooses + OptionName(name) + " out. Its rules are for auto and fourier features"

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -19,6 +18,9 @@ from accounting.ledger.embedded import server_binary
 BUDGET = "--rho", 1, "--delta", 1e-6
 ONE_EACH = 16
 """Connections enough that both of two workers accept some; where not, the test has seen one of them only."""
+
+SERVING = "(?<!stopped )serving "
+"""A worker's line of a model that it answers by now."""
 
 
 class Store:
@@ -87,16 +89,6 @@ async def releases(store):
         return (await ledger.client(lineage, "ann")).releases
 
 
-def until_all_serve(process, workers):
-    """Read the service's log until every worker has its models: one that starts later would find the store silent."""
-    ready = 0
-    for line in process.stderr:
-        ready += bool(re.search(r"(?<!stopped )serving ", line))
-        if ready == workers:
-            return
-    raise AssertionError(f"{ready} of {workers} workers serve")
-
-
 def refuses(address):
     host, port = address.removeprefix("http://").split(":")
     try:
@@ -121,7 +113,7 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
     process, address, _ = run.start_and_read(bundle, "--port", 0, *BUDGET, "--price", "rho:0.001", *words)
     workers = 2 if "--workers" in words else 1
     try:
-        until_all_serve(process, workers)
+        run.read_log(process, {SERVING: workers})  # one that starts later would find the store silent
         key = run("clients", "add", "ann", *BUDGET).stdout.strip()
         connections = [connected(address, key) for _ in range(ONE_EACH)]
         os.kill(store.process.pid, signal.SIGSTOP)
