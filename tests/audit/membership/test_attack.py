@@ -108,7 +108,7 @@ def split_by_label():
 
 
 def test_a_sound_model_is_not_convicted_of_what_its_records_say_without_it(split_by_label):
-    """Labels alone tell members from others: a score-based bound that exceeds the claim, as by these, must not count."""
+    """Labels alone tell members from others: a bound by scores that exceeds the claim must not count."""
     head, candidates = split_by_label
     endpoint = BundleEndpoint(head, Gaussian(20.0), rehearsal_key(0))
     outcome = Attack([endpoint], candidates, QUICK).run()
