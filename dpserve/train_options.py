@@ -290,6 +290,7 @@ class CommonOptions(NewBundle):
         "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
         "Yours to declare, not read off the records.",
     )
+    cross_buckets: Any = _of_features("cross_buckets")
     quantile_share: Any = _of_features("quantile_share", default_text=f"{QUANTILE_SHARE:g}")
     bias: Any = _of_features("bias")
     clip_norm: Any = _of_features(

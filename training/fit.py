@@ -326,7 +326,7 @@ def _check_plan(request: Request, plan: BudgetPlan, unit: str | None) -> None:
 def _check_encoder(request: Request) -> None:
     chosen = request.features
     lack = request.made_kind.lack("encoder", request.options)
-    others = chosen.image_shape or chosen.cross or chosen.features not in ("auto", "identity")
+    others = chosen.image_shape or chosen.cross or chosen.cross_buckets or chosen.features not in ("auto", "identity")
     if lack or others or request.plan is not None:
         raise WrongOption(
             "encoder",
@@ -336,6 +336,8 @@ def _check_encoder(request: Request) -> None:
             + OptionName("image_shape")
             + ", "
             + OptionName("cross")
+            + ", "
+            + OptionName("cross_buckets")
             + " and "
             + OptionName("budget")
             + (f"; {lack}" if lack else ""),
@@ -374,13 +376,13 @@ def fit(
             records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
         )
         if (sets := _sets_of(request, records)) is None:
-            certificate = _train(job, request, watcher, purse)
+            certificate = _make_model(job, request, watcher, purse)
         else:
             certificate = _train_with_sets(job, request, sets, watcher, purse)
     return FittedModel(certificate, out, warning)
 
 
-def _train(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
+def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
     if request.quantile_share:
         job = _cut_at_quantiles(job, request.quantile_share)
@@ -435,10 +437,11 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
     training, held = hold_back(job.records, one_in, SystemRandomness())
     options = dict(job.options)
     if declared is not None:
+        # It was declared of all records, and about one in `one_in` of them trains nothing.
         options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
     with TemporaryDirectory(prefix="dpserve-") as folder:
         draft = Path(folder) / "model"
-        _train(replace(job, records=training, options=options, out=draft), request, watcher, purse)
+        _make_model(replace(job, records=training, options=options, out=draft), request, watcher, purse)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
 
@@ -575,7 +578,7 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
-    for name in ("features", "cross", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
+    for name in ("features", "cross", "cross_buckets", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
             reason: Message = chooses + OptionName(name) + " out. Its rules are for auto and fourier features"
@@ -635,6 +638,7 @@ def _with_choice(job: Job, request: Request, candidates: Candidates, watcher: Wa
 
     chosen, noise = kind.choose(job, values, _picorho("choose_price", candidates.price), pay)
     watcher.hear(LambdaChosen(values, chosen, noise))
+    # The choice alone needed to know how many records there are: a head's weights and bound do not.
     rest = {name: value for name, value in job.options.items() if name != "records_declared"}
     return replace(job, options=rest | {candidates.option: chosen.lam}, choice=chosen)
 

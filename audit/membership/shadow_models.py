@@ -286,8 +286,8 @@ def _train_heads(
         torch = import_module("torch")
         X, y, of_each = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, rows))
         each = None if weights is None else torch.from_numpy(weights).to("cuda")
-        found: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
-        return found
+        computed: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
+        return computed
     logits: Floats = pool.X @ train_heads(pool.X, pool.y, rows, recipe, weights=weights, on_share=on_share)
     return logits
 
@@ -360,12 +360,12 @@ class ShadowSetup:
         if isinstance(self.mechanism, Gaussian):
             sensitivity, drawn = sensitivity / np.sqrt(copies), 1
         randomness = SeededRandomness(seed, ("shadow answers",))
-        found = np.empty_like(flat)
+        probabilities = np.empty_like(flat)
         for start in range(0, len(flat), _LARGEST_BLOCK):
             block = slice(start, start + _LARGEST_BLOCK)
             each = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
-            found[block] = average_answers(np.stack(each))
-        return found.reshape(logits.shape)
+            probabilities[block] = average_answers(np.stack(each))
+        return probabilities.reshape(logits.shape)
 
 
 def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> ShadowSetup:
@@ -455,7 +455,7 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         return
-    said = (
+    advice = (
         f"no Ray cluster answers at {address}: start one with 'ray start "
         + OptionName("head")
         + "', or give its address to "
@@ -467,7 +467,7 @@ def _check(address: str) -> None:
             health = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
             subprocess.run(health, check=True, capture_output=True, timeout=2 * _PATIENCE)  # noqa: S603
     except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
-        raise ConnectionError(said) from error
+        raise ConnectionError(advice) from error
 
 
 def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any, Device]:

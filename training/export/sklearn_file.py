@@ -79,6 +79,10 @@ def _features(classifier: Classifier) -> list[Any]:
     steps = encoding(classifier.columns) if classifier.columns_inside else []
     steps += [function(np.clip, a_min=lower, a_max=upper), scaler(lower, upper - lower)]
     match feature_map:
+        case Bins(cross_buckets=buckets) if buckets:
+            raise NotExportable(
+                "scikit-learn has no steps for hashed pairs of columns: take the model away as ONNX, or as safetensors"
+            )
         case Bins():
             steps += _binned(feature_map)
             steps += _into_ball(feature_map.dimension - 1, feature_map.clip_norm, length, bias)

@@ -154,7 +154,7 @@ def _consistent(noisy: Floats) -> Floats:
     """Return masses of the cells (d, CELLS), at least 0, that all noisy counts say together.
 
     From the cells up a count is averaged with the sum of its parts, with the weights of least squares (Hay, Rastogi,
-    Miklau and Suciu 2010); from the top down the parts of each are drawn to what it has: the nearest point at least 0.
+    Miklau and Suciu 2010); from the top down the parts of each are moved to what it has: the nearest point at least 0.
     """
     ends = np.cumsum([BRANCH**level for level in range(1, LEVELS + 1)])
     levels = np.split(noisy, ends[:-1], axis=1)
@@ -169,18 +169,18 @@ def _consistent(noisy: Floats) -> Floats:
     masses = np.maximum(averaged[0].sum(axis=1, keepdims=True), 0.0)
     for level in averaged:
         parts = level.reshape(*masses.shape, BRANCH)
-        masses = _drawn_to(parts, masses).reshape(level.shape)
+        masses = _with_sum(parts, masses).reshape(level.shape)
     cells: Floats = masses
     return cells
 
 
-def _drawn_to(parts: Floats, total: Floats) -> Floats:
+def _with_sum(parts: Floats, total: Floats) -> Floats:
     """Return the point nearest to parts (..., k) whose coordinates are at least 0 and add up to `total`, (...)."""
     falling = -np.sort(-parts, axis=-1)
     excess = (np.cumsum(falling, axis=-1) - total[..., None]) / np.arange(1, parts.shape[-1] + 1)
     last = np.maximum((falling > excess).sum(axis=-1, keepdims=True), 1) - 1
-    drawn: Floats = np.maximum(parts - np.take_along_axis(excess, last, axis=-1), 0.0)
-    return drawn
+    moved: Floats = np.maximum(parts - np.take_along_axis(excess, last, axis=-1), 0.0)
+    return moved
 
 
 def _cuts(ranks: NDArray[np.float64], mu: float) -> tuple[int, ...]:

@@ -92,11 +92,11 @@ def movement(dimension: int) -> float:
     CLIP_NORM sqrt(1 + BIAS^2) as `law` proves, and rounding. `exact.on_grid` moves each of D coordinates by at most
     g/2, g = 2^(e + h - 26), with 2^h < 2 sqrt(D) and, for rows at most 1 long, 2^e <= 2: |v| grows by at most sqrt(D)
     g/2 < D 2^-25, and the bound, which grows no faster than |v|, by no more of itself. The sum's rounding moves
-    neighbours apart by at most SUM_ERROR = 2^-16 times sqrt(2) CLIP_NORM (`Network.clipped_sum`). Of a privacy unit
+    neighbours apart by at most SUM_ERROR = 2^-13 times sqrt(2) CLIP_NORM (`Network.clipped_sum`). Of a privacy unit
     each record's part has its weight, and these add up to at most 1: all of its records together move the sum no
     further.
     """
-    return CLIP_NORM * math.sqrt(1 + BIAS**2) * (1 + dimension * 2.0**-25 + 2.0**-15)
+    return CLIP_NORM * math.sqrt(1 + BIAS**2) * (1 + dimension * 2.0**-25 + 2.0**-12)
 
 
 def rates(noise: float, classes: int, records_declared: int) -> Floats:
