@@ -322,13 +322,13 @@ class Budget:
 
     def words(self, amount: int) -> str:
         """Return an amount in words, as `rho = 0.5 (epsilon = 5.2 at delta = 1e-05)`."""
-        said = self.currency.words(amount)
+        text = self.currency.words(amount)
         if self.currency is EPSILON or is_unproven(self.accepts) or amount <= 0:
-            return said
+            return text
         try:
-            return f"{said} (epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g})"
+            return f"{text} (epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g})"
         except ValueError:  # more than the sampler's reserve is for
-            return said
+            return text
 
     def epsilon_at(self, spent: int) -> float:
         """Return the tightest valid epsilon at `delta` of that amount under `accepts`, rounded up."""

@@ -32,6 +32,7 @@ _KINDS = {
     "convicted": ("Convicted", CONVICTED, "red"),
     "inconclusive": ("Inconclusive", INCONCLUSIVE, "yellow"),
     "acquitted": ("Not refuted", ACQUITTED, "green"),
+    "measured": ("Measured", ACQUITTED, "cyan"),
 }
 """Findings of a report: the word before the finding, the exit status, the colour."""
 
@@ -125,7 +126,8 @@ class Report:
     """The result of an audit: the finding, in one sentence without its full stop, and everything else.
 
     convicted: whether it contradicts the claim. inconclusive: whether a premise does not hold, so that it says nothing
-    about the claim. content: everything, for JSON: dataclasses, arrays, and what JSON has.
+    about the claim. content: everything, for JSON: dataclasses, arrays, and what JSON has. without_claim: whether
+    nothing was claimed that could be refuted.
     """
 
     title: str
@@ -137,11 +139,12 @@ class Report:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     inconclusive: bool = False
+    without_claim: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a finding that convicts and says nothing."""
-        if self.convicted and self.inconclusive:
-            raise ValueError("a report that convicts is not inconclusive")
+        """Refuse a finding that convicts and says nothing, or convicts of nothing."""
+        if self.convicted and (self.inconclusive or self.without_claim):
+            raise ValueError("a report that convicts is not inconclusive, and refutes a claim")
 
     @property
     def verdict(self) -> str:
@@ -150,10 +153,12 @@ class Report:
 
     @property
     def kind(self) -> str:
-        """The finding in one word: "convicted", "inconclusive" or "acquitted"."""
+        """The finding in one word: "convicted", "inconclusive", "measured" or "acquitted"."""
         if self.convicted:
             return "convicted"
-        return "inconclusive" if self.inconclusive else "acquitted"
+        if self.inconclusive:
+            return "inconclusive"
+        return "measured" if self.without_claim else "acquitted"
 
     @property
     def exit_status(self) -> int:
@@ -243,10 +248,11 @@ table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; padding: 0.25rem 0.75rem; border-bottom: 1px solid #ddd; }
 img { max-width: 100%; }
 figcaption { color: #555; font-size: 0.9rem; }
-.convicted, .inconclusive, .acquitted { font-weight: 600; padding: 0.5rem 0.75rem; }
+.convicted, .inconclusive, .acquitted, .measured { font-weight: 600; padding: 0.5rem 0.75rem; }
 .convicted { background: #fde8e6; }
 .inconclusive { background: #fff4d6; }
 .acquitted { background: #e7f5e9; }
+.measured { background: #e6f3f7; }
 .warning { background: #fff4d6; padding: 0.5rem 0.75rem; }
 """
 

@@ -166,6 +166,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     image_shape : sequence of int, optional
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
         in pixels, at least 1.
+    cross_buckets : int, optional
+        The number of buckets that all pairs of columns are hashed to, beside bins; 0 for none: at least 0 and at most
+        16384.
     quantile_share : float, optional
         The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts,
         which cost nothing: at least 0 and at most 0.5. By default 0.05.
@@ -257,6 +260,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tolerance: float | None = None,
         features: str | None = None,
         image_shape: Sequence[int] | None = None,
+        cross_buckets: int | None = None,
         quantile_share: float | None = None,
         bias: float | None = None,
         clip_norm: float | None = None,
@@ -312,6 +316,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.tolerance = tolerance
         self.features = features
         self.image_shape = image_shape
+        self.cross_buckets = cross_buckets
         self.quantile_share = quantile_share
         self.bias = bias
         self.clip_norm = clip_norm
@@ -369,6 +374,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
+                # The charge follows the training: what the account could not pay for should not be trained.
                 _run(self._check_account(request.lineage, price, budget))
             fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
@@ -408,8 +414,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As for `predict_proba`.
         """
         answers = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
-        return found
+        labels: NDArray[Any] = self.classes_[np.argmax(answers, axis=1)]
+        return labels
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Return the prediction set of each row, (n, C): which classes are in it, in the order of `classes_`.
@@ -446,10 +452,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         keep it to yourself. No budget covers what is told or chosen by it where X and y are private records.
         """
         answers = self.predict(X)
-        if (told := self._private_among(X, y)) is not None:
+        if (overlap := self._private_among(X, y)) is not None:
             _warn(
-                f"{told}: their exact accuracy is not private, and no budget covers what is told or chosen by it. Take "
-                "public rows"
+                f"{overlap}: their exact accuracy is not private, and no budget covers what is told or chosen by it. "
+                "Take public rows"
             )
         return float(accuracy_score(y, answers))
 
@@ -499,13 +505,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Return the parameters that are not defaults; of a fitted one also what it is and what it cost."""
-        said: str = super().__repr__(N_CHAR_MAX=N_CHAR_MAX)
+        text: str = super().__repr__(N_CHAR_MAX=N_CHAR_MAX)
         if not hasattr(self, "certificate_"):
-            return said
+            return text
         kind = kind_of(self.certificate_).name
         price = getattr(self.certificate_, "cost", None)
         paid = "each answer is paid for" if price is None else f"rho = {float(Cost.parse(price).rho):.4g}, paid once"
-        return f"{said}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
+        return f"{text}  # fitted: {kind}, {paid}, lineage {self.certificate_.lineage!r}"
 
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy that knows to be one: see `every_fit_is_charged`."""
@@ -601,10 +607,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     )
                 if 2 * shared.features >= len(records):
                     perhaps = "" if shared.certain else ", as chance can explain"
-                    found = (
+                    equal_rows = (
                         f"{shared.features:,} of the {len(records):,} rows are equal in all columns that are used to"
                     )
-                    return f"{found} records of the lineage {lineage!r}{perhaps}"
+                    return f"{equal_rows} records of the lineage {lineage!r}{perhaps}"
         except (TrainingError, ValueError, OSError):
             return None  # rows of another form are no records that were trained on
         return None
@@ -853,15 +859,15 @@ def _steps_before(estimator: object) -> list[str]:
     A pipeline tells its last step nothing, in no release of scikit-learn: `Pipeline.fit` is looked for among the calls
     that led here. It counts if the estimator is its last step, so that no other caller is taken for it.
     """
-    found: list[str] = []
+    steps: list[str] = []
     inner, frame = estimator, inspect.currentframe()
     while frame is not None:
         outer = frame.f_locals.get("self")
         if isinstance(outer, Pipeline) and outer is not inner and outer.steps[-1][1] is inner:
-            found = [name for name, step in outer.steps[:-1] if _learns(step)] + found
+            steps = [name for name, step in outer.steps[:-1] if _learns(step)] + steps
             inner = outer
         frame = frame.f_back
-    return found
+    return steps
 
 
 def _learns(step: Any) -> bool:

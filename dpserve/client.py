@@ -231,14 +231,14 @@ class _Questions:
         return answers[:, np.argsort(model["classes"])] if self._sorted_classes else answers
 
     def _ask_outputs(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, NDArray[Any]]]:
-        model, start, found = (yield from self._ask_model()), 0, {}
+        model, start, numbers = (yield from self._ask_model()), 0, {}
         answers = yield from self._ask_values(X, tier)
         for output in model["outputs"]:
             labels = output.get("labels")
             part = answers[:, start] if labels is None else answers[:, start : start + len(labels)]
-            found[output["name"]] = part.astype(np.int64) if output["type"] == "count" else part
+            numbers[output["name"]] = part.astype(np.int64) if output["type"] == "count" else part
             start += 1 if labels is None else len(labels)
-        return found
+        return numbers
 
     def _ask_values(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
@@ -254,19 +254,19 @@ class _Questions:
         answers = yield from self._ask_probabilities(X, tier)
         assert self._known is not None
         names = np.asarray(self._known["classes"])
-        found: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
-        return found
+        labels: NDArray[np.str_] = (np.sort(names) if self._sorted_classes else names)[np.argmax(answers, axis=1)]
+        return labels
 
     def _ask_answers(self, X: ArrayLike, tier: str | None, intervals: bool) -> _Steps[Answers]:
         model = yield from self._ask_model()
         _check_classes(model)
         rows, largest = rows_to_send(model, X), int(model["largest_batch"])
-        said = []
+        parts = []
         for start in range(0, len(rows), largest):
             path = "/predict?intervals=true" if intervals else "/predict"
             answered = yield from self._ask_rows(path, rows[start : start + largest], tier)
-            said.append(answered.json())
-        return _answers_of(said)
+            parts.append(answered.json())
+        return _answers_of(parts)
 
     def _ask_sets(self, X: ArrayLike, coverage: float, tier: str | None) -> _Steps[NDArray[np.bool_]]:
         model = yield from self._ask_model()

@@ -15,7 +15,6 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-from dpserve.commands.options import BUDGET_PARAMETERS
 from service.urls import without_secrets
 
 PREFIX = "DPSERVE_"
@@ -107,12 +106,6 @@ def stated_replicas() -> int:
     return stated_value
 
 
-def without_other_budgets(settings: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
-    """Return the settings less every parameter of a budget, where one is given already."""
-    drop = BUDGET_PARAMETERS if BUDGET_PARAMETERS & set(given) else frozenset[str]()
-    return {name: value for name, value in settings.items() if name not in drop}
-
-
 def variable(name: str) -> str:
     """Return a setting's variable in the environment."""
     return PREFIX + name.upper()
@@ -160,9 +153,9 @@ def refuse_misspelt_variables(settings: Iterable[str]) -> None:
             continue
         if os.environ[each].startswith(_SERVICE_LINK_VALUE):
             continue
-        meant = _closest(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in variables))
-        if meant is not None:
-            raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {PREFIX}{meant}?")
+        closest = _closest(each.removeprefix(PREFIX), sorted(name.removeprefix(PREFIX) for name in variables))
+        if closest is not None:
+            raise ConfigurationError(f"nothing reads the environment's {each}; did you mean {PREFIX}{closest}?")
 
 
 def _closest(name: str, names: Sequence[str]) -> str | None:

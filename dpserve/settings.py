@@ -47,14 +47,14 @@ class _Environment(EnvSettingsSource):
     """DPSERVE_ variables, less a budget that is stated by a flag."""
 
     def __call__(self) -> dict[str, Any]:
-        return configuration.without_other_budgets(super().__call__(), self.current_state)
+        return options.without_other_budgets(super().__call__(), self.current_state)
 
 
 class _File(InitSettingsSource):
     """The file, less a budget that is stated by a flag or a variable."""
 
     def __call__(self) -> dict[str, Any]:
-        return configuration.without_other_budgets(super().__call__(), self.current_state)
+        return options.without_other_budgets(super().__call__(), self.current_state)
 
 
 class ServeSettings(BaseSettings, options.AccountBudget):

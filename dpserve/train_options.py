@@ -15,9 +15,10 @@ from dpserve.commands.command import option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from dpserve.wording import as_flag
 from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import QUANTILE_SHARE, FeatureChoice
+from training.feature_choice import FeatureChoice
 from training.features import rules
 from training.features.maps import FEATURE_MAPS
+from training.features.quantiles import QUANTILE_SHARE
 from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
 from training.inputs.declared import parse_classes
@@ -289,6 +290,7 @@ class CommonOptions(NewBundle):
         "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
         "Yours to declare, not read off the records.",
     )
+    cross_buckets: Any = _of_features("cross_buckets")
     quantile_share: Any = _of_features("quantile_share", default_text=f"{QUANTILE_SHARE:g}")
     bias: Any = _of_features("bias")
     clip_norm: Any = _of_features(

@@ -41,13 +41,14 @@ _STOPPED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
 
-def train(given: TrainOptions) -> FittedModel:
+def run_training(given: TrainOptions) -> FittedModel:
     """Train what is asked for, write the bundle, and note its records in the lineage.
 
     Raises WrongOption for options that do not go together, and TrainingError.
     """
     if given.engine != LOCAL and not given.engine.startswith("ray"):
         raise WrongOption("engine", f"takes local, ray or ray://HOST:PORT, not {given.engine!r}")
+    # Public rows are read by the declaration of the private records, and `fit` asks for them once it has those.
     read: list[Records] = []
     public = given.public
 

@@ -308,7 +308,7 @@ def _normal_integral() -> tuple[tuple[int, ...], ...]:
     up 2 CENTRES of them: within 2^30 u + 2^11 2^-181 < 2^-161.9. Divided by 1.25 < F(12) it is below 2^-162.
     """
     density, ratio = _exp_minus(Fraction(1, 2**15)), _exp_minus(Fraction(1, 2**12))
-    ratio_of_ratios, whole, found = ratio, 0, []
+    ratio_of_ratios, whole, terms = ratio, 0, []
     for place in range(1, 2 * CENTRES, 2):
         series, before, now = [0], 0, density
         for m in range(1, TERMS):
@@ -317,10 +317,10 @@ def _normal_integral() -> tuple[tuple[int, ...], ...]:
         whole -= sum(f * (-1) ** n for n, f in enumerate(series))
         series[0] = whole
         whole = sum(series)
-        found.append(tuple(series))
+        terms.append(tuple(series))
         density = density * ratio >> _PRECISION
         ratio = ratio * ratio_of_ratios >> _PRECISION
-    return tuple(found)
+    return tuple(terms)
 
 
 def _divided(numerator: int, denominator: int) -> int:
@@ -336,10 +336,10 @@ def _digits(numbers: Sequence[Sequence[int]]) -> Floats:
     """
     count = _DIGITS_BITS // 16
     octets = b"".join(abs(each).to_bytes(2 * count + 2, "little") for row in numbers for each in row)
-    found = np.frombuffer(octets, dtype="<u2").astype(np.float64).reshape(len(numbers), -1, count + 1)
-    found[..., count - 1] += found[..., count] * 2.0**16
+    words = np.frombuffer(octets, dtype="<u2").astype(np.float64).reshape(len(numbers), -1, count + 1)
+    words[..., count - 1] += words[..., count] * 2.0**16
     signs = np.array([[-1.0 if each < 0 else 1.0 for each in row] for row in numbers])
-    return np.moveaxis(found[..., :count] * signs[..., None], -1, 0)
+    return np.moveaxis(words[..., :count] * signs[..., None], -1, 0)
 
 
 def _thresholds(coefficients: Floats, powers: Floats) -> tuple[Words, Words]:

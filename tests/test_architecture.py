@@ -57,9 +57,11 @@ def test_types_of_arrays_have_one_name():
         assert not again, f"{path.relative_to(ROOT)}: import {again} from accounting.arrays"
 
 
-def imported_at_once(path, modules):
-    """The modules of ours that a file imports as it is read: not within a function, nor for type checkers alone."""
-    for node in ast.parse(path.read_text()).body:
+def imported_anywhere(path, modules):
+    """The modules of ours that a file imports, within functions, too: not for type checkers alone."""
+    module = ast.parse(path.read_text())
+    checked = {id(each) for node in module.body if is_for_type_checkers(node) for each in ast.walk(node)}
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -67,16 +69,21 @@ def imported_at_once(path, modules):
             names = [name if name in modules else node.module for name in whole]
         else:
             continue
-        yield from (name for name in names if name in modules)
+        yield from (name for name in names if name in modules and id(node) not in checked)
+
+
+def is_for_type_checkers(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def test_no_module_imports_itself_by_way_of_others():
+    """An import within a function is for what is slow or optional, and must not hide a circle."""
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for package in (*ALLOWED, "research", "benchmarks")
         for path in (ROOT / package).rglob("*.py")
     }
-    order = TopologicalSorter({name: set(imported_at_once(path, paths)) - {name} for name, path in paths.items()})
+    order = TopologicalSorter({name: set(imported_anywhere(path, paths)) - {name} for name, path in paths.items()})
     assert len(list(order.static_order())) == len(paths)
 
 

@@ -12,9 +12,11 @@ from accounting.arrays import Floats, Singles
 from accounting.messages import OptionName, Wording
 from training.errors import WrongOption, WrongValue
 from training.features import hog, rules
+from training.features.crosses import MOST_BUCKETS
 from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
 from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, Relu, default_clip_norm
+from training.features.quantiles import QUANTILE_SHARE
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
 from training.kinds.options import Declared, Options, fields_of
@@ -24,9 +26,6 @@ _MOST_SHOWN = 12
 _RULES = "by rule"
 
 Name = Literal["auto", "identity", "fourier", "relu", "bins", "quantiles", "hog"]
-
-QUANTILE_SHARE = 0.05
-"""Found on rows held back from training: half of it did as well, twice as much a little worse."""
 
 
 def _read_sides(text: str) -> tuple[int, ...]:
@@ -77,6 +76,14 @@ class FeatureChoice(Options):
     cross: Annotated[
         tuple[str, ...], Declared("Two columns that bins describe together, as COLUMN:COLUMN.", form="COLUMN:COLUMN")
     ] = ()
+    cross_buckets: Annotated[
+        int,
+        Declared(
+            "The number of buckets that all pairs of columns are hashed to, beside bins; 0 for none.",
+            least=0,
+            most=MOST_BUCKETS,
+        ),
+    ] = 0
     quantile_share: Annotated[
         float | None,
         Declared(
@@ -183,17 +190,19 @@ class FeatureChoice(Options):
 
     def _crossed(self, feature_map: FeatureMap, declaration: Declaration) -> FeatureMap:
         """Return a map with the crosses that were declared. Raises TrainingError for what cannot be."""
-        if not self.cross:
+        if not self.cross and not self.cross_buckets:
             return feature_map
+        first = "cross" if self.cross else "cross_buckets"
         if not isinstance(feature_map, Bins):
-            raise WrongOption("cross", "goes with " + OptionName("features", "bins") + ", and these are not")
+            raise WrongOption(first, "goes with " + OptionName("features", "bins") + ", and these are not")
         names = [column.name for column in declaration.columns] or [*declaration.feature_names]
         pairs = [_pair(cross, names) for cross in self.cross]
+        made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets}
         try:
-            return Bins.model_validate(feature_map.model_dump() | {"crosses": tuple(pairs)})
+            return Bins.model_validate(feature_map.model_dump() | made)
         except ValidationError as error:
             raise WrongOption(
-                "cross", f"does not fit: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+                first, f"does not fit: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
             ) from error
 
     def _encoder(self, declaration: Declaration, content: bytes) -> Encoder:

@@ -58,7 +58,8 @@ class AttackChoices:
 
     copies: rows asked about for each of a candidate's rows, the first one itself, the others next to it. most: at
     most so many candidates of each kind. rows_of_each: at most so many rows of a unit. shadow_epochs: of shadow
-    models that are networks, if not the published ones. attack_epochs: of the attack networks.
+    models that are networks, if not the published ones. attack_networks: whether networks learn from shadow models'
+    answers, too; attack_epochs: theirs.
     """
 
     shadow_models: int = 20
@@ -69,6 +70,7 @@ class AttackChoices:
     rows_of_each: int | None = None
     seed: int = 0
     shadow_epochs: int | None = None
+    attack_networks: bool = False
     attack_epochs: int = ATTACK_EPOCHS
 
 
@@ -221,6 +223,7 @@ class Attack:
             trained.members[:, : len(records)],
             choices.seed,
             of=records.of,
+            networks=choices.attack_networks,
             epochs=choices.attack_epochs,
             progress=self.progress,
         )

@@ -10,6 +10,10 @@ hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow
 models; with few of them one variance is shared by all rows, as the paper advises.
+
+RMIA compares p_y(x) over its mean for reference models with the same of records z of the population (Zarifzadeh et al.
+2024, Equations 2 to 4): the share of the z that x exceeds. That share grows with x's own ratio, whatever the z are, so
+the ratio ranks candidates as RMIA does with infinitely many z, and no answer about a z has to be paid for.
 """
 
 import warnings
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_curve
 from sklearn.neural_network import MLPClassifier
@@ -38,7 +42,7 @@ MODELS_FOR_OWN_VARIANCE = 64
 """With fewer shadow models all rows share one variance (Carlini et al. 2022, Section VI-B)."""
 
 _LEAST_DEVIATION = 1e-3
-_LEAST = 1e-30
+_LEAST = 1e-308
 """Probabilities are taken to be no smaller, so that a label that was not released has a finite score."""
 
 
@@ -152,6 +156,7 @@ def scores_of(
     seed: int,
     *,
     of: Labels | None = None,
+    networks: bool = False,
     epochs: int = ATTACK_EPOCHS,
     progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> list[Scores]:
@@ -159,10 +164,10 @@ def scores_of(
 
     shadow_answers: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen:
     (k, n), who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is
-    the mean of theirs. epochs: of the attack networks.
+    the mean of theirs. networks: whether attack networks are trained, too. epochs: of these.
     """
     scores_by_attack: dict[str, tuple[Floats, float | None]] = {}
-    for kind in ("per class", "pooled"):
+    for kind in ("per class", "pooled") if networks else ():
         on_share = partial(progress, f"training the attack network, {kind}")
         per_class = kind == "per class"
         odds = network_scores(shadow_answers, answers, y, seed, per_class=per_class, epochs=epochs, on_share=on_share)
@@ -189,6 +194,8 @@ def scores_of(
         scores_by_attack["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
     if not seen.all():
         scores_by_attack["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
+    shadow_losses = np.stack([log_confidence(one, y) for one in shadow])
+    scores_by_attack["RMIA"] = (relative_confidence(loss, shadow_losses, seen), None)
     of = np.arange(len(y)) if of is None else of
     rows = np.bincount(of)
     order = order_of(len(rows), seed)
@@ -274,6 +281,19 @@ def offline_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
     mean, deviation = _fit_normals(shadow, ~seen)
     score: Floats = log_ndtr((confidences - mean) / deviation)
     return score
+
+
+def relative_confidence(loss: Floats, shadow: Floats, seen: Mask) -> Floats:
+    """Return ln p_y less ln of its mean over shadow models, half of whom saw the row: (n,).
+
+    loss: (n,), ln p_y of the target's answers. shadow: (k, n), of the shadow models'. seen: (k, n), as for
+    `online_ratio`. Where all shadow models saw a row, or none did, the mean is over all of them.
+    """
+    counts = np.stack([seen.sum(axis=0), (~seen).sum(axis=0)])
+    weights = np.where(seen, 1 / np.maximum(counts[0], 1), 1 / np.maximum(counts[1], 1))
+    weights = weights / weights.sum(axis=0)
+    relative: Floats = loss - logsumexp(shadow, axis=0, b=weights)
+    return relative
 
 
 def _fit_normals(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:

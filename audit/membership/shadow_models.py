@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from accounting.arrays import Floats, Integers, Labels, Mask
 from accounting.messages import OptionName
@@ -43,7 +42,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness, derived_seed
 from training.devices import Device, training_device
 from training.errors import extra
-from training.features.maps import AnyFeatureMap
+from training.features.maps import map_as_shown
 from training.fitting.sensitivity import Convexity
 from training.kinds.likeness import Likeness
 from training.kinds.published.bounds import PublishedRecipe, Topology
@@ -287,8 +286,8 @@ def _train_heads(
         torch = import_module("torch")
         X, y, of_each = (torch.from_numpy(part).to("cuda") for part in (pool.X, pool.y, rows))
         each = None if weights is None else torch.from_numpy(weights).to("cuda")
-        found: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
-        return found
+        computed: Floats = (X @ train_heads(X, y, of_each, recipe, weights=each, on_share=on_share)).cpu().numpy()
+        return computed
     logits: Floats = pool.X @ train_heads(pool.X, pool.y, rows, recipe, weights=weights, on_share=on_share)
     return logits
 
@@ -316,7 +315,6 @@ def _mask(rows: Integers, pool: int) -> Mask:
 
 
 _DEFAULT_STRENGTH = 1.0
-_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 _LARGEST_BLOCK = 200_000
 """Answers that are released at once, for their words of randomness take many times their own memory."""
 _MOST_EPOCHS = 200
@@ -340,7 +338,7 @@ class ShadowSetup:
     def inputs(self, X: Floats) -> NDArray[np.float32]:
         """Return the inputs (n, d') of the shadow models for rows (n, d)."""
         if isinstance(self.recipe, HeadRecipe):
-            feature_map = _FEATURE_MAPS.validate_python(self.model["feature_map"])
+            feature_map = map_as_shown(self.model["feature_map"])
             return feature_map(X, feature_map.public_tensors()).astype(np.float32)
         lower, upper = (np.asarray(self.model["feature_map"][end]) for end in ("lower", "upper"))
         scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)
@@ -362,12 +360,12 @@ class ShadowSetup:
         if isinstance(self.mechanism, Gaussian):
             sensitivity, drawn = sensitivity / np.sqrt(copies), 1
         randomness = SeededRandomness(seed, ("shadow answers",))
-        found = np.empty_like(flat)
+        probabilities = np.empty_like(flat)
         for start in range(0, len(flat), _LARGEST_BLOCK):
             block = slice(start, start + _LARGEST_BLOCK)
             each = [self.mechanism.release(flat[block], sensitivity[block], randomness) for _ in range(drawn)]
-            found[block] = average_answers(np.stack(each))
-        return found.reshape(logits.shape)
+            probabilities[block] = average_answers(np.stack(each))
+        return probabilities.reshape(logits.shape)
 
 
 def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | None = None) -> ShadowSetup:
@@ -457,7 +455,7 @@ def _check(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         return
-    said = (
+    advice = (
         f"no Ray cluster answers at {address}: start one with 'ray start "
         + OptionName("head")
         + "', or give its address to "
@@ -469,7 +467,7 @@ def _check(address: str) -> None:
             health = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
             subprocess.run(health, check=True, capture_output=True, timeout=2 * _PATIENCE)  # noqa: S603
     except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
-        raise ConnectionError(said) from error
+        raise ConnectionError(advice) from error
 
 
 def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any, Device]:

@@ -293,7 +293,7 @@ def _result(scores: Scores, decision: ClaimedReleases, confidence: float) -> Att
         high=high,
         auc=float(roc_auc_score(membership, everyone)),
         true_positive_rates=tuple(
-            _rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
+            rate_at(rate, false_positives, true_positives, len(scores.others)) for rate in LOW_RATES
         ),
         epsilon=bound.value,
         corner=_corner(scores, decision, each),
@@ -323,7 +323,7 @@ def advantage_interval(errors: Errors, confidence: float) -> tuple[float, float]
     return low, high
 
 
-def _rate_at(rate: float, false_positives: Floats, true_positives: Floats, others: int) -> float | None:
+def rate_at(rate: float, false_positives: Floats, true_positives: Floats, others: int) -> float | None:
     """The largest TPR at a false positive rate of at most `rate`; None where one false alarm exceeds it."""
     if others * rate < 1:
         return None

@@ -13,6 +13,7 @@ from accounting.messages import OptionName
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import shares
+from dpserve.commands.foreign_endpoints import PredictUrlOptions
 from dpserve.commands.reporting import ReportOptions, refuse
 from dpserve.commands.tables import RowOptions
 from training.errors import WrongOption
@@ -76,6 +77,9 @@ class ShadowOptions(Options):
         "Where shadow models are trained: cpu or cuda.",
         panel=SHADOWS,
         default_text="cuda where PyTorch finds a device, else cpu; on Ray cpu",
+    )
+    attack_networks: bool = option(
+        False, "Train networks on shadow models' answers, too: most of the time, for little.", panel=SHADOWS
     )
 
     def trainer(self) -> "TrainShadows":
@@ -146,7 +150,7 @@ class BundleOptions(Options):
 def attack(
     *,
     context: typer.Context,
-    target: str = option(..., "The service's URL, http://host:port, or a bundle's folder.", argument=True),
+    target: str | None = option(None, "The service's URL, http://host:port, or a bundle's folder.", argument=True),
     key_file: list[Path] | None = option(
         None, "URL: a file with an API key. Repeat it, and the keys pool their answers."
     ),
@@ -157,6 +161,7 @@ def attack(
     seed: int = option(0, "Everything except the endpoint's noise follows from it.", ge=0),
     shadows: ShadowOptions,
     bundle: BundleOptions,
+    foreign: PredictUrlOptions,
     report: ReportOptions,
 ) -> None:
     """Attack an endpoint as an adversary with API keys would: who was trained on? Exit status 3 convicts its claim.
@@ -167,6 +172,15 @@ def attack(
 
     Models that are networks need the extra torch. The noise of a bundle's answers follows from --seed too.
     """
+    if foreign.predict_url is not None:
+        if target is not None:
+            raise WrongOption("predict_url", "takes the place of TARGET")
+        alone = (*BundleOptions.model_fields, *ShadowOptions.model_fields, "copies", "journal", "rows_of_each")
+        refuse(context, "with --predict-url", *alone)
+        report.show(foreign.measure(of, key_file or [], confidence=confidence, seed=seed), "attack")
+    if target is None:
+        raise ValueError("name a service's address or a bundle's folder, or another server with --predict-url")
+    refuse(context, "without --predict-url", *PredictUrlOptions.model_fields)
     with ExitStack() as opened:
         service = target.startswith(("http://", "https://"))
         if service:
@@ -181,14 +195,7 @@ def attack(
         errors = Console(stderr=True)
         if not service:
             _warn_of_members(errors, Path(target), attack_plan.others)
-            budget = endpoints[0].budget()
-            limit = budget["limit"][budget["currency"]]
-            errors.print(
-                f"in this process, without a ledger: the budget of each key is {budget['currency']} = {limit:.6g}"
-                + ("" if bundle.rho is not None else "; --rho takes another"),
-                highlight=False,
-                soft_wrap=True,
-            )
+            _say_budget(errors, endpoints[0].budget(), chosen=bundle.rho is not None)
         from audit import presentation
         from audit.membership.attack import Attack, AttackChoices
 
@@ -200,6 +207,7 @@ def attack(
             most=of.candidates,
             rows_of_each=of.rows_of_each,
             seed=seed,
+            attack_networks=shadows.attack_networks,
         )
         train = shadows.trainer()
         with _resumable(errors, journal), shares("attack") as progress:
@@ -213,6 +221,16 @@ def attack(
                 on_plan=lambda plan: errors.print("\n".join(plan.sentences()), highlight=False),
             ).run()
     report.show(presentation.attack_report(outcome), "attack")
+
+
+def _say_budget(errors: Console, budget: Mapping[str, Any], *, chosen: bool) -> None:
+    """Say what an attack on a bundle may spend."""
+    errors.print(
+        f"in this process, without a ledger: the budget of each key is {budget['currency']} = "
+        f"{budget['limit'][budget['currency']]:.6g}" + ("" if chosen else "; --rho takes another"),
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:

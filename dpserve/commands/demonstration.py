@@ -3,10 +3,7 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -15,28 +12,20 @@ from rich.table import Table
 from accounting.budgets import Budget
 from accounting.ledger import ClientAccount
 from accounting.messages import OptionName
-from dpserve.commands import console as shown
-from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import option
+from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.local_services import StartedService, start_service
 from service.errors import CannotServe
 from service.listener import bind
 from training.errors import WrongOption
-from training.features import rules
 from training.inputs.digits import Digits, load_digits
 from training.inputs.lineage import DIGITS
-from training.kinds.kind import Job
-from training.kinds.registry import train_and_save
-
-if TYPE_CHECKING:
-    from dpserve.client import BudgetExhausted
 
 EPSILON = 3.0
 DELTA = 1e-6
 TOO_LITTLE = 1.0
 """The second client's budget: less than the model costs."""
 CLIENT, SECOND_CLIENT = "visitor", "second visitor"
-DIGITS_TO_TRY = 12
 
 
 def demo(
@@ -67,6 +56,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="dpserve-demo-") as temporary:
         folder = Path(temporary)
         if metered:
+            # The other demonstration should not wait for what audits.
             from dpserve.commands import metered_demonstration
 
             metered_demonstration.show(console, folder, port=port, ledger=ledger, replicas=ledger_replicas, stay=stay)
@@ -85,17 +75,6 @@ def demo(
             else:
                 _ask(console, service, key, digits)
                 _show_refusal(console, service, second_key, digits)
-
-
-def train_digits(
-    console: Console, digits: Digits, folder: Path, kind: str | None, options: Mapping[str, Any], lineage: str
-) -> Path:
-    """Train a model of this kind, print its certificate, and return the bundle. options: of the kind."""
-    out, records = folder / "digits", digits.train
-    feature_map = rules.feature_map("identity", records.declaration)
-    job = Job(records, "digits", lineage, feature_map, out, options, folder, shown)
-    print_certificate(console, train_and_save(kind, job))
-    return out
 
 
 def _ask(console: Console, service: StartedService, key: str, digits: Digits) -> None:
@@ -132,15 +111,6 @@ def _show_refusal(console: Console, service: StartedService, key: str, digits: D
     raise CannotServe("a client was answered whose budget does not pay for the model")
 
 
-def print_refusal(console: Console, refusal: "BudgetExhausted") -> None:
-    """Print what a client is told that has nothing left."""
-    console.print(
-        f"  {type(refusal).__name__}: {refusal}\n"
-        f"  scope: {refusal.scope}, cost: {refusal.currency} = {refusal.cost:g}\n  {refusal.problem}",
-        highlight=False,
-    )
-
-
 async def _account(service: StartedService) -> ClientAccount:
     async with service.ledger() as ledger:
         return await ledger.client(DIGITS, CLIENT)
@@ -155,36 +125,3 @@ def _print_analyses(console: Console, account: ClientAccount) -> None:
         epsilon = "does not apply" if analysis.epsilon is None else f"{analysis.epsilon:.4g}"
         table.add_row(analysis.name, epsilon, analysis.method)
     console.print("", table, f"The tightest is {spent.tightest!r}; the loss does not change with the analysis.")
-
-
-def _held_out_csv(folder: Path, digits: Digits) -> Path:
-    """Write some held-out digits as a file to give to the page."""
-    path = folder / "held-out-digits.csv"
-    rows = (digits.train.declaration.feature_names, *digits.held_out_rows[:DIGITS_TO_TRY].astype(int).tolist())
-    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
-    return path
-
-
-def say_how_to_call(
-    console: Console, service: StartedService, key: str, digits: Digits, folder: Path, client: str
-) -> None:
-    """Print how to call a service with a client's key, and wait for Ctrl-C."""
-    from dpserve.client import Client
-
-    row = ",".join(f"{pixel:g}" for pixel in digits.held_out_rows[0])
-    bearer = f"-H 'Authorization: Bearer {key}'"
-    body = f"'{{\"instances\": [[{row}]]}}'"
-    with Client(service.address, key) as own:
-        account = own.budget()
-    at = "pure" if account["currency"] == "epsilon" else f"at delta = {account['delta']:g}"
-    for line in (
-        f"\nOpen {service.address}/ in a browser (the API: {service.address}/docs). Stop the service with Ctrl-C.",
-        f"Sign in with the API key of {client!r}, for epsilon = {account['limit']['epsilon']:g} {at}: {key}",
-        f"Digits to ask about: {_held_out_csv(folder, digits)}",
-        f"The owner's page: {service.owner}\n",
-        f"curl -s {bearer} {service.address}/budget\n",
-        f"curl -s {bearer} -H 'Content-Type: application/json' -d {body} {service.address}/predict\n",
-    ):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-    with suppress(KeyboardInterrupt):
-        service.process.wait()

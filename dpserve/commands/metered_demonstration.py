@@ -14,9 +14,9 @@ from rich.console import Console
 
 from accounting.budgets import Budget
 from accounting.ledger import LineageAccount
-from dpserve.commands import demonstration
 from dpserve.commands.auditing import ModelsToTrain, report_on_pair
 from dpserve.commands.console import shares
+from dpserve.commands.demonstrated_digits import print_refusal, say_how_to_call, train_digits
 from dpserve.commands.reporting import stored
 from dpserve.local_services import StartedService, own_services, start_service
 from service.errors import CannotServe
@@ -48,7 +48,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
     # A store of somebody's own keeps what it is told, and may have a lineage of the digits.
     lineage = DIGITS if ledger is None else f"demo-{token_hex(4)}"
     _begin(console, 1, "train a certified head", f"dpserve train --data digits --lam {LAM:g} --out metered")
-    bundle = demonstration.train_digits(console, digits, folder, None, {"lam": LAM}, lineage)
+    bundle = train_digits(console, digits, folder, None, {"lam": LAM}, lineage)
     options = ["--mechanism", "selected-neuron", "--price", f"epsilon:{PRICE:g}"]
     options += ["--epsilon", f"{LINEAGE_EPSILON:g}", "--delta", DELTA]
     _begin(console, 2, "serve it with the selected neuron", " ".join(["dpserve serve metered", *options]))
@@ -58,7 +58,7 @@ def show(console: Console, folder: Path, *, port: int, ledger: str | None, repli
         _begin(console, 3, "give two clients budgets in pure epsilon", *budgets)
         keys = [service.add_client(lineage, name, Budget.pure(epsilon)) for name, epsilon in CLIENTS.items()]
         if stay:
-            demonstration.say_how_to_call(console, service, keys[0], digits, folder, next(iter(CLIENTS)))
+            say_how_to_call(console, service, keys[0], digits, folder, next(iter(CLIENTS)))
             return
         called = [
             f"curl -H 'Authorization: Bearer KEY' {service.address}/{name}" for name in ("predict -d ...", "budget")
@@ -96,7 +96,7 @@ def _ask_until_refused(console: Console, service: StartedService, name: str, key
                 (answer,) = client.predict([row])
             except BudgetExhausted as refusal:
                 console.print(f"{name}, {right} of {asked} right, is refused:", style="bold", highlight=False)
-                demonstration.print_refusal(console, refusal)
+                print_refusal(console, refusal)
                 break
             budget = client.budget()
             right += answer == str(digit)

@@ -3,7 +3,7 @@
 import asyncio
 import getpass
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,12 @@ class BudgetOptions(Options):
 
 BUDGET_PARAMETERS = frozenset(BudgetOptions.model_fields) - {"delta"}
 """One of these states a budget; given in one place, it replaces any other of them that is given further down."""
+
+
+def without_other_budgets(settings: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Return the settings less every parameter of a budget, where one is given already."""
+    drop = BUDGET_PARAMETERS if BUDGET_PARAMETERS & set(given) else frozenset[str]()
+    return {name: value for name, value in settings.items() if name not in drop}
 
 
 class AccountBudget(BudgetOptions):

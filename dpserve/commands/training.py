@@ -15,8 +15,7 @@ from dpserve.commands.console import stdout_console
 from dpserve.commands.options import ledger_location, open_ledger, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.train_options import NewBundle, TrainOptions, declared_option, default_in_words
-from dpserve.trainer import Screen
-from dpserve.trainer import train as train_model
+from dpserve.trainer import Screen, run_training
 from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
 from service.errors import CannotServe
@@ -33,7 +32,7 @@ def train(given: TrainOptions) -> None:
     Without --release each answer gets noise of its own and is paid for. With it the model is private itself: a
     pay-once model, with unlimited answers. The title of a section says which kinds of models take its options.
     """
-    fitted = train_model(given)
+    fitted = run_training(given)
     written = fitted.certificate
     warning = None if fitted.warning is None else fitted.warning.worded(as_flag)
     per_answer, opening = None, "--epsilon 3 --delta 1e-6"

@@ -1,4 +1,4 @@
-"""The paper's measures: accuracy loss (Eq. 31), privacy leakage (Eq. 32) and the accuracy gap.
+"""The paper's measures: accuracy loss (Eq. 31) and privacy leakage (Eq. 32).
 
 The membership attack itself is passed in: whatever decides, from answers and true labels, who was trained on.
 """
@@ -31,11 +31,6 @@ def accuracy_loss(private: float, baseline: float) -> float:
     if not 0 < baseline <= 1 or not 0 <= private <= 1:
         raise ValueError(f"accuracies lie in [0, 1] and the baseline's above 0, not {private} and {baseline}")
     return 1 - private / baseline
-
-
-def accuracy_gap(train: float, test: float) -> float:
-    """Training accuracy minus test accuracy."""
-    return train - test
 
 
 def privacy_leakage(members: NDArray[np.bool_], non_members: NDArray[np.bool_]) -> float:

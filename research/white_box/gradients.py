@@ -11,6 +11,8 @@ def record_gradients(network: Network, parameters: Floats, inputs: Floats, label
     gradients = np.empty((len(inputs), network.size))
     start = 0
     for a, d in network.gradient_factors(parameters, inputs, labels):
+        if not isinstance(a, np.ndarray):
+            raise TypeError("single gradients are of dense inputs")
         count = a.shape[1] * d.shape[1]
         np.einsum("ni,nj->nij", a, d, out=gradients[:, start : start + count].reshape(len(a), *a.shape[1:], -1))
         gradients[:, start + count : start + count + d.shape[1]] = d

@@ -65,8 +65,8 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
     ) -> Response:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
-        found = await predictor.receipts(client, after=after, count=count + 1)
-        page, next_after = paged(found, count, lambda receipt: receipt.number)
+        entries = await predictor.receipts(client, after=after, count=count + 1)
+        page, next_after = paged(entries, count, lambda receipt: receipt.number)
         currency = await predictor.currency(client)
         listed = [receipt_out(each, each.number, each.releases, currency) for each in page]
         return Json(ReceiptsOut(listed, next_after))

@@ -230,11 +230,13 @@ def add_problem_handlers(app: FastAPI) -> None:
             HTTPStatus.NOT_FOUND: ProblemType.NOT_FOUND,
             HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
         }.get(status, ProblemType.INVALID_REQUEST)
-        said = f"{request.method} {request.url.path}: {status.description or status.phrase}"
-        response = response_to(request.url.path, Problem(kind, said, status=status))
+        detail = f"{request.method} {request.url.path}: {status.description or status.phrase}"
+        response = response_to(request.url.path, Problem(kind, detail, status=status))
         response.headers.update(error.headers or {})
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             # Starlette names the methods of the first route of a path alone.
-            found = [each for each in app.routes if isinstance(each, Route) and each.path_regex.match(request.url.path)]
-            response.headers["allow"] = ", ".join(sorted({method for each in found for method in each.methods or ()}))
+            routes = [
+                each for each in app.routes if isinstance(each, Route) and each.path_regex.match(request.url.path)
+            ]
+            response.headers["allow"] = ", ".join(sorted({method for each in routes for method in each.methods or ()}))
         return response

@@ -224,10 +224,10 @@ def authorization_of(request: Request) -> str:
 
     Raises a 400 problem for several: a proxy before the service may have looked at another than is looked at here.
     """
-    said = request.headers.getlist("authorization")
-    if len(said) > 1:
+    headers = request.headers.getlist("authorization")
+    if len(headers) > 1:
         raise invalid("send one header 'Authorization', not several")
-    return said[0] if said else ""
+    return headers[0] if headers else ""
 
 
 def bearer(authorization: str, longest: int) -> str | None:

@@ -107,7 +107,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     noise = prediction.noise
     reach = noise.reach
     above, below = (None, None) if reach is None else reach.max(axis=(0, 2)).tolist()
-    said = {
+    fields = {
         "law": noise.noise.law,
         "on": noise.noise.on,
         "holds": noise.noise.holds,
@@ -121,7 +121,7 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     return {
         RECEIPT: _encode(receipt_of(predictor, prediction)).decode(),
         BUDGET: _encode(budget_of(predictor, prediction)).decode(),
-        NOISE: _encode(said).decode(),
+        NOISE: _encode(fields).decode(),
     }
 
 
@@ -235,8 +235,8 @@ class RowsCodec:
         idempotency = None
         if b"idempotency-key" in header.fields:
             # A tier in the query decides what the answer is as much as the body does.
-            said = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
-            idempotency = header.idempotency(said)
+            question = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
+            idempotency = header.idempotency(question)
         X, unencoded = (predictor.check_array(rows), ()) if isinstance(rows, np.ndarray) else _checked(predictor, rows)
         return RowsRequest(X, wishes.tier, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
 
@@ -343,14 +343,16 @@ def malformed_json(error: Exception) -> Problem:
 
 def _not_rows(message: str) -> Problem:
     """Return the problem of JSON that is not what is asked for, by msgspec's message and its path in the body."""
-    found = _PLACE.search(message)
-    named = found[1] if found else None
+    location = _PLACE.search(message)
+    named = location[1] if location else None
     if named != "instances" and "`instances`" not in message:
-        said = message.partition(" - at ")[0]
-        detail = f'{named or "the body"}: {said}; expected {{"instances": [[number, ...], ...]}}'
+        reason = message.partition(" - at ")[0]
+        detail = f'{named or "the body"}: {reason}; expected {{"instances": [[number, ...], ...]}}'
         return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    row, column = (None if place is None else int(place) for place in found.groups()[1:]) if found else (None, None)
-    if found is None:
+    row, column = (
+        (None if place is None else int(place) for place in location.groups()[1:]) if location else (None, None)
+    )
+    if location is None:
         detail = "'instances' is missing; send {\"instances\": [[number, ...], ...]}"
     elif row is None:
         detail = "'instances' must be a list of rows, each a list of numbers or an object"

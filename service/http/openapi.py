@@ -80,7 +80,9 @@ def describe(app: FastAPI, models: Models) -> None:
         document = made[predictor]
         if predictor is models.default:
             return document
-        return document | {"paths": {path: said for path, said in document["paths"].items() if path not in _OF_DEFAULT}}
+        return document | {
+            "paths": {path: operations for path, operations in document["paths"].items() if path not in _OF_DEFAULT}
+        }
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _bodies() -> dict[str, Any]:
     """Return the schemas of all bodies, with the text that stands below each field where it is declared."""
     _, components = msgspec.json.schema_components(_STRUCTS, ref_template=schemas.COMPONENTS)
     module = ast.parse(inspect.getsource(schemas))
-    said = {
+    descriptions = {
         (declared.name, ast.unparse(above.target)): " ".join(ast.literal_eval(below.value).split())
         for declared in module.body
         if isinstance(declared, ast.ClassDef)
@@ -129,8 +131,10 @@ def _bodies() -> dict[str, Any]:
     }
     for kind in _STRUCTS:
         for name, field in components[kind.__name__]["properties"].items():
-            found = [said[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in said]
-            field |= {"description": found[0]} if found else {}
+            matching = [
+                descriptions[base.__name__, name] for base in kind.__mro__ if (base.__name__, name) in descriptions
+            ]
+            field |= {"description": matching[0]} if matching else {}
     return components
 
 

@@ -161,7 +161,7 @@ def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
     for parameters in named.values():
         if "classification" in parameters or "shared_memory_region" in parameters:
             raise invalid("neither classification nor shared memory is offered: every answer is whole")
-    return {name: said.get("binary_data", by_default) is True for name, said in named.items()}
+    return {name: wished.get("binary_data", by_default) is True for name, wished in named.items()}
 
 
 def parameters_of(predictor: Predictor, prediction: Prediction) -> dict[str, Any]:
@@ -251,14 +251,14 @@ def repository_index(models: Models) -> list[ModelIndex]:
 
 def config(predictor: Predictor) -> ModelConfig:
     """Return how a model is served, as Triton's configuration extension has it."""
-    said = metadata(predictor)
+    description = metadata(predictor)
     return ModelConfig(
-        name=said.name,
-        platform=said.platform,
-        backend=said.platform,
+        name=description.name,
+        platform=description.platform,
+        backend=description.platform,
         max_batch_size=predictor.largest_batch,
-        input=[_without_rows(each) for each in said.inputs],
-        output=[_without_rows(each) for each in said.outputs],
+        input=[_without_rows(each) for each in description.inputs],
+        output=[_without_rows(each) for each in description.outputs],
     )
 
 
@@ -359,18 +359,18 @@ def _elements(tensor: InputTensor, kind: str) -> NDArray[np.floating[Any]]:
     raw = bytes(tensor.data)
     if not raw:
         raise invalid("the input has no data")
-    found = numbers(raw, tensor.shape[1])
-    if found is None:
+    values = numbers(raw, tensor.shape[1])
+    if values is None:
         try:
-            found = np.array(_flat(raw), dtype=np.float64)
+            values = np.array(_flat(raw), dtype=np.float64)
         except (msgspec.ValidationError, RecursionError):
-            found = np.array(_numbers_of_rows(raw, tensor.shape[1]), dtype=np.float64)
+            values = np.array(_numbers_of_rows(raw, tensor.shape[1]), dtype=np.float64)
     if kind == "<f4":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is out of every bound
-            return found.astype(np.float32)
-    if kind != "<f8" and not (np.isfinite(found).all() and (found == np.trunc(found)).all()):
+            return values.astype(np.float32)
+    if kind != "<f8" and not (np.isfinite(values).all() and (values == np.trunc(values)).all()):
         raise invalid(f"{tensor.datatype} data must be whole numbers")
-    return found
+    return values
 
 
 def _numbers_of_rows(raw: bytes, features: int) -> list[float]:
@@ -387,11 +387,11 @@ def tensors_of(
     predictor: Predictor, prediction: Prediction, names: Collection[str], coverage: int | None
 ) -> dict[str, NDArray[Any]]:
     """Return those of an answer's tensors, `Predictor.parts`, that have these names. coverage: of prediction sets."""
-    found = predictor.outputs.split(prediction.values)
+    columns = predictor.outputs.split(prediction.values)
     if (undecided := prediction.noise.undecided) is not None:
-        found[UNDECIDED] = undecided
+        columns[UNDECIDED] = undecided
     if not set(INTERVAL).isdisjoint(names) and (ends := prediction.noise.intervals) is not None:
-        found |= zip(INTERVAL, ends, strict=True)
+        columns |= zip(INTERVAL, ends, strict=True)
     if coverage is not None and (sets := predictor.prediction_sets) is not None:
-        found[PREDICTION_SET] = sets.sets_of(prediction.values, coverage)
-    return {name: found[name] for name in names}
+        columns[PREDICTION_SET] = sets.sets_of(prediction.values, coverage)
+    return {name: columns[name] for name in names}

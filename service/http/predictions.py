@@ -112,8 +112,8 @@ class PredictionEndpoint(Generic[Some]):
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         if scope["method"] != "POST":
-            said = f"{scope['path']} answers POST"
-            raise Problem(ProblemType.METHOD_NOT_ALLOWED, said)
+            detail = f"{scope['path']} answers POST"
+            raise Problem(ProblemType.METHOD_NOT_ALLOWED, detail)
         path, traced = scope["path_params"], timeline.get()
         predictor = self._models.named(path.get("name"), path.get("version"))
         scope[MODEL] = predictor.certificate.name

@@ -97,8 +97,8 @@ class FailedTries:
     async def check(self, peer: str) -> None:
         """Raise a 429 problem for an address that failed too often of late. peer: empty for one without an address."""
         if peer and not await self._limiter.test(self._limit, _site(peer)):
-            said = "too many invalid credentials came from this address; check the key, and try again later"
-            raise _too_many(said, await self._limiter.get_window_stats(self._limit, _site(peer)))
+            detail = "too many invalid credentials came from this address; check the key, and try again later"
+            raise _too_many(detail, await self._limiter.get_window_stats(self._limit, _site(peer)))
 
     async def count(self, peer: str) -> None:
         """Count a failed try."""

@@ -72,8 +72,8 @@ def as_problem(error: Exception) -> Problem:
         case MechanismNotAccepted():
             return Problem(ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
         case Overloaded():
-            said = "too many requests are waiting; nothing was charged: ask again later"
-            return Problem(ProblemType.OVERLOADED, said, retry_after=error.retry_after)
+            detail = "too many requests are waiting; nothing was charged: ask again later"
+            return Problem(ProblemType.OVERLOADED, detail, retry_after=error.retry_after)
         case LedgerUnavailable() | UnknownLineage():
             return Problem(ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     for known in type(error).__mro__:

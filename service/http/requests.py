@@ -74,17 +74,17 @@ class RequestHeader(msgspec.Struct, frozen=True):
 
     def flag(self, name: str) -> bool:
         """Return whether the query says that a parameter is true; it is false without it. Raises a 400 problem."""
-        said = self.query.get(name, "false").lower()
-        if said not in ("true", "false"):
+        word = self.query.get(name, "false").lower()
+        if word not in ("true", "false"):
             raise invalid(f"{name} is 'true' or 'false'")
-        return said == "true"
+        return word == "true"
 
     def number(self, name: str) -> float | None:
         """Return a parameter of the query that is a number; None without it. Raises a 400 problem."""
-        if (said := self.query.get(name)) is None:
+        if (word := self.query.get(name)) is None:
             return None
         try:
-            return float(said)
+            return float(word)
         except ValueError:
             raise invalid(f"{name} is a number") from None
 
@@ -139,15 +139,15 @@ def _check_once(headers: list[tuple[bytes, bytes]]) -> None:
 
 def _query(query: bytes, parameters: Set[str]) -> dict[str, str]:
     """Refuse what is not known: whoever misspells a dry run must not be charged for it."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in parameters:
             known = ", ".join(sorted(parameters)) or "none; POST /predict?dry_run=true says what an answer costs"
             raise invalid(f"the query has a parameter that is not known here; known: {known}")
-        if name in found:
+        if name in fields:
             raise invalid(f"the query has {name} more than once")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields
 
 
 class Bodies:
@@ -231,8 +231,8 @@ class Bodies:
         return length
 
     def _too_late(self) -> Problem:
-        said = f"the body did not arrive within {self._seconds:g} seconds"
-        return Problem(ProblemType.INVALID_REQUEST, said, status=HTTPStatus.REQUEST_TIMEOUT)
+        detail = f"the body did not arrive within {self._seconds:g} seconds"
+        return Problem(ProblemType.INVALID_REQUEST, detail, status=HTTPStatus.REQUEST_TIMEOUT)
 
     def release(self, body: bytes) -> None:
         """Count a body no more."""

@@ -163,9 +163,9 @@ def _by_name(names: Sequence[str], values: Sequence[Value], row: int) -> dict[st
 
 def _malformed(message: str) -> Problem:
     """Return the problem of JSON that is not the protocol's, by msgspec's message and its path in the body."""
-    said, _, path = message.partition(" - at ")
-    found = _PLACE.search(path)
-    row, column = (None if place is None else int(place) for place in found.groups()) if found else (None, None)
+    reason, _, path = message.partition(" - at ")
+    location = _PLACE.search(path)
+    row, column = (None if place is None else int(place) for place in location.groups()) if location else (None, None)
     where = path.strip("`").removeprefix("$").removeprefix(".")
-    detail = f"{where}: {said}" if where else said
+    detail = f"{where}: {reason}" if where else reason
     return Problem(ProblemType.INVALID_ROWS, detail, row=row, column=column)

@@ -139,24 +139,24 @@ class Tokens:
         algorithm, named = header.get("alg"), header.get("kid")
         if algorithm not in self._settings.algorithms:
             return None
-        found = self._find(named)
+        key = self._find(named)
         now = monotonic()
-        due = found is None or now - self._read >= _SECONDS_TO_KEEP
+        due = key is None or now - self._read >= _SECONDS_TO_KEEP
         if due and now - self._tried >= _SECONDS_BETWEEN_LOOKS:
             await self._look_again(now)
-            found = self._find(named)
+            key = self._find(named)
         # A key that is not there may be one that could not be looked up; one that is, may have been withdrawn since.
-        if self._failed and (found is None or now - self._read >= _SECONDS_TO_TRUST):
+        if self._failed and (key is None or now - self._read >= _SECONDS_TO_TRUST):
             raise Problem(
                 ProblemType.TOKENS_UNAVAILABLE,
                 "the keys that tokens are verified with cannot be looked up; nothing was charged: ask again later",
             )
-        return None if found is None or not _fits(found, algorithm) else jwt.PyJWK(found, algorithm=algorithm)
+        return None if key is None or not _fits(key, algorithm) else jwt.PyJWK(key, algorithm=algorithm)
 
     def _find(self, named: Any) -> Jwk | None:
         # Without a name there must be no choice.
-        found = [key for key in self._keys if key.get("kid") == named or (named is None and len(self._keys) == 1)]
-        return found[0] if len(found) == 1 else None
+        keys = [key for key in self._keys if key.get("kid") == named or (named is None and len(self._keys) == 1)]
+        return keys[0] if len(keys) == 1 else None
 
     async def _look_again(self, now: float) -> None:
         """Read the provider's keys anew; strangers who name unknown keys have this done once a minute at most."""
@@ -188,8 +188,8 @@ async def _read_keys(where: str) -> list[Jwk]:
         content = await asyncio.to_thread(client.fetch_data)
     else:
         content = json.loads(await asyncio.to_thread(Path(where).read_text, "utf-8"))
-    found = content.get("keys") if isinstance(content, dict) else None
-    public = [key for key in found or [] if isinstance(key, dict) and _is_for_signatures(key)]
+    keys = content.get("keys") if isinstance(content, dict) else None
+    public = [key for key in keys or [] if isinstance(key, dict) and _is_for_signatures(key)]
     jwt.PyJWKSet.from_dict({"keys": public})  # raises where none can be used
     return public
 
@@ -215,8 +215,8 @@ def _scopes_of(claims: dict[str, Any], claim: str | None) -> frozenset[KeyScope]
     """Return what the token is good for: a claim lists it, or has it in one text with blanks between (RFC 8693)."""
     if claim is None:
         return frozenset(SCOPES)
-    said = claims.get(claim, ())
-    named = said.split() if isinstance(said, str) else said if isinstance(said, list) else ()
+    value = claims.get(claim, ())
+    named = value.split() if isinstance(value, str) else value if isinstance(value, list) else ()
     return frozenset(scope for scope in SCOPES if scope in named)
 
 

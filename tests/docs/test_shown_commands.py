@@ -35,6 +35,7 @@ NOT_RUN = {
         "attacks.md",
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
+    ("attacks.md", "attack --predict-url"): "needs a server: tests/dpserve/test_predict_url.py has four",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",

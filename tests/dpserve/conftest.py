@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +74,22 @@ class CommandLine:
                 return process, said.split()[-1], before
             before.append(line.rstrip())
         raise AssertionError(process.stderr.read())
+
+    @staticmethod
+    def read_log(process, counts):
+        """Read a service's log until each expression of `counts` is in so many of its lines."""
+        met = dict.fromkeys(counts, 0)
+        patience = threading.Timer(120, process.kill)  # which ends the log of one that falls silent
+        patience.start()
+        try:
+            for line in process.stderr:
+                for expression in counts:
+                    met[expression] += re.search(expression, line) is not None
+                if all(met[each] >= counts[each] for each in counts):
+                    return
+        finally:
+            patience.cancel()
+        raise AssertionError(met)
 
     def end(self):
         """End what a failed test left, and close its pipes: left open, they would fail whichever test runs later."""

@@ -237,6 +237,8 @@ def test_wrong_training_is_explained(run, arguments, said):
         (["--cross", "age"], "--cross", "must be COLUMN:COLUMN, not 'age'"),
         (["--cross", "age:age"], "--cross", "a column cannot be crossed with itself"),
         (["--cross", "age:income", "--features", "relu"], "--cross", "goes with --features bins, and these are not"),
+        (["--cross-buckets", "9", "--features", "relu"], "--cross-buckets", "goes with --features bins"),
+        (["--cross-buckets", "20000"], "--cross-buckets", "must be at least 0 and at most 16384"),
         (["--lam", "0"], "--lam", "must be at least 1e-12"),
         (["--budget", "x"], "--budget", "a price is written"),
         (["--choose", "lam=.1,1", "--choose-price", "x"], "--choose-price", "a price is written"),

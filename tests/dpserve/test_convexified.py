@@ -10,7 +10,7 @@ import pytest
 from dpserve import PrivateClassifier
 from dpserve.commands.planning import PlanOptions
 from dpserve.train_options import TrainOptions
-from dpserve.trainer import train
+from dpserve.trainer import run_training
 from training.errors import WrongOption
 from training.fitting.sensitivity import Convexity
 from training.kinds.loading import load_model
@@ -103,7 +103,7 @@ def test_fewer_records_than_declared_train_nothing_and_are_not_counted(people):
 def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, given, option):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     with pytest.raises(WrongOption) as refused:
-        train(TrainOptions(**{"data": "digits", "out": tmp_path / "m", "lam": 1.0} | given))
+        run_training(TrainOptions(**{"data": "digits", "out": tmp_path / "m", "lam": 1.0} | given))
     assert refused.value.field == option
     assert not (tmp_path / "m").exists()
 
@@ -112,7 +112,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, given, opti
 def test_an_alpha_without_a_bound_is_refused(tmp_path, monkeypatch, alpha):
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     with pytest.raises(WrongOption) as refused:
-        train(
+        run_training(
             TrainOptions(
                 data="digits", out=tmp_path / "m", lam=1.0, objective="convexified", alpha=alpha, least_records=9
             )

@@ -19,6 +19,9 @@ BUDGET = "--rho", 1, "--delta", 1e-6
 ONE_EACH = 16
 """Connections enough that both of two workers accept some; where not, the test has seen one of them only."""
 
+SERVING = "(?<!stopped )serving "
+"""A worker's line of a model that it answers by now."""
+
 
 class Store:
     """A store at a TCP port, as an owner runs one: the kernel says what it has not read yet."""
@@ -108,7 +111,9 @@ def refuses(address):
 def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run, bundle, store, number, words):
     run.environment["DPSERVE_LEDGER"] = store.url
     process, address, _ = run.start_and_read(bundle, "--port", 0, *BUDGET, "--price", "rho:0.001", *words)
+    workers = 2 if "--workers" in words else 1
     try:
+        run.read_log(process, {SERVING: workers})  # one that starts later would find the store silent
         key = run("clients", "add", "ann", *BUDGET).stdout.strip()
         connections = [connected(address, key) for _ in range(ONE_EACH)]
         os.kill(store.process.pid, signal.SIGSTOP)
@@ -129,7 +134,7 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
         process.communicate()
     assert process.returncode == 0
     assert asyncio.run(releases(store)) > 1, "what was sent to the ledger was waited for"
-    assert said.count("stopped serving") == (2 if "--workers" in words else 1)
+    assert said.count("stopped serving") == workers
 
 
 def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop(run, bundle, store):
@@ -143,9 +148,8 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
         os.kill(store.process.pid, signal.SIGSTOP)
         gone = workers_of(process)[0]
         os.kill(gone, signal.SIGKILL)
-        until(lambda: len(set(workers_of(process)) - set(before) - {gone}) > 0)
-        (new,) = set(workers_of(process)) - set(before)
-        until(lambda: catches_signals(new))
+        # The one in its place ends after a while, and so do those in its own place: any of them will do.
+        until(lambda: any(catches_signals(each) for each in set(workers_of(process)) - set(before)))
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0
@@ -159,11 +163,18 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
 def workers_of(process):
     """Return the processes that a service started to answer."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [int(child) for child in children if "spawn_main" in content_of(child, "cmdline")]
 
 
 def catches_signals(pid):
     """Tell whether a process has a handler of SIGTERM: a server that starts has."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (caught,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")]
-    return bool(caught >> (signal.SIGTERM - 1) & 1)
+    caught = [int(line.split()[1], 16) for line in content_of(pid, "status").splitlines() if line.startswith("SigCgt")]
+    return any(each >> (signal.SIGTERM - 1) & 1 for each in caught)
+
+
+def content_of(pid, name):
+    """Return a file of a process; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""

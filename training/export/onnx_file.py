@@ -16,9 +16,11 @@ import numpy as np
 from accounting.arrays import Floats
 from training.errors import NotExportable, extra
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
+from training.export.onnx_crosses import hashed_pairs
 from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by
 from training.features import maps as feature_maps
+from training.features.crosses import pairs_of
 from training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
@@ -155,24 +157,28 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
     if feature_map.kept:
         kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
         rows = graph("Concat", rows, graph.times(kept, KEPT_WEIGHT), axis=1)
+    weight = feature_map.pair_weight if feature_map.cross_buckets else 0.0
     for one, other in feature_map.crossed:
         a = graph("Unsqueeze", _coarse(graph, scaled, one), graph.constant([2], np.int64))
         b = graph("Unsqueeze", _coarse(graph, scaled, other), graph.constant([1], np.int64))
         both = graph("Relu", graph.plus(graph("Add", a, b), -1.0))
         pairs = graph("Reshape", both, graph.constant([-1, one.width * other.width], np.int64))
         rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
-    return _into_ball(graph, rows, feature_map.dimension - 1, 1, feature_map.clip_norm, length)
+    exponent = 1
+    if feature_map.cross_buckets:
+        pairs = graph.times(hashed_pairs(graph, scaled, feature_map.fields, feature_map.cross_buckets), weight)
+        rows = graph("Concat", rows, pairs, axis=1)
+        exponent = max(exponent, math.frexp(weight * len(pairs_of(feature_map.fields)[0]))[1])
+    return _into_ball(graph, rows, feature_map.dimension - 1, exponent, feature_map.clip_norm, length)
 
 
 def _cut(graph: Graph, scaled: str, feature_map: Quantiles, length: float) -> str:
-    """Steps at the cuts of each number, and the other coordinates: see `Quantiles`."""
+    """Steps at the cuts of each number, and the scaled rows beside them: see `Quantiles`."""
     features, cuts, weights = feature_map.steps
     numbers = graph("Gather", scaled, graph.constant(features, np.int64), axis=1)
     reached = graph("GreaterOrEqual", numbers, graph.constant(cuts))
     rows = graph("Where", reached, graph.constant(weights), graph.constant(-weights))
-    if feature_map.kept:
-        kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
-        rows = graph("Concat", rows, kept, axis=1)
+    rows = graph("Concat", rows, scaled, axis=1)
     return _into_ball(graph, rows, feature_map.dimension - 1, 0, feature_map.clip_norm, length)
 
 

@@ -79,6 +79,10 @@ def _features(classifier: Classifier) -> list[Any]:
     steps = encoding(classifier.columns) if classifier.columns_inside else []
     steps += [function(np.clip, a_min=lower, a_max=upper), scaler(lower, upper - lower)]
     match feature_map:
+        case Bins(cross_buckets=buckets) if buckets:
+            raise NotExportable(
+                "scikit-learn has no steps for hashed pairs of columns: take the model away as ONNX, or as safetensors"
+            )
         case Bins():
             steps += _binned(feature_map)
             steps += _into_ball(feature_map.dimension - 1, feature_map.clip_norm, length, bias)
@@ -139,7 +143,7 @@ def _binned(feature_map: Bins) -> list[Any]:
 
 
 def _cut(feature_map: Quantiles) -> list[Any]:
-    """Map scaled rows (n, d) to steps at the cuts of each number, and the other coordinates: see `Quantiles`.
+    """Map scaled rows (n, d) to steps at the cuts of each number, and the rows beside them: see `Quantiles`.
 
     scikit-learn says in which part of a number's range it lies, and a product says which cuts that part has reached.
     """
@@ -153,9 +157,8 @@ def _cut(feature_map: Quantiles) -> list[Any]:
     ]
     numbers = function(np.take, indices=np.array(feature_map.numbers), axis=1)
     kinds: list[Any] = [("parts", Pipeline([("numbers", numbers), ("parts", parts)]))]
-    if feature_map.kept:
-        kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
-        blocks.append(np.eye(len(feature_map.kept)))
+    kinds.append(("rows", "passthrough"))
+    blocks.append(np.eye(len(feature_map.lower)))
     return [FeatureUnion(kinds), sums(block_diag(blocks, format="csr"))]
 
 

@@ -65,16 +65,16 @@ def width_of(shape: Shape) -> int:
 
 
 def described(u: Floats, shape: Shape) -> Floats:
-    """Return what describes images (n, height * width * channels), of values from 0 to 1: (n, `width_of`), not drawn.
+    """Return what describes images (n, height * width * channels), of values from 0 to 1: (n, `width_of`), unscaled.
 
     Numbers from 0 to 2^9: square roots of shares, and for colour images those of counts, scaled so that together they
     are as long as COLOUR_SHARE of what gradients are at most.
     """
     pixels = levels(u, shape)
-    found = gradients(pixels)
+    slopes = gradients(pixels)
     if shape[2] == 1:
-        return found
-    return np.hstack([found, np.sqrt(colours(pixels)) * colour_scale(shape)])
+        return slopes
+    return np.hstack([slopes, np.sqrt(colours(pixels)) * colour_scale(shape)])
 
 
 def centred(described: Floats, shape: Shape) -> Floats:

@@ -18,10 +18,11 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
   crosses that the owner declared: sqrt(2) max(a + b - 1, 0), sqrt(2) where both are 1, for each pair of a coordinate a
-  of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1.
+  of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1. Behind
+  them are buckets, if the owner wants them: how many pairs of fields fall into each (`training.features.crosses`).
 - quantiles: h is w / ||w||. For a number with k cuts w has k coordinates, 1/sqrt(k) where u has reached the cut and
-  -1/sqrt(k) where it has not, and behind them u for the coordinates that are no numbers. The cuts are even, or lie at
-  the records' noisy quantiles, which were paid for (`training.features.quantiles`).
+  -1/sqrt(k) where it has not, and behind them u. The cuts are public, or lie where the records' noisy quantiles say,
+  which were paid for (`training.features.quantiles`).
 - hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.features.hog`), for
   a head less each block's mean. An image of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
@@ -40,26 +41,35 @@ and batches. Another b may round to another phi, which is another question then,
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, model_validator
 
 from accounting.arrays import Floats, Singles
 from accounting.losses import PrivacyLoss
 from training.devices import Matrix, product
 from training.errors import BundleError
 from training.features import hog
+from training.features.crosses import (
+    MOST_BUCKETS,
+    MOST_FIELDS,
+    buckets_of,
+    counted,
+    fields_of,
+)
+from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
-from training.features.quantiles import EVEN_CUTS, QuantileRelease
+from training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
 from training.fields import Several
 from training.inputs import text_encoder, word_vectors
 from training.inputs.columns import (
     Columns,
+    NumberColumn,
     TextColumn,
     coordinates_of,
     encodings_among,
@@ -164,6 +174,11 @@ class FeatureMap(BaseModel):
         return len(self.lower) + 1
 
     @property
+    def degrees(self) -> int:
+        """Number of coordinates that tell different things of a row: rules ask whether records are many beside it."""
+        return self.dimension
+
+    @property
     def losses(self) -> tuple[PrivacyLoss, ...]:
         """The cost of what the map knows of the records: nothing, for one that is public by itself."""
         return ()
@@ -192,8 +207,14 @@ class FeatureMap(BaseModel):
         """Number of rows mapped at once; None for all.
 
         A block's arrays have about 256 KiB: a processor's cache holds them, and memory for them is not mapped anew.
+        Crosses take many small steps for each block, which for a dozen rows cost more than the rows do.
         """
-        return 2**15 // max(len(self.lower), self.dimension) + 1
+        return max(2**15 // max(len(self.lower), self.dimension) + 1, self._least_rows)
+
+    @property
+    def _least_rows(self) -> int:
+        """Number of rows that are mapped at once at least, where there are so many."""
+        return 1
 
     def _scaled(self, X: Floats) -> Floats:
         lower, upper, width = _bounds(self.lower, self.upper)
@@ -298,7 +319,8 @@ class Bins(FeatureMap):
     each. Of a table with `columns` only numbers and times have bins: its other coordinates are coded already.
 
     ||h|| <= 1 as for every vector that `_into_ball` draws, whatever is in w; before it w is at least sqrt(2) long, as
-    there is a number. A cross changes w by what its row alone holds, and by nothing else.
+    there is a number. A cross changes w by what its row alone holds, and by nothing else: hashed ones by whole numbers
+    of pairs times one public factor.
     """
 
     kind: Literal["bins"] = "bins"
@@ -306,6 +328,8 @@ class Bins(FeatureMap):
     """Every w is longer."""
     crosses: Several[tuple[int, int]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
+    cross_buckets: int = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
+    """Number of buckets that all pairs of fields are hashed to; 0 for no such crosses."""
 
     @model_validator(mode="after")
     def _some_coordinate_is_a_number(self) -> Self:
@@ -333,6 +357,33 @@ class Bins(FeatureMap):
                 "or columns with fewer levels"
             )
         return self
+
+    @model_validator(mode="after")
+    def _fields_are_possible(self) -> Self:
+        if self.cross_buckets and not 2 <= len(self.fields) <= MOST_FIELDS:
+            raise ValueError(
+                f"pairs are hashed of 2 to {MOST_FIELDS} fields, and these columns have {len(self.fields)}"
+            )
+        return self
+
+    @functools.cached_property
+    def fields(self) -> tuple[CrossedField, ...]:
+        """The fields whose pairs are hashed."""
+        return fields_of(self.columns, len(self.lower))
+
+    @functools.cached_property
+    def pair_weight(self) -> float:
+        """The part of each hashed pair in w: squared, all pairs of a row are twice what bins and levels are.
+
+        The weight was chosen between half and eight times as much, on rows of flights, credit_data and letter that were
+        held back from training.
+        """
+        return math.sqrt(8 / (len(self.fields) - 1))
+
+    @property
+    def _least_rows(self) -> int:
+        """See `FeatureMap`."""
+        return 256 if self.crosses or self.cross_buckets else 1
 
     @functools.cached_property
     def _blocks(self) -> tuple[Block, ...]:
@@ -367,47 +418,62 @@ class Bins(FeatureMap):
 
     @property
     def dimension(self) -> int:
-        """65 bins for each number, the other coordinates, the crosses, and the bias."""
-        return len(self.binned) * _BINS + len(self.kept) + self._crossed + 1
+        """65 bins for each number, the other coordinates, the crosses, the buckets, and the bias."""
+        return len(self.binned) * _BINS + len(self.kept) + self._crossed + self.cross_buckets + 1
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         places, values = self._filled(u, length)
+        rows, which = np.nonzero(values)
         hidden = np.zeros((len(u), self.dimension - 1))
-        np.put_along_axis(hidden, places, values, axis=1)
+        hidden[rows, places[rows, which]] = values[rows, which]
         return hidden
 
     def _filled(self, u: Floats, length: float) -> tuple[NDArray[np.int64], Floats]:
-        """Return which coordinates of h may differ from 0, (n, k), and h times `length` there, as whole numbers."""
+        """Return which coordinates of h may differ from 0, (n, k), and h times `length` there, as whole numbers.
+
+        A coordinate that is not 0 is there once. k is that of the rows' fullest.
+        """
         numbers, ends = u[:, self.binned], len(self.binned) * _BINS
         uniform = np.minimum((numbers * UNIFORM_BINS).astype(np.int64), UNIFORM_BINS - 1)
         # u = m 2^e with 1/2 <= m < 1; of zero NumPy says e = 0.
         doubling = np.where(numbers > 0, np.clip(-np.frexp(numbers)[1], 0, DOUBLING_BINS - 1), DOUBLING_BINS - 1)
         starts = np.arange(0, ends, _BINS)
         others = np.broadcast_to(np.arange(ends, ends + len(self.kept)), (len(u), len(self.kept)))
-        all_places = [starts + uniform, starts + UNIFORM_BINS + doubling, others]
-        all_values = [np.ones((len(u), 2 * len(self.binned))), KEPT_WEIGHT * u[:, self.kept]]
-        start = ends + len(self.kept)
-        for one, other in self.crossed:
-            (rows, a), (columns, b) = one.coarse(u), other.coarse(u)
-            pairs = start + rows[:, :, None] * other.width + columns[:, None, :]
-            all_places.append(pairs.reshape(len(u), -1))
-            all_values.append(KEPT_WEIGHT * np.maximum(a[:, :, None] + b[:, None, :] - 1.0, 0.0).reshape(len(u), -1))
-            start += one.width * other.width
+        all_places, all_values = zip(
+            (np.hstack([starts + uniform, starts + UNIFORM_BINS + doubling]), np.ones((len(u), 2 * len(self.binned)))),
+            _without_zeros(others, KEPT_WEIGHT * u[:, self.kept]),
+            *self._pairs(u, ends + len(self.kept)),
+            strict=True,
+        )
         places, w = np.hstack(all_places), np.hstack(all_values)
         return places, _into_ball(w, self.clip_norm, length, width=self.dimension - 1)
 
+    def _pairs(self, u: Floats, start: int) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+        """Yield what crosses add, from the coordinate `start` on: places and values, (n, k) each."""
+        for one, other in self.crossed:
+            # A pair with a 0 is 0, as no coordinate is above 1.
+            (rows, a), (columns, b) = _without_zeros(*one.coarse(u)), _without_zeros(*other.coarse(u))
+            pairs = start + rows[:, :, None] * other.width + columns[:, None, :]
+            values = KEPT_WEIGHT * np.maximum(a[:, :, None] + b[:, None, :] - 1.0, 0.0)
+            yield pairs.reshape(len(u), -1), values.reshape(len(u), -1)
+            start += one.width * other.width
+        if self.cross_buckets:
+            places, counts = counted(buckets_of(self.fields, u, self.cross_buckets))
+            yield start + places, self.pair_weight * counts.astype(np.float64)
+
     def sparse(self, X: Floats) -> Any:
-        """Return phi(x) of rows (n, d) as a `scipy.sparse.csr_array` (n, dimension): two numbers for each of d."""
+        """Return phi(x) of rows (n, d) as a `scipy.sparse.csr_array` (n, dimension), without its zeros."""
         from scipy import sparse
 
         places, values = self._filled(self._scaled(X), LENGTH * math.sqrt(1 - self.bias**2))
         if self.bias:
             last = np.full((len(X), 1), self.dimension - 1)
             places, values = np.hstack([places, last]), np.hstack([values, 0 * last + math.trunc(LENGTH * self.bias)])
-        values *= STEP
-        ends = np.arange(len(X) + 1) * places.shape[1]
-        return sparse.csr_array((values.ravel(), places.ravel().astype(np.int32), ends), (len(X), self.dimension))
+        there = values != 0
+        ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+        parts = values[there] * STEP, places[there].astype(np.int32), ends.astype(np.int32)
+        return sparse.csr_array(parts, (len(X), self.dimension))
 
 
 class Quantiles(FeatureMap):
@@ -415,11 +481,11 @@ class Quantiles(FeatureMap):
 
     Two values that lie k cuts apart differ in k coordinates of a number. So what a step of training learns at one value
     it learns in part for the values near it, where bins learn each by itself: with noise that is worth more
-    (research/README.md).
+    (research/README.md). The scaled row stands beside the steps, which hide what lies between two cuts.
 
     Without `released` a number has even cuts, and the map is public. With it the cuts lie at the records' noisy
     quantiles: the map is fixed given these, it costs what they did, and `ReleaseCertificate` counts that. Declared
-    bounds may then be wide.
+    bounds may then be wide. Whole numbers of which few are possible have public cuts, one between each two.
 
     ||h|| <= 1 as for every vector that `_into_ball` draws, whatever is in w; each number's part of w has length 1.
     """
@@ -434,8 +500,8 @@ class Quantiles(FeatureMap):
     def _some_coordinate_is_a_number(self) -> Self:
         if not self.numbers:
             raise ValueError("no column is a number, a date or a time: there is nothing to cut")
-        if self.released is not None and len(self.released.cuts) != len(self.numbers):
-            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.numbers)} numbers")
+        if self.released is not None and len(self.released.cuts) != len(self.counted):
+            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.counted)} numbers")
         return self
 
     @functools.cached_property
@@ -444,14 +510,26 @@ class Quantiles(FeatureMap):
         return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
 
     @functools.cached_property
-    def kept(self) -> tuple[int, ...]:
-        """Which of the d features have none."""
-        return tuple(sorted(set(range(len(self.lower))) - set(self.numbers)))
+    def _whole(self) -> tuple[tuple[float, ...] | None, ...]:
+        """For each number the cuts between whole numbers, where its column declares few; None for others."""
+        return tuple(
+            cuts_between(column.minimum, column.maximum)
+            if isinstance(column, NumberColumn) and column.kind == "integer"
+            else None
+            for column in self.columns
+            for _ in column.numbers
+        ) or (None,) * len(self.numbers)
+
+    @functools.cached_property
+    def counted(self) -> tuple[int, ...]:
+        """Which of `numbers`, by their places there, a release counts: those without public cuts."""
+        return tuple(place for place, cuts in enumerate(self._whole) if cuts is None)
 
     @functools.cached_property
     def cuts(self) -> tuple[tuple[float, ...], ...]:
         """Each number's cuts, in shares of its declared range, rising."""
-        return (EVEN_CUTS,) * len(self.numbers) if self.released is None else self.released.shares
+        counted = dict(zip(self.counted, () if self.released is None else self.released.shares, strict=False))
+        return tuple(whole or counted.get(place, EVEN_CUTS) for place, whole in enumerate(self._whole))
 
     @functools.cached_property
     def absent(self) -> tuple[int | None, ...]:
@@ -484,13 +562,18 @@ class Quantiles(FeatureMap):
 
     @property
     def dimension(self) -> int:
-        """A coordinate for each cut, the other coordinates, and the bias."""
-        return len(self.steps[0]) + len(self.kept) + 1
+        """A coordinate for each cut, the d features, and the bias."""
+        return len(self.steps[0]) + len(self.lower) + 1
+
+    @property
+    def degrees(self) -> int:
+        """At most FEWEST_PARTS for each number, as steps near each other tell nearly the same, and the rest."""
+        return sum(min(len(cuts), FEWEST_PARTS) for cuts in self.cuts) + len(self.lower) + 1
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         features, cuts, weights = self.steps
-        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u[:, self.kept]])
+        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u])
         return _into_ball(w, self.clip_norm, length)
 
 
@@ -632,6 +715,18 @@ FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
 }
 """Those that need no file, by name."""
 
+_SHOWN: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+
+
+def map_as_shown(shown: Mapping[str, Any]) -> FeatureMap:
+    """Return the map that strangers can make of what they are shown of one, which is not the cuts: even ones.
+
+    shown: of a certificate's public part. Raises ValidationError for what is no map that needs no file.
+    """
+    if "cuts" not in (shown.get("released") or {"cuts": None}):
+        shown = {name: value for name, value in shown.items() if name != "released"}
+    return _SHOWN.validate_python(shown)
+
 
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     """Return the bounds and their differences, (d,) each: records are mapped one at a time, and this takes longer.
@@ -684,6 +779,19 @@ def _into_ball(vectors: Floats, radius: float, length: float, width: int | None 
     whole *= (length * units / np.maximum(radius, norms))[:, None]
     scaled: Floats = np.trunc(whole, out=whole)
     return scaled
+
+
+def _without_zeros(places: NDArray[np.int64], values: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the places and values (n, k) of rows with their zeros left out, where k is less for all of them."""
+    rows, which = np.nonzero(values)
+    counts = np.bincount(rows, minlength=len(values))
+    most = int(counts.max(initial=0))
+    if 2 * most > values.shape[1]:
+        return places, values
+    at = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fewer, kept = np.zeros((len(values), most), dtype=np.int64), np.zeros((len(values), most))
+    fewer[rows, at], kept[rows, at] = places[rows, which], values[rows, which]
+    return fewer, kept
 
 
 def exact_bits(width: int) -> int:

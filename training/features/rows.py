@@ -18,9 +18,14 @@ class Features:
     sparse: bool = False
     _tensors: dict[str, Floats] = field(default_factory=dict)
 
+    @property
+    def are_sparse(self) -> bool:
+        """Whether rows come as a sparse matrix."""
+        return self.sparse and isinstance(self.feature_map, Bins)
+
     def __call__(self, X: Floats) -> Any:
         """Return phi (m, D) of rows (m, d)."""
-        if self.sparse and isinstance(self.feature_map, Bins):
+        if self.sparse and isinstance(self.feature_map, Bins):  # which type checkers see through
             return self.feature_map.sparse(X)
         if not self._tensors:
             self._tensors.update(self.feature_map.public_tensors())

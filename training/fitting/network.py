@@ -20,6 +20,7 @@ import numpy as np
 from accounting.arrays import Floats, Labels
 from training.errors import TrainingError
 from training.exact.products import MOST_CLASSES, matrix_on_grid, on_grid, probabilities, product, squared_lengths
+from training.fitting.around import AroundMean
 from training.inputs.sums import BLOCK, Sums
 
 Activation = Literal["tanh", "relu"]
@@ -27,8 +28,11 @@ Activation = Literal["tanh", "relu"]
 MOST_SHARDS = 2**11
 """Largest number of shards for which `SUM_ERROR` bounds the rounding."""
 
-SUM_ERROR = 2.0**-16
+SUM_ERROR = 2.0**-13
 """Largest distance, in clipping norms, by which rounding moves two neighbours' sums apart."""
+
+Inputs = Floats | AroundMean
+"""The first layer's inputs: (n, width)."""
 
 _NORM_ERROR = 2.0**-30
 
@@ -94,13 +98,13 @@ class Network:
         return logits
 
     def clipped_sum(
-        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float, weights: Floats | None = None
+        self, parameters: Floats, inputs: Inputs, labels: Labels, clip_norm: float, weights: Floats | None = None
     ) -> Floats:
         """Return the sum (size,) of the records' gradients of cross-entropy, each scaled to norm at most clip_norm.
 
-        inputs: (n, widths[0]); labels: (n,). weights: (n,), by which each is multiplied after that.
-        Values that are not finite, or beyond 2^200, count as 0, and a record
-        whose gradient has no finite norm all the same contributes nothing.
+        inputs: (n, widths[0]), dense or sparse around a mean; labels: (n,). weights: (n,), by which each is
+        multiplied after that. Values that are not finite, or beyond 2^200, count as 0, and a record whose gradient has
+        no finite norm all the same contributes nothing.
 
         A record's contribution is a function of the record and the parameters alone, bit for bit: it takes largest
         values, products, squared lengths and sums of probabilities that are exact in any order (`exact`), and
@@ -111,18 +115,22 @@ class Network:
 
         Rounding of the sum. Blocks of 1,024 records are summed, then up to 128 blocks of a shard, and then k shards
         (`training.inputs.sums`; here the blocks of one sum). That moves every coordinate by at most (1024 + 128 + k +
-        8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm: for neighbours
-        together at most SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
+        8) 2^-53 of the sum of its absolute values, so the sum by n times that in units of clip_norm, and by SUM_PARTS
+        times as much where rows are sparse around a mean (`AroundMean.summed`): for neighbours together at most
+        SUM_ERROR, if n <= MOST_RECORDS and k <= MOST_SHARDS.
         """
         total = np.zeros(self.size)
         views = self.layers(total)
         for start in range(0, len(inputs), BLOCK):
             block = slice(start, start + BLOCK)
-            factors = self._clipped(parameters, inputs[block], labels[block], clip_norm)
+            some = inputs if len(inputs) <= BLOCK else inputs[block]
+            factors = self._clipped(parameters, some, labels[block], clip_norm)
             for (layer, biases), (a, d) in zip(views, factors, strict=True):
                 if weights is not None:
                     d = d * weights[block, None]
-                if start == 0:
+                if isinstance(a, AroundMean):
+                    layer += a.summed(d)
+                elif start == 0:
                     np.matmul(a.T, d, out=layer)
                 else:
                     layer += a.T @ d
@@ -130,12 +138,12 @@ class Network:
         return total
 
     def _clipped(
-        self, parameters: Floats, inputs: Floats, labels: Labels, clip_norm: float
-    ) -> Iterator[tuple[Floats, Floats]]:
+        self, parameters: Floats, inputs: Inputs, labels: Labels, clip_norm: float
+    ) -> Iterator[tuple[Inputs, Floats]]:
         """Yield a (n, width) and scaled d (n, following) of each layer."""
         factors = self.gradient_factors(parameters, inputs, labels)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = sum((squared_lengths(a) + 1) * squared_lengths(d) for a, d in factors)
+            squares = sum((_squared_lengths(a) + 1) * squared_lengths(d) for a, d in factors)
             norms = np.sqrt(squares) * (1 + _NORM_ERROR)
             scales = np.where(np.isfinite(norms), clip_norm / np.maximum(norms, clip_norm), 0.0)[:, None]
         finite = scales[:, 0] > 0
@@ -143,25 +151,33 @@ class Network:
             if finite.all():
                 yield a, d * scales
             else:
-                yield np.where(finite[:, None], a, 0.0), np.where(finite[:, None], d, 0.0) * scales
+                # A sparse row is finite, and no longer than `length`, whatever the parameters are.
+                kept = a if isinstance(a, AroundMean) else np.where(finite[:, None], a, 0.0)
+                yield kept, np.where(finite[:, None], d, 0.0) * scales
 
-    def gradient_factors(self, parameters: Floats, inputs: Floats, labels: Labels) -> list[tuple[Floats, Floats]]:
-        """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids."""
+    def gradient_factors(self, parameters: Floats, inputs: Inputs, labels: Labels) -> list[tuple[Inputs, Floats]]:
+        """Return the input a and the loss's gradient d at the output, of each layer, first layer first, on grids.
+
+        Rows that are sparse around a mean are on the grid of their feature map, and stay there.
+        """
         layers = [(matrix_on_grid(weights), biases) for weights, biases in self.layers(parameters)]
         with np.errstate(over="ignore", invalid="ignore"):
-            values = [on_grid(inputs)]
+            first: Inputs = inputs if isinstance(inputs, AroundMean) else on_grid(inputs)
+            hidden: list[Floats] = []
+            values = first
             for weights, biases in layers[:-1]:
-                values.append(on_grid(self._activated(_affine(values[-1], weights, biases))))
-            weights, biases = layers[-1]
-            d = probabilities(_affine(values[-1], weights, biases))
+                values = on_grid(self._activated(_affine(values, weights, biases)))
+                hidden.append(values)
+            d = probabilities(_affine(values, *layers[-1]))
             d[np.arange(len(labels)), labels] -= 1
             d = on_grid(d)
-            factors = [(values[-1], d)]
-            for a, before, (weights, _) in zip(values[:0:-1], values[-2::-1], layers[:0:-1], strict=True):
+            before: list[Inputs] = [first, *hidden]
+            factors: list[tuple[Inputs, Floats]] = [(before.pop(), d)]
+            for a, (weights, _) in zip(hidden[::-1], layers[:0:-1], strict=True):
                 d = product(d, weights.T)
                 d *= 1 - a * a if self.activation == "tanh" else a > 0
                 d = on_grid(d)
-                factors.append((before, d))
+                factors.append((before.pop(), d))
         return factors[::-1]
 
     def _activated(self, z: Floats) -> Floats:
@@ -170,7 +186,11 @@ class Network:
         return activated
 
 
-def _affine(rows: Floats, weights: Floats, biases: Floats) -> Floats:
-    z = product(rows, weights)
+def _squared_lengths(rows: Inputs) -> Floats:
+    return rows.squared_lengths if isinstance(rows, AroundMean) else squared_lengths(rows)
+
+
+def _affine(rows: Inputs, weights: Floats, biases: Floats) -> Floats:
+    z = rows.product(weights) if isinstance(rows, AroundMean) else product(rows, weights)
     z += biases
     return z

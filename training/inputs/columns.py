@@ -163,6 +163,11 @@ class Column(BaseModel):
         return ()
 
     @property
+    def fields(self) -> tuple[tuple[int, ...], ...]:
+        """The coordinates of each thing that a value says: a number, perhaps, and others of which at most one is 1."""
+        return (tuple(range(len(self.coordinates))),)
+
+    @property
     def groups(self) -> int:
         """The largest ||u||^2 of the block: see the module."""
         return 1
@@ -316,8 +321,8 @@ class NumberColumn(Column):
 
     def clipped(self, values: Floats) -> Floats:
         """Draw back to the bounds."""
-        drawn: Floats = np.clip(values, self.minimum, self.maximum)
-        return drawn
+        clipped: Floats = np.clip(values, self.minimum, self.maximum)
+        return clipped
 
 
 class BooleanColumn(Column):
@@ -493,6 +498,19 @@ class TimeColumn(Column):
         return (sum(len(PARTS[part]) for part in before),)
 
     @property
+    def fields(self) -> tuple[tuple[int, ...], ...]:
+        """Each part by itself; a missing value goes with the first."""
+        fields: list[tuple[int, ...]] = []
+        start = 0
+        for part in self.parts:
+            width = 1 if part == "time" else len(PARTS[part])
+            fields.append(tuple(range(start, start + width)))
+            start += width
+        if self.marks_missing:
+            fields[0] = (*fields[0], start)
+        return tuple(fields)
+
+    @property
     def groups(self) -> int:
         """Each part adds at most 1."""
         return len(self.parts)
@@ -573,8 +591,8 @@ class TimeColumn(Column):
 
     def clipped(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Draw back to the bounds."""
-        drawn: NDArray[np.int64] = np.clip(values, *self._bounds)
-        return drawn
+        clipped: NDArray[np.int64] = np.clip(values, *self._bounds)
+        return clipped
 
 
 class Vectors(BaseModel):
@@ -639,6 +657,11 @@ class TextColumn(Column):
         return tuple(
             (f"{self.name}{kind}{index}", 0.0, 1.0) for kind, count in counts.items() for index in range(count)
         )
+
+    @property
+    def fields(self) -> tuple[tuple[int, ...], ...]:
+        """None."""
+        return ()
 
     @property
     def groups(self) -> int:

@@ -35,13 +35,13 @@ def mapped(path: Path, dtype: np.dtype[Any]) -> Digests:
 
 def in_others(mine: Digests, others: Digests) -> Mask:
     """Return which of `mine`, in any order, are among others, which are sorted."""
-    found = np.zeros(len(mine), dtype=np.bool_)
+    inside = np.zeros(len(mine), dtype=np.bool_)
     for start in range(0, len(mine) if len(others) else 0, AT_ONCE):
         part = mine[start : start + AT_ONCE]
         places = np.searchsorted(others, part)
         np.minimum(places, len(others) - 1, out=places)
-        found[start : start + AT_ONCE] = others[places] == part
-    return found
+        inside[start : start + AT_ONCE] = others[places] == part
+    return inside
 
 
 def repeated(digests: Digests) -> int:
@@ -58,16 +58,16 @@ def repeated(digests: Digests) -> int:
 
 def sorted_once(digests: Digests) -> Digests:
     """Return digests sorted, each once."""
-    found = np.sort(digests)
-    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+    ordered = np.sort(digests)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def files_in(folder: Path) -> Paths:
     """Return the files of a folder that are not hidden."""
-    found: dict[str, tuple[Path, ...]] = {}
+    files: dict[str, tuple[Path, ...]] = {}
     for path in sorted(folder.glob("[!.]*")):
-        found[path.suffix] = (*found.get(path.suffix, ()), path)
-    return found
+        files[path.suffix] = (*files.get(path.suffix, ()), path)
+    return files
 
 
 def unchanged(folder: Path, look: Callable[[Paths], Any]) -> Any:
@@ -75,9 +75,9 @@ def unchanged(folder: Path, look: Callable[[Paths], Any]) -> Any:
     while True:
         paths = files_in(folder)
         with suppress(FileNotFoundError):  # a training ended, and its notes became files of the lineage
-            found = look(paths)
+            files = look(paths)
             if files_in(folder) == paths:
-                return found
+                return files
 
 
 def keep(note: Path, dtype: np.dtype[Any]) -> None:

@@ -274,16 +274,16 @@ class KnownRecords:
 def _shared(paths: Paths, digests: Known, files: Sequence[Sequence[str]]) -> Shared:
     """Return what is in a lineage's files. files: those of encoded columns to look at, by kind."""
     rows = [path for suffix in (_ROWS, _ROWS + NOTE) for path in paths.get(suffix, ())]
-    found = [np.zeros(len(each), dtype=np.bool_) for each in (digests.records, digests.units)]
+    shared = [np.zeros(len(each), dtype=np.bool_) for each in (digests.records, digests.units)]
     for path in rows:
-        for mask, mine in zip(found, digests[:2], strict=True):
+        for mask, mine in zip(shared, digests[:2], strict=True):
             mask |= in_others(mine, mapped(path, _DIGEST))
     for path in (path for suffix in _FORMER for path in paths.get(suffix, ())):
         if digests.former is None:
             raise TrainingError(f"{path} came from an earlier version while this training began: train again")
-        for mask, mine in zip(found, digests.former, strict=True):
+        for mask, mine in zip(shared, digests.former, strict=True):
             mask |= in_others(mine, _formerly_written(path))
-    records, units = (int(mask.sum()) for mask in found)
+    records, units = (int(mask.sum()) for mask in shared)
     return Shared(records, units, *_alike(paths, digests, files, records))
 
 
@@ -296,10 +296,10 @@ def _alike(paths: Paths, digests: Known, files: Sequence[Sequence[str]], rows: i
     tables: list[list[Path]] = []
     for kind, mine in enumerate(digests.features):
         tables.append([path for each in files for end in ("", NOTE) for path in paths.get(each[kind] + end, ())])
-        found = np.zeros(len(mine), dtype=np.bool_)
+        inside = np.zeros(len(mine), dtype=np.bool_)
         for path in tables[kind]:
-            found |= in_others(mine, mapped(path, _FEATURE))
-        count = int(found.sum())
+            inside |= in_others(mine, mapped(path, _FEATURE))
+        count = int(inside.sum())
         if kind in LABELLED:
             labelled = max(labelled, count)
         elif count > most:
@@ -433,8 +433,8 @@ def _keyed(cipher: Any, blocks: NDArray[np.uint8]) -> Digests:
 def _first_places(digests: Digests) -> NDArray[np.int64]:
     """Return where each of `sorted_once(digests)` is first."""
     order = np.argsort(digests, kind="stable")
-    found = digests[order]
-    return order[np.append(True, found[1:] != found[:-1])] if len(found) else order
+    ordered = digests[order]
+    return order[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else order
 
 
 def _formerly_keyed(key: bytes, contents: Iterable[bytes]) -> Digests:

@@ -13,14 +13,11 @@ from training.inputs.declared import Bounds
 from training.inputs.digits import load_digits
 from training.inputs.lineage import DIGITS
 from training.inputs.npz_file import read_npz
-from training.inputs.records import Records
+from training.inputs.records import OnRows, Records
 from training.inputs.schema import Schema, Unlabelled, is_encoding
 
 LOCAL = "local"
 """The engine that has the records here."""
-
-OnRows = Callable[[int, float], None]
-"""Takes how many records have been read, and which share of all that is, as far as is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

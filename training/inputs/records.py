@@ -19,6 +19,9 @@ from training.inputs.columns import BOOLEANS, Columns
 from training.inputs.feature_digests import feature_digests
 from training.inputs.sums import Sums, of_rows
 
+OnRows = Callable[[int, float], None]
+"""Takes how many records have been read, and which share of all that is, as far as is known."""
+
 _MOST_SHOWN = 8
 _SOME = 2**14
 

@@ -56,10 +56,12 @@ class Rows:
     """A row as a term sees it. make: a function of rows (m, d) that returns (m, k), each row from its row alone.
 
     A shard keeps what was made last, if there is room, as long as it is asked for with the same object, or a copy.
+    view: what a term gets of a block of what was made; None for the block itself. It is not kept.
     """
 
     make: Callable[[Floats], Any]
     key: bytes = field(default_factory=lambda: os.urandom(16))
+    view: Callable[[Any], Any] | None = None
 
 
 ROWS = Rows(lambda X: X, b"rows")
@@ -90,6 +92,8 @@ class Shard:
         for start in range(0, len(self) if picked is None else len(picked), BLOCK):
             block = slice(start, start + BLOCK) if picked is None else picked[start : start + BLOCK]
             made = rows.make(np.array(self.X[block])) if whole is None else whole[block]
+            if rows.view is not None:
+                made = rows.view(made)
             yield made, self.y[block], None if self.weights is None else self.weights[block]
         _forget_pages(self.X)
 

@@ -24,8 +24,7 @@ from training.inputs.columns import (
 )
 from training.inputs.declared import Bounds, parse_bounds
 from training.inputs.parsing import Parsed, RefusedValue, digests_of, name_digests, numbered, parse
-from training.inputs.reading import OnRows
-from training.inputs.records import Declaration, Digests, NoRecords, Records, Units
+from training.inputs.records import Declaration, Digests, NoRecords, OnRows, Records, Units
 from training.inputs.schema import LabelColumn, Schema, Unlabelled
 from training.inputs.tables import Batch, Table, open_table
 

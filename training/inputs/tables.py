@@ -604,9 +604,9 @@ def _column_files(name: str, source: str, files: pa_fs.FileSystem, paths: list[s
 
         base = pa_fs.FileSystem.from_uri(source if "://" in source else str(Path(source).absolute()))[1]
         with _errors(name):
-            found = pa_dataset.dataset(paths, None, kind, files, "hive", base)
-            schema = found.schema
-            folders = {each.path: each.partition_expression for each in found.get_fragments()}
+            dataset = pa_dataset.dataset(paths, None, kind, files, "hive", base)
+            schema = dataset.schema
+            folders = {each.path: each.partition_expression for each in dataset.get_fragments()}
         for part in parts:
             part.folders = pa_dataset.get_partition_keys(folders[part.path])
     for part in parts:

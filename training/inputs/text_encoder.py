@@ -203,12 +203,12 @@ def read_text_encoder(folder: Path, sha256: str | None = None) -> TextEncoder:
         raise DataError(f"{folder} has neither model.onnx nor onnx/model.onnx: export the encoder to ONNX")
     name = folder.absolute().name or "encoder"
     try:
-        found = TextEncoder(name, models[0], folder / "tokenizer.json", _pooling(folder), _tokens(folder))
+        encoder = TextEncoder(name, models[0], folder / "tokenizer.json", _pooling(folder), _tokens(folder))
     except ValidationError as error:
         raise DataError(f"{folder}: {error.errors()[0]['msg']}") from error
-    if sha256 is not None and found.encoding.sha256 != sha256:
-        raise DataError(f"the encoder in {folder} has the SHA-256 {found.encoding.sha256}, not {sha256}")
-    return _open.setdefault(found.encoding.sha256, found)
+    if sha256 is not None and encoder.encoding.sha256 != sha256:
+        raise DataError(f"the encoder in {folder} has the SHA-256 {encoder.encoding.sha256}, not {sha256}")
+    return _open.setdefault(encoder.encoding.sha256, encoder)
 
 
 def open_bundled(folder: Path, encoding: TextEncoding) -> None:
@@ -217,11 +217,11 @@ def open_bundled(folder: Path, encoding: TextEncoding) -> None:
         return
     for name, sha256 in encoding.files.items():
         try:
-            found = sha256_of(folder / name, _LARGEST[name])
+            digest = sha256_of(folder / name, _LARGEST[name])
         except OSError as error:
             raise BundleError(f"{folder} lacks its text encoder: cannot read {name}: {error.strerror}") from error
-        if found != sha256:
-            raise BundleError(f"{folder / name} has the SHA-256 {found}, and the certificate says {sha256}")
+        if digest != sha256:
+            raise BundleError(f"{folder / name} has the SHA-256 {digest}, and the certificate says {sha256}")
     pooling = None if encoding.pooling == "model" else encoding.pooling
     opened = TextEncoder(encoding.name, folder / MODEL_FILE, folder / TOKENIZER_FILE, pooling, encoding.tokens)
     if opened.encoding != encoding:
@@ -292,13 +292,15 @@ def _pooling(folder: Path) -> Pooling | None:
         raise DataError(f"the encoder puts the prompt {default!r} before every text, which is not done here")
     if _settings(folder / "sentence_bert_config.json", {}).get("do_lower_case"):
         raise DataError("sentence_bert_config.json has do_lower_case: let the tokenizer's normalizer do it")
-    said = _settings(folder / "1_Pooling" / "config.json", None)
-    if said is None:
+    settings = _settings(folder / "1_Pooling" / "config.json", None)
+    if settings is None:
         return None
-    modes = [name.removeprefix("pooling_mode_") for name, on in said.items() if on is True and "pooling_mode_" in name]
+    modes = [
+        name.removeprefix("pooling_mode_") for name, on in settings.items() if on is True and "pooling_mode_" in name
+    ]
     modes = [mode.removesuffix("_tokens").removesuffix("_token") for mode in modes]
-    if isinstance(said.get("pooling_mode"), str):
-        modes = [said["pooling_mode"]]
+    if isinstance(settings.get("pooling_mode"), str):
+        modes = [settings["pooling_mode"]]
     known = [each for each in get_args(Pooling) if each != "model"]
     if len(modes) != 1 or modes[0] not in known:
         raise DataError(
@@ -337,9 +339,9 @@ def _object(content: bytes, name: str) -> dict[str, Any]:
 
 def _parsed(content: bytes, name: str, kind: type) -> Any:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name} is not JSON: {error}") from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise DataError(f"{name} must hold {'a list' if kind is list else 'an object'}")
-    return found
+    return value

@@ -1,5 +1,7 @@
 """Figures of a certificate, in words: what `Kind.figures` of several kinds have in common."""
 
+import math
+
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from training.bundles.certificate import Convexified, ProvenCertificate
@@ -111,6 +113,9 @@ def features_figures(certificate: ProvenCertificate) -> Figures:
         names = [column.name for column in feature_map.columns] or certificate.feature_names
         crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)
         figures.append(("crosses, declared public", shortened(crosses)))
+    if isinstance(feature_map, Bins) and feature_map.cross_buckets:
+        pairs = f"{math.comb(len(feature_map.fields), 2):,} pairs of columns, hashed to {feature_map.cross_buckets:,}"
+        figures.append(("crosses, of all pairs", pairs + " buckets"))
     return figures
 
 

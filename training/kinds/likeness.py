@@ -30,10 +30,12 @@ class Likeness:
 
 def head_likeness(public: Mapping[str, Any]) -> Likeness:
     """Return the likeness of a linear model that minimises a regularised objective. public: of its certificate."""
-    lam, told = public.get("strong_convexity"), public.get("convexified")
+    lam, convexified = public.get("strong_convexity"), public.get("convexified")
     return Likeness(
         strong_convexity=None if lam is None else float(lam),
-        convexity=None if told is None else Convexity(float(told["alpha"]), int(told["least_records"])),
+        convexity=None
+        if convexified is None
+        else Convexity(float(convexified["alpha"]), int(convexified["least_records"])),
         sensitivity=public.get("logit_sensitivity_per_norm"),
     )
 

@@ -33,8 +33,8 @@ class Output:
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
-        said = {"name": self.name, "sentence": self.sentence, "type": "count" if self.counts else "number"}
-        return said | ({} if self.labels is None else {"labels": list(self.labels)})
+        fields = {"name": self.name, "sentence": self.sentence, "type": "count" if self.counts else "number"}
+        return fields | ({} if self.labels is None else {"labels": list(self.labels)})
 
 
 @dataclass(frozen=True)

@@ -184,13 +184,13 @@ def round_term(shard: Shard, _: None, *, rows: Rows, scale: float, weight: float
 def log_shares(counts: Floats, noise: float) -> Floats:
     """Return ln of the classes' shares, (C,), of mean 0, from counts with noise of this standard deviation.
 
-    Counts are drawn towards their mean by how much of their variance is noise (Efron and Morris 1973), and none stays
+    Counts are shrunk towards their mean by how much of their variance is noise (Efron and Morris 1973), and none stays
     below a twentieth of the mean, or below 1.
     """
     mean = max(float(counts.sum()) / len(counts), 1.0)
     signal = max(float(np.square(counts - mean).mean()) - noise * noise, 0.0)
-    drawn = mean + (counts - mean) * (signal / (signal + noise * noise))
-    logarithms = np.log(np.maximum(drawn, max(1.0, mean / 20)))
+    shrunk = mean + (counts - mean) * (signal / (signal + noise * noise))
+    logarithms = np.log(np.maximum(shrunk, max(1.0, mean / 20)))
     shares: Floats = logarithms - logarithms.mean()
     return shares
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.membership import scoring
-from audit.membership.scoring import KnownAnswers, network_scores, offline_ratio, online_ratio
+from audit.membership.scoring import KnownAnswers, network_scores, offline_ratio, online_ratio, relative_confidence
 
 LOGITS = arrays(np.float64, (7, 4), elements=st.floats(-8, 8))
 Y = np.array([0, 1, 2, 3, 0, 1, 2])
@@ -135,6 +135,30 @@ def test_a_row_that_too_few_models_saw_takes_the_mean_of_all():
     x, shadow, seen, _ = simulated(8, 50)
     seen[:, 0] = False
     assert np.isfinite(online_ratio(x, shadow, seen)).all()
+
+
+def test_the_relative_confidence_ranks_as_rmia_does_with_many_records_of_the_population():
+    """The share of records z with p(x|target)/p(x) >= p(z|target)/p(z), counted one by one."""
+    generator = np.random.default_rng(0)
+    own, shadow = np.log(generator.random(40)), np.log(generator.random((12, 40)))
+    seen = generator.permuted(np.tile([True, False], 6)[:, None].repeat(40, axis=1), axis=0)
+    mean = [(np.exp(one[yes]).mean() + np.exp(one[~yes]).mean()) / 2 for one, yes in zip(shadow.T, seen.T, strict=True)]
+    ratio, of_population = np.exp(own) / mean, generator.random(20_000) * 4
+    shares = np.array([(of_population <= one).mean() for one in ratio])
+    scores = relative_confidence(own, shadow, seen)
+    assert scores == pytest.approx(np.log(ratio))
+    assert (np.diff(shares[np.argsort(scores)]) >= 0).all()
+
+
+def test_attack_networks_are_trained_when_asked_for():
+    known = surer(60, 0, boost=1.0)
+    shadow, seen = np.stack([known.answers] * 4), np.arange(4)[:, None] % 2 == np.arange(60) % 2
+    for networks in (False, True):
+        scores = scoring.scores_of(
+            known.answers, known.y, known.member, known, shadow, seen, 0, networks=networks, epochs=1
+        )
+        assert ("shadow, pooled" in {one.attack for one in scores}) == networks
+        assert "RMIA" in {one.attack for one in scores}
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -45,4 +45,3 @@ def test_the_drawn_bound_is_cut_at_the_baseline() -> None:
     assert measures.leakage_bound(0.1) == pytest.approx(math.expm1(0.1))
     assert measures.leakage_bound(5.0) == 1
     assert measures.leakage_bound(1000.0, 0.36) == 0.36
-    assert measures.accuracy_gap(0.9, 0.6) == pytest.approx(0.3)

@@ -235,6 +235,7 @@ def model_of_columns(kind, name, columns, generator):
             if len(columns) > 3
             else (),
         ),
+        "hashed": Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40 * (name == "hashed")),
         "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
     }
     shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
@@ -270,6 +271,18 @@ def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     listed = [list(row.values()) for row in rows]
     np.testing.assert_allclose(pipeline.predict_proba(listed), wanted, rtol=0, atol=1e-6)
     assert json.loads(pipeline.paid_["columns"]) == list(values)
+
+
+def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit():
+    generator = np.random.default_rng(3)
+    _, model = model_of_columns("class-sums", "hashed", COLUMNS, generator)
+    values = {column.name: some_values(column, generator, 90) for column in COLUMNS}
+    rows = [{each: values[each][index] for each in values} for index in range(90)]
+    content = exported(model, "onnx").content
+    _, found = onnxruntime.InferenceSession(content).run(None, as_onnx(COLUMNS, rows))
+    np.testing.assert_allclose(found, model.probabilities(encode_rows(COLUMNS, rows)), rtol=0, atol=1e-12)
+    with pytest.raises(NotExportable, match="take the model away as ONNX"):
+        exported(model, "sklearn")
 
 
 def test_scikit_learn_takes_a_data_frame_of_the_columns():

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,6 +42,8 @@ from training.exact.products import on_grid, squared_lengths
 from training.features.maps import FeatureMap
 from training.features.rows import Features
 from training.fields import Several
+from training.fitting.around import around
+from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import Rows, Shard, Sums, check_count
 from training.kinds.class_sums import continued
@@ -64,6 +66,7 @@ TEMPERATURE = 8.0
 GRID = 2**28
 """Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
 _SHRINK = 1.0 - 2.0**-30
+_SPARSE_LENGTH = 1.0 - 2.0**-12
 
 
 STEPS_ASSUMPTIONS = (
@@ -117,11 +120,11 @@ class ClassSumsCertificate(ReleaseCertificate):
         because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-28 are exact, so
         the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
         a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
-        of the (C, D) matrix: its sensitivity is 1. Both are released by `GaussianVector` with that sensitivity;
-        the second depends on the first through its output alone, and adaptive composition adds the squares of the
-        mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost beside them is proved in
-        `training.kinds.class_sums.continued` and `training.pay_once.calibration`. Everything else is computed from
-        these.
+        of the (C, D) matrix: its sensitivity is 1 (of sparse rows by `sparse_sums_of`). Both are released by
+        `GaussianVector` with that sensitivity; the second depends on the first through its output alone, and adaptive
+        composition adds the squares of the mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost
+        beside them is proved in `training.kinds.class_sums.continued` and `training.pay_once.calibration`. Everything
+        else is computed from these.
 
         Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
         `training.inputs.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term
@@ -269,7 +272,9 @@ def train_class_sums(
     try:
         for_calibration, others = calibration.divided(whole)
         calibration_mu = calibration.mu_of(for_calibration)
-        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
+        for_steps, for_sums = continued.divided(
+            others, classes, feature_map.dimension, records_declared, feature_map.degrees
+        )
         steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
         certificate = ClassSumsCertificate.fresh(
@@ -287,16 +292,17 @@ def train_class_sums(
         centre_release, sums_release = certificate.mechanisms()
     except ValueError as error:
         raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
-    rows = Rows(Directions(Features(feature_map)))
+    rows = rows_of(feature_map)
     centre = centre_release.release(centre_of(records.sums, rows, progress), randomness)
-    exact = sums_of(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
+    add = sparse_sums_of if is_sparse(feature_map) else sums_of
+    exact = add(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
     sums = sums_release.release(exact, randomness)
     model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
     constants = np.zeros(classes)
     if steps_mu and records_declared is not None:
-        around = Rows(Centred(rows.make, model.mean))
+        centred = around(rows, model.mean) if is_sparse(feature_map) else Rows(Centred(rows.make, model.mean))
         stepped, constants = continued.descended(
-            model.directions, records.sums, around, steps_mu, records_declared, randomness
+            model.directions, records.sums, centred, steps_mu, records_declared, randomness
         )
         model = replace(model, stepped=stepped)
 
@@ -339,6 +345,17 @@ def unit(rows: Floats) -> Floats:
     return whole
 
 
+def is_sparse(feature_map: FeatureMap) -> bool:
+    """Return whether sums over this map's rows are computed without their zeros."""
+    return Features(feature_map, sparse=True).are_sparse
+
+
+def rows_of(feature_map: FeatureMap) -> Rows:
+    """Return what sums are made of: directions (n, D), or phi itself, whose length is 1 or a hair less, if sparse."""
+    features = Features(feature_map, sparse=True)
+    return Rows(features if features.are_sparse else Directions(features))
+
+
 @dataclass(frozen=True, eq=False)
 class Directions:
     """Map rows (n, d) to their directions u = phi/||phi||, (n, D)."""
@@ -370,14 +387,38 @@ def centre_of(records: Sums, rows: Rows, progress: Callable[[int], None] = lambd
 
 def _centre_term(shard: Shard, _: None, *, rows: Rows) -> Integers:
     """Return a shard's part of the centre, (D + 1,), in steps."""
-    parts = []
-    for u, _y, weights in shard.blocks(rows):
-        with_count = np.empty((len(u), u.shape[1] + 1))
-        np.multiply(u, math.sqrt(1 - COUNT_COORDINATE**2), out=with_count[:, :-1])
-        with_count[:, -1] = COUNT_COORDINATE * _SHRINK
-        parts.append(grid_terms(with_count, weights).sum(axis=0).astype(np.int64))
+    parts = [term_sum(u, weights, COUNT_COORDINATE) for u, _y, weights in shard.blocks(rows)]
     total: Integers = np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros((), dtype=np.int64)
     return total
+
+
+def term_sum(u: Any, weights: Floats | None, count: float = 0.0) -> Integers:
+    """Return the sum of `grid_terms` of rows u (n, D), dense or sparse, exactly: (D,).
+
+    count: b, for terms (sqrt(1 - b^2) u, b), and their sum (D + 1,).
+
+    A sparse row's numbers that are not 0 are rounded as a dense row's are, and it counts as nothing by the same exact
+    sum: zeros add nothing to either.
+    """
+    kept = math.sqrt(1 - count**2)
+    if isinstance(u, np.ndarray):
+        with_count = np.empty((len(u), u.shape[1] + bool(count)))
+        np.multiply(u, kept, out=with_count[:, : u.shape[1]])
+        with_count[:, u.shape[1] :] = count * _SHRINK
+        dense: Integers = grid_terms(with_count, weights).sum(axis=0).astype(np.int64)
+        return dense
+    # Each row's numbers in as many columns as the fullest has, and its count last.
+    counts = np.diff(u.indptr)
+    of_rows = np.repeat(np.arange(len(counts)), counts)
+    at = np.arange(len(of_rows)) - np.repeat(u.indptr[:-1], counts)
+    packed = np.zeros((len(counts), int(counts.max(initial=0)) + bool(count)))
+    packed[of_rows, at] = u.data * kept
+    if count:
+        packed[:, -1] = count * _SHRINK
+    terms = grid_terms(packed, weights)
+    # At most 2^10 numbers of at most 2^28: exact in doubles.
+    total: Integers = np.bincount(u.indices, terms[of_rows, at], u.shape[1]).astype(np.int64)
+    return np.append(total, terms[:, -1].sum().astype(np.int64)) if count else total
 
 
 def mean_of(centre: Floats) -> Floats:
@@ -391,7 +432,7 @@ def mean_of(centre: Floats) -> Floats:
 def sums_of(
     records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
 ) -> Floats:
-    """Return for each class the sum of v over its rows u, exactly as `derived_cost` says: (C, D)."""
+    """Return for each class the sum of v over its rows u, dense ones, exactly as `derived_cost` says: (C, D)."""
     total: Integers = records.total(
         functools.partial(_sums_term, rows=rows, classes=classes, mean=mean), progress=progress
     )
@@ -405,6 +446,34 @@ def _sums_term(shard: Shard, _: None, *, rows: Rows, classes: int, mean: Floats)
         terms = grid_terms(unit(u - mean), weights)
         for each in np.unique(y):
             total[each] += terms[y == each].sum(axis=0).astype(np.int64)
+    return total
+
+
+def sparse_sums_of(
+    records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
+) -> Floats:
+    """Return the sums of v for sparse rows u (n, D), each v `_SPARSE_LENGTH` of what it is for dense ones: (C, D).
+
+    One record, or all records of one unit with their weights, move what is computed by at most 1. Proof. v is at most
+    _SPARSE_LENGTH (1 + 2^-50) long, a function of its record and of the released mean (`AroundMean`), and its
+    contribution is v in the row of its class: weights add up to at most 1, so that by the triangle inequality a unit
+    moves the exact sums by no more. Rounding moves neighbours' sums apart by at most SUM_ERROR, as
+    `Network.clipped_sum` counts it with c = 1: blocks, shards and records are the same, and the factors, at most 1 long
+    for a row, are the classes' 0 and 1 in place of gradients. Together less than 1 - 2^-12 + 2^-50 + 2^-13 < 1.
+    """
+    check_shards(records)
+    term = functools.partial(_sparse_sums_term, rows=around(rows, mean, _SPARSE_LENGTH), classes=classes)
+    total: Floats = records.total(term, progress=progress)
+    return total.T
+
+
+def _sparse_sums_term(shard: Shard, _: None, *, rows: Rows, classes: int) -> Floats:
+    """Return a shard's part of the class sums, (D, C)."""
+    total: Floats = np.zeros(())
+    for v, y, weights in shard.blocks(rows):
+        shares = np.zeros((len(y), classes))
+        shares[np.arange(len(y)), y] = 1.0 if weights is None else weights
+        total = total + v.summed(shares)
     return total
 
 

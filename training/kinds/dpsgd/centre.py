@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.arrays import Floats
 from mechanisms.gaussian_vector import GaussianVector
 from training.inputs.sums import Rows, Shard, Sums
-from training.kinds.class_sums.model import GRID, grid_terms, unit
+from training.kinds.class_sums.model import GRID, term_sum, unit
 
 
 def centre_release(mu: float, dimension: int) -> GaussianVector:
@@ -33,16 +33,16 @@ def sum_of_rows(records: Sums, rows: Rows) -> Floats:
     """Return the sum (D,) of rows of length at most 1, in steps of 2^-28.
 
     A row counts as `class_sums.grid_terms` has it: rounded towards zero, and as nothing where it is longer than 1
-    all the same. A term depends on its own row alone, and sums of up to 2^24 of them stay below 2^53 steps, so
-    that nothing is rounded: a row more or less moves the sum by its own term, by at most 1, and so do all rows of a
-    unit.
+    all the same; a sparse one likewise (`class_sums.term_sum`). A term depends on its own row alone, and sums of up to
+    2^24 of them stay below 2^53 steps, so that nothing is rounded: a row more or less moves the sum by its own term, by
+    at most 1, and so do all rows of a unit.
     """
     total: NDArray[np.int64] = records.total(functools.partial(_term, rows=rows))
     return total / GRID
 
 
 def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
-    parts = [grid_terms(made, weights).sum(axis=0).astype(np.int64) for made, _y, weights in shard.blocks(rows)]
+    parts = [term_sum(made, weights) for made, _y, weights in shard.blocks(rows)]
     total: NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total
 

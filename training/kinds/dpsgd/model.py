@@ -75,12 +75,12 @@ class DpSgdModel:
     @functools.cached_property
     def _later(self) -> list[tuple[Matrix, Floats]]:
         """Each later layer's weights as A beside B, (inputs, 2 outputs), A + B being them to 2^-50, and its biases."""
-        found = []
+        later = []
         for weights, biases in self.layers[1:]:
             coarse = matrix_on_grid(weights)
             both = np.hstack([coarse, matrix_on_grid(weights - coarse)])
-            found.append((self.arithmetic.matrix(both), biases))
-        return found
+            later.append((self.arithmetic.matrix(both), biases))
+        return later
 
     @functools.cached_property
     def layers(self) -> list[tuple[Floats, Floats]]:

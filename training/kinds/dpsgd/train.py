@@ -17,10 +17,11 @@ from training.errors import TrainingError
 from training.features.maps import FeatureMap
 from training.features.rows import Features
 from training.fields import NAME
+from training.fitting.around import around, on_steps
 from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
-from training.kinds.class_sums.model import Directions
+from training.kinds.class_sums.model import Directions, is_sparse, rows_of
 from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
 from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
 from training.kinds.dpsgd.choices import Choices
@@ -148,14 +149,18 @@ def train_dpsgd(
     declaration = records.declaration
     certificate = certify(recipe, declaration, lineage, records.unit)
     tensors = recipe.feature_map.public_tensors()
-    rows = ROWS if directions is not None else Rows(Directions(Features(recipe.feature_map)))
+    rows = ROWS if directions is not None else rows_of(recipe.feature_map)
     centre = np.zeros(recipe.feature_map.dimension)
     if (release := certificate.centre_release) is not None:
         noisy_sum = release.release(sum_of_rows(sums, rows), randomness)
         centre = mean_of(noisy_sum, certificate.records_declared)
     network = certificate.network
     step = private_step(network, certificate.step_release, randomness)
-    inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
+    if directions is None and is_sparse(recipe.feature_map):
+        centre = on_steps(centre)
+        inputs = around(rows, centre, certificate.input_norm)
+    else:
+        inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
     parameters = descend(
         lambda parameters: step.noisy_total(parameters, sums, inputs),
         network.initial(certificate.first_weights_seed),

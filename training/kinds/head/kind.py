@@ -132,9 +132,11 @@ class HeadKind(MeteredKind):
 
     def noise_basis(self, certificate: Certificate) -> NoiseBasis:
         """Return the sensitivity of its logits, and Lambda."""
-        told = certificate.convexified
+        convexified = certificate.convexified
         sensitivity = certificate.weight_sensitivity * NORM_BOUND
-        return NoiseBasis(sensitivity, certificate.strong_convexity, None if told is None else told.price_of_alpha)
+        return NoiseBasis(
+            sensitivity, certificate.strong_convexity, None if convexified is None else convexified.price_of_alpha
+        )
 
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the Lambda that suits the price of an answer."""

@@ -17,6 +17,13 @@ _LARGEST_MU = 2.83
 _LEAST_OVERLAP = 0.157
 """2 Phi(-mu/2) at _LARGEST_MU, rounded down."""
 
+NO_UNITS = (
+    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
+    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. With "
+    "units train weights, class-sums, dpsgd, teachers or a head"
+)
+"""The reason for which units are refused, with what to train instead."""
+
 
 @dataclass(frozen=True)
 class PerturbationBound:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mechanisms.randomness import SystemRandomness
 from training.kinds.kind import Job, PayOnceKind
 from training.kinds.likeness import Likeness, head_likeness
+from training.kinds.objective.bound import NO_UNITS
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TOLERANCE = 1e-4
 """Reached for 100,000 records. The noise on the weights has 71 times the tolerance over Lambda on each."""
-
-NO_UNITS = (
-    "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
-    "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. With "
-    "units train weights, class-sums, dpsgd, teachers or a head"
-)
 
 
 @dataclass(frozen=True, kw_only=True)

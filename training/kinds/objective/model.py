@@ -35,8 +35,7 @@ from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.fitting.solver import OnNorm, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows, check_count
-from training.kinds.objective.bound import perturbation_bound
-from training.kinds.objective.kind import NO_UNITS
+from training.kinds.objective.bound import NO_UNITS, perturbation_bound
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
@@ -203,15 +202,15 @@ def perturbation_for(whole: int, classes: int, strong_convexity: float | None = 
     # More noise is not always cheaper: with a fixed Lambda it also lets a record's gradient turn further.
     least_sigma = math.sqrt(2) * NORM_BOUND / target
     tried = np.geomspace(least_sigma, 100 * least_sigma, 60).tolist()
-    found = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
-    if found is None:
+    first = next((index for index, sigma in enumerate(tried) if affordable(sigma)), None)
+    if first is None:
         raise ValueError(
             f"no noise makes the perturbation of this objective cost so little as mu = {target:.4g}: leave "
             + OptionName("lam")
             + " "
             "out, so that it follows the noise, or give a larger one, or a larger price"
         )
-    low, high = tried[max(found - 1, 0)], tried[found]
+    low, high = tried[max(first - 1, 0)], tried[first]
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if affordable(middle) else (middle, high)

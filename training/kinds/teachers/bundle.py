@@ -66,8 +66,8 @@ class Teachers:
         classes = len(self.certificate.classes)
         if not self.taught[teacher]:
             return np.full((len(phi), classes), GRID // classes, dtype=np.int64)
-        said = shares(logits(self._placed[teacher], rounded(phi), self.certificate.activation))
-        return grid_answers(said, self.certificate.rule)
+        probabilities = shares(logits(self._placed[teacher], rounded(phi), self.certificate.activation))
+        return grid_answers(probabilities, self.certificate.rule)
 
     def logit_sensitivity(self, phi: Floats) -> Floats:
         """Sensitivity in L2 of each row's logits: (n,). The same for every row."""

@@ -14,17 +14,17 @@ from training.kinds.planned import PlannedOption, Qualities, Trial
 def _teachers(trial: Trial) -> Qualities:
     """250 linear teachers' votes, with noise on each answer."""
     logits, sensitivity = _said_by_teachers(trial.heads)
-    found: Qualities = {}
+    qualities: Qualities = {}
     for count in trial.queries:
         try:
             mechanism = Gaussian(1 / mu_for(trial.whole // count) * (1 + 2.0**-50))
             answers = mechanism.release(logits, sensitivity, trial.randomness("teachers", str(count)))
         except ValueError:
-            found[str(count)] = None
+            qualities[str(count)] = None
             continue
         noise = AnswerNoise("gaussian", mechanism.noise_scale(sensitivity, trial.case.classes))
-        found[str(count)] = trial.case.quality(answers, noise)
-    return found
+        qualities[str(count)] = trial.case.quality(answers, noise)
+    return qualities
 
 
 _TAUGHT: dict[tuple[str, int], tuple[Floats, Floats]] = {}

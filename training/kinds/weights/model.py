@@ -143,12 +143,12 @@ class WeightsCertificate(ReleaseCertificate):
         """Return the cost, the sensitivity (`training.bundles.certificate.derive`) and every tier's figures."""
         shape = len(self.classes), self.feature_map.dimension
         convexity = None if self.convexified is None else self.convexified.convexity
-        found = derive(self.strong_convexity, self.tolerance, *shape, convexity)
-        sensitivity = found["weight_sensitivity"]
-        told: dict[str, object] = {name: found[name] for name in ("objective", "convexified") if name in found}
+        figures = derive(self.strong_convexity, self.tolerance, *shape, convexity)
+        sensitivity = figures["weight_sensitivity"]
+        objective: dict[str, object] = {name: figures[name] for name in ("objective", "convexified") if name in figures}
         steps = {tier.name: (tier.mu_beyond, tier.calibration_mu) for tier in self.precisions}
         precisions = _precisions(steps, self.size, sensitivity)
-        return {**super().derived(), **told, "weight_sensitivity": sensitivity, "precisions": precisions}
+        return {**super().derived(), **objective, "weight_sensitivity": sensitivity, "precisions": precisions}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,90 @@
+"""Attacks on answers without a claim: what memorises is shown to, and what saw no member shows nothing."""
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+from audit.leakage_report import leakage_report
+from audit.membership.candidates import Candidates, Labelled
+from audit.membership.leakage import measure_leakage
+from audit.membership.plan import TooFewSamples
+from audit.reports import ACQUITTED, INCONCLUSIVE
+
+ALARM = 1e-7
+"""The confidence is 1 less this, so that a sound model is shown to leak with a probability of 1e-7 at most."""
+
+
+def records(count, seed):
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(count, 6))
+    return Labelled(X, ((X[:, 0] + generator.normal(size=count)) > 0).astype(np.int64))
+
+
+@pytest.fixture(scope="module")
+def candidates():
+    return Candidates(records(120, 1), records(120, 2))
+
+
+def asking(model, records):
+    return model.fit(records.X, records.y).predict_proba
+
+
+def test_a_model_that_memorises_is_shown_to(candidates):
+    ask = asking(RandomForestClassifier(20, bootstrap=False, random_state=0), candidates.members)
+    leakage = measure_leakage(ask, candidates, confidence=1 - ALARM)
+    assert leakage.best.low > 0.2
+    assert leakage.pairs.epsilon > 0.5
+    assert leakage.decided == 120
+    report = leakage_report(leakage, "http://model")
+    assert (report.kind, report.exit_status) == ("measured", ACQUITTED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_model_of_other_records_shows_nothing(candidates, seed):
+    ask = asking(RandomForestClassifier(20, bootstrap=False, random_state=seed), records(120, 10 + seed))
+    leakage = measure_leakage(ask, candidates, confidence=1 - ALARM / 3, seed=seed)
+    assert leakage.pairs.epsilon == 0
+    assert leakage.best.low <= 0
+
+
+def test_the_lower_bound_stays_below_a_known_epsilon(candidates):
+    """Each answer says of its row whether it is a member, with odds e^1: replacing a record costs epsilon 1, twice."""
+    members = {row.tobytes() for row in candidates.members.X}
+    generator = np.random.default_rng(0)
+
+    def ask(rows):
+        sure = np.array([row.tobytes() in members for row in rows]) ^ (
+            generator.random(len(rows)) > 1 / (1 + np.exp(-1))
+        )
+        y = (rows[:, 0] > 0).astype(np.int64)
+        return np.where(np.eye(2)[y] == 1, np.where(sure, 0.9, 0.6)[:, None], np.where(sure, 0.1, 0.4)[:, None])
+
+    leakage = measure_leakage(ask, candidates, confidence=1 - ALARM)
+    assert leakage.pairs.epsilon <= 2
+
+
+def test_no_score_depends_on_who_is_a_member(candidates):
+    ask = asking(LogisticRegression(), candidates.members)
+    swapped = Candidates(candidates.others, candidates.members)
+    one, other = (measure_leakage(ask, each) for each in (candidates, swapped))
+    for first, second in zip(one.attacks[:5], other.attacks[:5], strict=True):
+        assert np.sort(first.members) == pytest.approx(np.sort(second.others))
+
+
+def test_rows_of_both_sides_are_left_out(candidates):
+    both = candidates.others + candidates.members[:10]
+    leakage = measure_leakage(asking(LogisticRegression(), candidates.members), Candidates(candidates.members, both))
+    assert leakage.decided == 110
+
+
+def test_members_that_differ_by_themselves_are_inconclusive(candidates):
+    other = Labelled(candidates.others.X + 3, candidates.others.y)
+    leakage = measure_leakage(asking(LogisticRegression(), candidates.members), Candidates(candidates.members, other))
+    assert leakage_report(leakage, "http://model").exit_status == INCONCLUSIVE
+
+
+def test_too_few_candidates_are_refused_before_anything_is_asked(candidates):
+    few = Candidates(candidates.members[:4], candidates.others[:4])
+    with pytest.raises(TooFewSamples):
+        measure_leakage(pytest.fail, few)

@@ -1,0 +1,194 @@
+"""Sparse rows around a mean give what dense ones give, and a record moves their sums no further than is proved."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.seeded import Seeded
+from training.exact.products import matrix_on_grid
+from training.features.maps import Bins
+from training.features.rows import Features
+from training.fitting.around import CLOSEST, AroundMean, around, on_steps
+from training.fitting.network import SUM_ERROR, Network
+from training.inputs.records import Declaration, Records, Units
+from training.inputs.sums import Rows, of_rows
+from training.kinds.class_sums.model import (
+    Centred,
+    Directions,
+    centre_of,
+    rows_of,
+    sparse_sums_of,
+    sums_of,
+    train_class_sums,
+)
+from training.kinds.dpsgd.centre import inputs_around, sum_of_rows
+from training.kinds.dpsgd.choices import Choices
+from training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
+
+FEATURES, CLASSES = 5, 3
+MAP = Bins(lower=(0.0,) * FEATURES, upper=(1.0,) * FEATURES, bias=0.25, crosses=((0, 1),), cross_buckets=60)
+WHOLE = 10**12
+
+
+def table(seed, count):
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(size=(count, FEATURES)) ** generator.choice([0.2, 1.0, 5.0])
+    return X, generator.integers(CLASSES, size=count), generator
+
+
+def some_mean(generator, X):
+    """A mean of the rows, of one row, or of noise."""
+    phi = MAP(X, {})
+    noise = generator.standard_normal(MAP.dimension)
+    return on_steps([phi.mean(axis=0), phi[0], noise / np.linalg.norm(noise)][generator.integers(3)])
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_rows_around_a_mean_are_the_dense_ones(seed):
+    X, _, generator = table(seed, 9)
+    mean = some_mean(generator, X)
+    rows = AroundMean(MAP.sparse(X), mean, 4.0)
+    apart = MAP(X, {}) - mean
+    distances = np.linalg.norm(apart, axis=1)
+    dense = 4.0 * apart / np.maximum(distances, CLOSEST)[:, None]
+    matrix = matrix_on_grid(generator.standard_normal((MAP.dimension, CLASSES)))
+    factors = generator.standard_normal((9, CLASSES))
+    np.testing.assert_allclose(rows.product(matrix), dense @ matrix, atol=1e-12)
+    np.testing.assert_allclose(rows.summed(factors), dense.T @ factors, atol=1e-12)
+    assert (np.linalg.norm(dense, axis=1) <= np.sqrt(rows.squared_lengths) * (1 + 2.0**-50)).all()
+    far = distances > 1.5 * CLOSEST
+    np.testing.assert_allclose(dense[far], inputs_around(mean, directions_of(X, MAP), 4.0)[far], atol=1e-5)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_sparse_row_has_the_same_bits_alone_and_among_others(seed):
+    X, y, generator = table(seed, 40)
+    mean, network = some_mean(generator, X), Network((MAP.dimension, 7, CLASSES))
+    parameters = network.initial(seed) + generator.standard_normal(network.size) * 0.1
+    together = AroundMean(MAP.sparse(X), mean, 4.0)
+    wanted = network.gradient_factors(parameters, together, y)
+    for place in (0, 17, 39):
+        one = slice(place, place + 1)
+        alone = AroundMean(MAP.sparse(X[one]), mean, 4.0)
+        np.testing.assert_array_equal(alone.scales, together.scales[one])
+        found = network.gradient_factors(parameters, alone, y[one])
+        for (_, d), (_, among) in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(d, among[one])
+        np.testing.assert_array_equal(found[1][0], wanted[1][0][one])
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+def test_the_clipped_sum_is_the_dense_one(hidden):
+    X, y, generator = table(3, 3000)
+    network = Network((MAP.dimension, *hidden, CLASSES))
+    parameters = network.initial(1) + generator.standard_normal(network.size) * 0.3
+    mean = on_steps(MAP(X, {}).mean(axis=0))
+    for clip_norm in (1e-3, 1.0, 100.0):
+        sparse = network.clipped_sum(parameters, AroundMean(MAP.sparse(X), mean, 4.0), y, clip_norm)
+        dense = network.clipped_sum(parameters, inputs_around(mean, directions_of(X, MAP), 4.0), y, clip_norm)
+        assert np.linalg.norm(sparse - dense) <= 1e-4 * np.linalg.norm(dense)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-6, 1.0, 1e4, 1e200]))
+def test_no_record_moves_the_clipped_sum_further_than_the_norm(seed, size):
+    """Also next to the mean, where directions are short, and for weights that have lost all bounds."""
+    X, y, generator = table(seed, int(generator_count(seed)))
+    network = Network((MAP.dimension, CLASSES))
+    parameters = generator.standard_normal(network.size) * size
+    mean = some_mean(generator, X)
+    with np.errstate(all="ignore"):
+        whole, less, own = (
+            network.clipped_sum(parameters, AroundMean(MAP.sparse(X[part]), mean, 4.0), y[part], 0.5)
+            for part in (slice(None), slice(1, None), slice(0, 1))
+        )
+    assert np.linalg.norm(own) <= 0.5 * (1 + 2.0**-30)
+    assert np.linalg.norm(whole - less) <= 0.5 * (1 + SUM_ERROR)
+    assert np.linalg.norm(whole - less - own) <= 0.5 * 2.0**-40
+
+
+def generator_count(seed):
+    return np.random.default_rng(seed + 1).integers(1, 60)
+
+
+def test_the_sums_of_the_centre_are_the_dense_ones_to_the_bit():
+    """Rounding towards zero of the same numbers: phi's, and not those of its direction."""
+    X, y, generator = table(5, 1500)
+    for weights in (None, generator.uniform(size=1500)):
+        records, phi = of_rows(X, y, weights), Rows(Features(MAP))
+        np.testing.assert_array_equal(sum_of_rows(records, rows_of(MAP)), sum_of_rows(records, phi))
+        np.testing.assert_array_equal(centre_of(records, rows_of(MAP)), centre_of(records, phi))
+
+
+def test_class_sums_of_sparse_rows_are_the_dense_ones():
+    X, y, _ = table(6, 3000)
+    records = of_rows(X, y)
+    mean = on_steps(MAP(X, {}).mean(axis=0))
+    dense = sums_of(records, Rows(Directions(Features(MAP))), CLASSES, mean)
+    sparse = sparse_sums_of(records, rows_of(MAP), CLASSES, mean)
+    assert np.linalg.norm(sparse - dense) <= 2.0**-11 * np.linalg.norm(dense)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(seed=st.integers(0, 10**6), alike=st.booleans())
+def test_no_unit_moves_the_class_sums_further_than_one(seed, alike):
+    X, y, generator = table(seed, 30)
+    of = generator.integers(0, 6, 30)
+    mine = of == of[0]
+    if alike:
+        X[mine], y[mine] = X[0], 0
+    mean = some_mean(generator, X[~mine]) if (~mine).any() else np.zeros(MAP.dimension)
+    parts = []
+    for kept in (np.ones(30, dtype=bool), ~mine):
+        names = np.unique(of[kept], return_inverse=True)[1].astype(np.int64)
+        weights = Units("person", names).weights() if kept.any() else None
+        records = of_rows(X[kept], y[kept], weights, names if kept.any() else None)
+        parts.append(sparse_sums_of(records, rows_of(MAP), CLASSES, mean) if kept.any() else 0.0)
+    moved = np.linalg.norm(parts[0] - parts[1])
+    assert moved <= 1
+    if alike and np.linalg.norm(MAP(X[:1], {})[0] - mean) > CLOSEST:
+        assert moved > 1 - 2.0**-11
+
+
+def test_the_view_of_rows_leaves_what_was_made_of_them():
+    X, y, _ = table(7, 20)
+    records, rows = of_rows(X, y), rows_of(MAP)
+    mean = on_steps(MAP(X, {}).mean(axis=0))
+    ((first, _, _),) = records.shards[0].blocks(around(rows, mean))
+    ((plain, _, _),) = records.shards[0].blocks(rows)
+    assert isinstance(first, AroundMean)
+    assert plain is not first
+    assert (plain.toarray() == MAP(X, {})).all()
+    assert len(records.shards[0].kept) == 2
+
+
+def records_of(seed, count):
+    X, _, generator = table(seed, count)
+    y = np.minimum((X[:, 0] * X[:, 1] * 3 + generator.uniform(size=count) / 4).astype(np.int64), CLASSES - 1)
+    names = tuple(f"x{place}" for place in range(FEATURES))
+    return Records(X, y, Declaration(names, MAP.lower, MAP.upper, ("a", "b", "c")), ())
+
+
+@pytest.mark.parametrize("hidden", [(), (5,)])
+def test_a_model_trained_on_sparse_rows_is_the_one_trained_on_dense_ones(hidden):
+    """The same noise, drawn from the same words: what is left is rounding."""
+    records = records_of(1, 800)
+    choices = Choices(records_declared=800, sampling_rate=0.5, steps=15, learning_rate=0.5, hidden=hidden)
+    recipe = DpSgdRecipe("m", MAP, choices, WHOLE)
+    sparse = train_dpsgd(records, recipe, "l", Seeded(0))
+    dense = train_dpsgd(records, recipe, "l", Seeded(0), directions=directions_of(records.X, MAP))
+    np.testing.assert_allclose(sparse.probabilities(records.X), dense.probabilities(records.X), atol=2e-3)
+
+
+def test_class_sums_of_sparse_rows_answer_as_those_of_dense_ones():
+    records = records_of(2, 2000)
+    model = train_class_sums(records, "m", MAP, WHOLE, "l", Seeded(0), records_declared=2000)
+    right = (model.probabilities(records.X).argmax(axis=1) == records.y).mean()
+    largest = np.bincount(records.y).max() / len(records.y)
+    assert model.stepped is not None
+    assert right > largest + 0.1
+    around_mean = Rows(Centred(rows_of(MAP).make, model.mean))
+    assert around_mean.view is None

@@ -1,0 +1,112 @@
+"""Sparse rows around a public mean: what is computed of v = (u - m)/max(||u - m||, CLOSEST) without a dense row.
+
+u is a row of a feature map whose numbers are mostly 0, and m is dense, so v is dense. But a product with v is a product
+with u less one with m, and a sum of v's is a sum of u's less a multiple of m: both cost what the numbers of u cost that
+are not 0. Dense rows are drawn around a mean in `training.kinds`.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from accounting.arrays import Floats, Mask
+from training.features.maps import STEP
+from training.inputs.sums import Rows
+
+CLOSEST = 0.25
+"""A row that is closer to the mean is divided by this: see `AroundMean.summed`."""
+
+SUM_PARTS = 8
+"""Sums of the absolute values of what `AroundMean.summed` adds, in units of the longest contribution, at most."""
+
+
+def on_steps(mean: Floats) -> Floats:
+    """Return a public mean (D,), at most 1 long, in steps of feature maps, rounded towards zero: no longer."""
+    rounded: Floats = np.trunc(mean / STEP) * STEP
+    return rounded
+
+
+@dataclass(frozen=True, eq=False)
+class AroundMean:
+    """Rows v (n, D) times `length`. rows: u, a `scipy.sparse.csr_array` (n, D) of phi(x); mean: (D,), from `on_steps`.
+
+    Everything of a row is a function of that row, of the mean and of a public matrix alone, bit for bit. u and m are
+    whole multiples of 2^-24, and at most 1 long. So ||u||^2, <m, u> and ||m||^2 are whole multiples of 2^-48, of which
+    a sum has at most 2^48 in absolute value (Cauchy and Schwarz), and ||u - m||^2, at most 4, is exact, too. Its root
+    and the quotient are rounded in one way.
+    """
+
+    rows: Any
+    mean: Floats
+    length: float = 1.0
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self.rows.shape[0])
+
+    def __getitem__(self, some: slice | Mask) -> "AroundMean":
+        """Return some of the rows."""
+        return replace(self, rows=self.rows[some])
+
+    @functools.cached_property
+    def squared_distances(self) -> Floats:
+        """||u - m||^2, exactly, (n,)."""
+        counts = np.diff(self.rows.indptr)
+        of_rows = np.repeat(np.arange(len(self)), counts)
+        squares = np.bincount(of_rows, np.square(self.rows.data), len(self))
+        distances: Floats = squares - 2 * (self.rows @ self.mean) + np.dot(self.mean, self.mean)
+        return distances
+
+    @functools.cached_property
+    def scales(self) -> Floats:
+        """length / max(||u - m||, CLOSEST), (n,)."""
+        scales: Floats = self.length / np.maximum(np.sqrt(self.squared_distances), CLOSEST)
+        return scales
+
+    @property
+    def squared_lengths(self) -> Floats:
+        """At least the squared length of each row, but for 2^-50 of it: (n,)."""
+        return np.full(len(self), self.length**2)
+
+    def product(self, matrix: Floats) -> Floats:
+        """Return the rows times a matrix (D, k), as `exact.products.matrix_on_grid` leaves it: (n, k).
+
+        u and m are at most 2^24 steps long, and a column of the matrix at most 2^27 of its own: both products are
+        exact in any order, as there. Their difference and its product with the scale are rounded in one way.
+        """
+        products: Floats = self.rows @ matrix
+        products -= self.mean @ matrix
+        products *= self.scales[:, None]
+        return products
+
+    def summed(self, factors: Floats) -> Floats:
+        """Return the sum over the rows of v d^T, (D, k), for factors d (n, k).
+
+        A row's contribution is (u - m) e^T, with e = scale d, each number of which is rounded once: a function of the
+        row and of d. Let length |d| <= c, so that no contribution is longer than c. Then |e| <= c / CLOSEST: the
+        absolute values of u e^T and m e^T are at most SUM_PARTS c long together.
+
+        Rounding. Up to 1,024 rows are added here, and so are their e; m times that sum, the difference, and then the
+        sums of blocks and shards are as `Network.clipped_sum` counts them: it moves the sum by at most (1024 + 128 + k
+        + 8) 2^-53 of SUM_PARTS n c.
+        """
+        each = factors * self.scales[:, None]
+        summed: Floats = self.rows.T @ each
+        summed -= np.multiply.outer(self.mean, each.sum(axis=0))
+        return summed
+
+
+@dataclass(frozen=True)
+class _Around:
+    mean: Floats
+    length: float
+
+    def __call__(self, rows: Any) -> AroundMean:
+        return AroundMean(rows, self.mean, self.length)
+
+
+def around(rows: Rows, mean: Floats, length: float = 1.0) -> Rows:
+    """Return sparse rows as terms see them around a public mean (D,); what was made of them is kept as it is."""
+    return replace(rows, view=_Around(on_steps(mean), length))
