@@ -1,0 +1,159 @@
+"""`python -m research.prediction_sets`: coverage and size of prediction sets, a line for each split, as CSV.
+
+A split draws the records to train on and the rows to ask about anew, holds records back, trains on the others, and
+releases prediction sets, as `training.fit` does. Beside each stands ordinary split conformal prediction on the same
+held-back records, which has no privacy, and the accuracy of a model that all records trained.
+"""
+
+import csv
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from accounting.arrays import Floats, Integers
+from accounting.budgets import Budget
+from mechanisms.gaussian_vector import mu_for
+from mechanisms.randomness import SystemRandomness
+from research.commands import program, run
+from research.data.tables import TABLES, read
+from training.fit import Request, fit
+from training.holding_back import hold_back, own_probabilities
+from training.inputs.records import Records
+from training.kinds.loading import load_model
+from training.kinds.registry import kind_named
+from training.pay_once.model import ReleasedModel
+from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from training.planning.options import DELTA
+from training.sets_choice import SetsChoice, one_in
+
+app = program()
+
+LEVELS = (500, 800, 900, 950, 990)
+KEY = ("set", "kind", "n", "epsilon", "split")
+HEADER = (
+    *KEY,
+    "asked",
+    "reached",
+    "ordinary_reached",
+    "by_class_least_reached",
+    "size",
+    "ordinary_size",
+    "accuracy",
+    "accuracy_of_all",
+)
+_MOST_ASKED = 10_000
+
+
+@app.command()
+def measure(
+    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}; repeatable.")] = None,
+    kinds: Annotated[str, typer.Option(help="Names of pay-once models, separated by commas.")] = "class-sums",
+    records: Annotated[str, typer.Option(help="Numbers of records, separated by commas.")] = "500,2000,8000",
+    epsilons: Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")] = "0.5,1,4",
+    splits: Annotated[int, typer.Option(min=1)] = 20,
+    data_dir: Annotated[Path, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the packages are.")] = Path(),
+    out: Annotated[Path, typer.Option(help="The CSV; what it holds already is not measured again.")] = Path(
+        "build/prediction_sets.csv"
+    ),
+) -> None:
+    """Train, hold back and ask, and write the lines of every split as soon as they are known."""
+    done = set()
+    if out.exists():
+        with out.open(newline="", encoding="utf-8") as file:
+            done = {tuple(row[name] for name in KEY) for row in csv.DictReader(file)}
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(",".join(HEADER) + "\n", "utf-8")
+    for name in dataset or ("letter", "magic"):
+        table = read(name, data_dir)
+        for kind, n, epsilon, split in product(
+            kinds.split(","), map(int, records.split(",")), map(float, epsilons.split(",")), range(splits)
+        ):
+            key = (name, kind, str(n), f"{epsilon:g}", str(split))
+            if key in done or n >= len(table.y):
+                continue
+            order = np.random.default_rng(split).permutation(len(table.y))
+            rows, asked = order[:n], order[n : n + _MOST_ASKED]
+            source = tuple(row.to_bytes(8, "little") for row in rows.tolist())
+            private = Records(table.X[rows], table.y[rows], table.declared(), source)
+            with out.open("a", newline="", encoding="utf-8") as file:
+                lines = _measured(private, table.X[asked], table.y[asked], kind, epsilon)
+                csv.writer(file, lineterminator="\n").writerows([*key, *line] for line in lines)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Answers (n, C) to the rows that are asked about, their classes (n,), and whether the likeliest is right."""
+
+    answers: Floats
+    y: Integers
+
+    @property
+    def accuracy(self) -> float:
+        return float((self.answers.argmax(axis=1) == self.y).mean())
+
+    def reached(self, least: Floats) -> Floats:
+        """Return the share of each class whose sets hold it, (C,), and of all in front."""
+        inside = self.answers[np.arange(len(self.y)), self.y] >= least[self.y]
+        by_class = [inside[self.y == label].mean() for label in np.unique(self.y)]
+        return np.array([inside.mean(), *by_class])
+
+    def size(self, least: Floats) -> float:
+        return float((self.answers >= least).sum(axis=1).mean())
+
+
+def _measured(records: Records, X: Floats, y: Integers, kind: str, epsilon: float) -> list[list[str]]:
+    whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
+    part, classes = one_in(len(records)), len(records.declaration.classes)
+    training, held = hold_back(records, part, SystemRandomness())
+    model, of_all = (_trained(each, kind, whole) for each in (training, records))
+    asked, by_all = _Asked(model.answers(X)[0], y), _Asked(of_all.answers(X)[0], y)
+    own, mu = own_probabilities(model, held), mu_for(whole)
+    sets, by_class = (
+        release_sets(counts_of(own, held.y, parts_of(None, len(held)), groups), mu, part, SystemRandomness())
+        for groups in (1, classes)
+    )
+    lines = []
+    for level in LEVELS:
+        least, ordinary = sets.least(level, classes), np.full(classes, _ordinary(own, level / 1000))
+        figures = (
+            asked.reached(least)[0],
+            asked.reached(ordinary)[0],
+            asked.reached(by_class.least(level, classes))[1:].min(),
+            asked.size(least),
+            asked.size(ordinary),
+            asked.accuracy,
+            by_all.accuracy,
+        )
+        lines.append([f"{level / 1000:g}", *(f"{figure:.4f}" for figure in figures)])
+    return lines
+
+
+def _trained(records: Records, kind: str, whole: int) -> ReleasedModel:
+    options: dict[str, Any] = {"price": whole, "records_declared": len(records)}
+    request = Request(
+        name="measured",
+        lineage="measured",
+        kind=kind,
+        options={name: value for name, value in options.items() if name in kind_named(kind).fields},
+        sets=SetsChoice(prediction_sets="off"),
+    )
+    with TemporaryDirectory() as folder:
+        fit(records, request, Path(folder) / "model", state=Path(folder))
+        model: ReleasedModel = load_model(Path(folder) / "model")
+    return model
+
+
+def _ordinary(own: Floats, coverage: float) -> float:
+    """Return the least probability in a set of ordinary split conformal prediction; 0 where all classes are."""
+    rank = int(np.ceil((len(own) + 1) * coverage))
+    return float(np.sort(own)[::-1][rank - 1]) if rank <= len(own) else 0.0
+
+
+if __name__ == "__main__":
+    run(app)
