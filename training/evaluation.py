@@ -242,7 +242,7 @@ class Evaluation(BaseModel):
     released: tuple[float, ...]
     """The noisy numbers, part after part, as `Law.sizes` has them, in units of a record's term."""
     sets: By | None = Field(default=None, exclude_if=lambda sets: sets is None)
-    """How the model's prediction sets count, where it has any."""
+    """Counting of the model's prediction sets, where it has any."""
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units: a unit counts as one record. None where every record does."""
     assumptions: tuple[str, ...] = ASSUMPTIONS

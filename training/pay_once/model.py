@@ -11,6 +11,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from mechanisms.answer_noise import AnyNoise
+from mechanisms.elementary import row_sums
 from training.devices import NUMPY, Arithmetic, Matrix, product
 from training.exact.quantised import norms
 from training.pay_once.certificate import ReleaseCertificate
@@ -65,11 +66,11 @@ def rounded(matrix: Floats) -> Floats:
 
     Proof. phi is 2^-24 times whole numbers, of norm at most 1: 2^24 steps. A row of the matrix is less than 2^e long
     but for the rounding of its length, e being that exponent. What is returned has whole multiples of a = 2^(e - 28),
-    at most 2^28 (1 + 2^-40) + sqrt(D)/2 < 2^29 of them long, for D < 2^50. By Cauchy and Schwarz the absolute values
+    at most 2^28 (1 + 2^-20) + sqrt(D)/2 < 2^29 of them long, for D < 2^30. By Cauchy and Schwarz the absolute values
     of the products in a sum add up to at most 2^29 2^24 = 2^53 in units of 2^-24 a: a double holds every partial sum,
     in any order.
     """
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    lengths = np.sqrt(row_sums(matrix * matrix))[:, None]
     steps = np.ldexp(1.0, np.maximum(np.frexp(lengths)[1], _LEAST_EXPONENT) - _STEP_BITS)
     on_steps: Floats = np.rint(matrix / steps) * steps
     return on_steps
@@ -95,7 +96,9 @@ class Around:
         """Take directions around this mean, (D,), by products that this arithmetic computes."""
         coarse = rounded(mean[None])
         rows = arithmetic.matrix(np.vstack([matrix, coarse, rounded(mean - coarse)]))
-        return cls(rows, matrix @ mean, float(mean @ mean))
+        # From left to right: a product of floats would have other bits in another memory layout, or by another library.
+        of_mean, squared = row_sums(matrix * mean), row_sums((mean * mean)[None])
+        return cls(rows, of_mean, float(squared[0]))
 
     def products(self, phi: Floats) -> Floats:
         """Return M v, (n, m), for phi (n, D) from a feature map; 0 for a row with no direction, or on the mean."""

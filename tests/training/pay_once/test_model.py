@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mechanisms.elementary import softmax
 from training.features.maps import Fourier, Identity
@@ -78,3 +80,17 @@ def test_no_probability_is_0_and_each_row_adds_up_to_1():
     shares = softmax(np.array([[0.0, -600.0, 3.0], [1e6, 0.0, -1e6]]))
     assert (shares > 0).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+
+
+@given(seed=st.integers(0, 2**32), m=st.integers(1, 12), d=st.integers(1, 60))
+@settings(max_examples=60, deadline=None)
+def test_products_have_the_same_bits_in_another_layout_of_memory(seed, m, d):
+    """As where a bundle's tensors lie otherwise in another process."""
+    generator = np.random.default_rng(seed)
+    matrix, mean = generator.normal(size=(m, d)), generator.normal(size=d) / d
+    phi = np.rint(generator.normal(size=(5, d)) / (4 * np.sqrt(d)) * 2**24) / 2**24
+    shifted = np.empty(d + 1)[1:]
+    shifted[:] = mean
+    one = Around.mean(mean, rounded(matrix)).products(phi)
+    other = Around.mean(shifted, rounded(np.asfortranarray(matrix))).products(phi)
+    np.testing.assert_array_equal(one, other)

@@ -32,7 +32,7 @@ from accounting import picorho, sampling_error
 from accounting.arrays import Floats, Integers
 from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
-from mechanisms.elementary import softmax
+from mechanisms.elementary import row_sums, softmax
 from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
@@ -227,7 +227,7 @@ class ClassSums:
     @functools.cached_property
     def _lengths(self) -> Floats:
         """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
-        shrunk, noisy = (np.linalg.norm(rows, axis=1) for rows in (self._shrunk, self.sums))
+        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.sums))
         lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
         return lengths
 
@@ -425,7 +425,7 @@ def mean_of(centre: Floats) -> Floats:
     """Return the noisy mean m of the directions, (D,), from the noisy centre: in the unit ball, as every mean is."""
     count = max(float(centre[-1]) / COUNT_COORDINATE, 1.0)
     mean = centre[:-1] / (math.sqrt(1 - COUNT_COORDINATE**2) * count)
-    scaled: Floats = mean / max(1.0, float(np.linalg.norm(mean)))
+    scaled: Floats = mean / max(1.0, math.sqrt(float(row_sums((mean * mean)[None])[0])))
     return scaled
 
 
