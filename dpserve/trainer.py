@@ -200,6 +200,7 @@ def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:
         declared.classes,
         given.classes,
         declared.columns,
+        clip=declared.clips,
     )
     # The private records are noted in their lineage by now.
     check_public(rows, source)

@@ -194,6 +194,11 @@ class HeldOut(FileOptions):
     classes: str | None = option(
         None, "VALUE=NAME of each class, separated by commas, where the file has other values than the model's names."
     )
+    clip: bool = option(
+        False,
+        "Draw values beyond the bounds back to them, instead of refusing them.",
+        default_text="as in training",
+    )
     lineage: str | None = option(
         None,
         "The lineage of the held-out records, if none of them was trained on: it pays.",
@@ -280,7 +285,9 @@ def _rows(
 
     Raises TrainingError, also for records, or units, that are in another lineage.
     """
-    X, y, records = held_out.read_held_out(certificate, held_out.data, held_out.classes, certificate.unit)
+    X, y, records = held_out.read_held_out(
+        certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip
+    )
     if records is None:
         yield X, y, None
         return

@@ -105,9 +105,10 @@ class FileOptions(RowOptions):
         class_names: str | None,
         columns: Columns = (),
         unit: str | None = None,
+        clip: bool = False,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
-        unit: as for `read`.
+        unit, clip: as for `read`.
 
         class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
@@ -121,6 +122,7 @@ class FileOptions(RowOptions):
             values=values,
             bounds={name: (low, high) for name, low, high in limits},
             unit=unit,
+            clip=clip,
         )
 
     def read_held_out(
@@ -129,11 +131,12 @@ class FileOptions(RowOptions):
         source: str,
         class_names: str | None,
         unit: str | None = None,
+        clip: bool = False,
     ) -> tuple[Floats, Integers, Records | None]:
         """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
 
         source: 'digits', those that were kept out of training, or as for `read`. unit: the column of units, which the
-        rows must have. Raises TrainingError.
+        rows must have. clip: draw values back to the bounds although training refused them. Raises TrainingError.
         """
         if source == "digits":
             if unit is not None:
@@ -146,7 +149,15 @@ class FileOptions(RowOptions):
         feature_map = certificate.feature_map
         names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
         records = self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, unit=unit
+            source,
+            names,
+            lower,
+            upper,
+            certificate.classes,
+            class_names,
+            certificate.columns,
+            unit=unit,
+            clip=clip or certificate.clips,
         )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records

@@ -46,6 +46,12 @@ _INTERVALS = _parameter(
     {"type": "boolean", "default": False},
     "true: say `lower` and `upper` in `noise`, too; the same as `intervals` in the body.",
 )
+_CLIP = _parameter(
+    "clip",
+    {"type": "boolean"},
+    "true: draw values beyond the declared bounds back to them; false: refuse them. By default as in training; the "
+    "same as `clip` in the body.",
+)
 _COVERAGE = _parameter(
     "coverage",
     {"type": "number", "minimum": LEAST_COVERAGE, "maximum": MOST_COVERAGE},
@@ -155,7 +161,7 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]
-    parameters = [_DRY_RUN, _INTERVALS, *sets, *([tier] if predictor.tier_names else [])]
+    parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets, *([tier] if predictor.tier_names else [])]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation(name, summary, in_path, parameters, content, responses)
 
@@ -230,7 +236,7 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
     }
     unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
-    known: dict[str, Any] = {"intervals": {"type": "boolean"}}
+    known: dict[str, Any] = {"intervals": {"type": "boolean"}, "clip": {"type": ["boolean", "null"]}}
     known |= {} if predictor.prediction_sets is None else {"coverage": _COVERAGE["schema"]}
     known |= {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
     params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}

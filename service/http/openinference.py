@@ -95,8 +95,9 @@ class OpenInferenceCodec:
         if tier is not None and not isinstance(tier, str):
             raise invalid("the parameter 'tier' is the name of a tier")
         intervals = request.parameters.get("intervals", False)
-        if not isinstance(intervals, bool):
-            raise invalid("the parameter 'intervals' is true or false")
+        clip = request.parameters.get("clip")
+        if not isinstance(intervals, bool) or not isinstance(clip, bool | None):
+            raise invalid("the parameters 'intervals' and 'clip' are true or false")
         coverage = request.parameters.get("coverage")
         if coverage is not None and type(coverage) not in (int, float):
             raise invalid("the parameter 'coverage' is a number")
@@ -104,7 +105,7 @@ class OpenInferenceCodec:
         X = array_of(request.inputs[0], raw).astype(np.float64)
         predictor.check_tier(tier)
         return TensorRequest(
-            predictor.check_array(X),
+            predictor.check_array(X, clip=clip),
             tier,
             header.idempotency(identity),
             header.deadline,

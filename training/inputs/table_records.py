@@ -82,7 +82,7 @@ def read_with_schema(
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
     table = open_table(source, encoding or schema.encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
-    declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
+    declaration = Declaration(*coordinates_of(columns), classes.classes, columns, clips=clip)
     reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled)
     return _read(table, reading, declaration, progress)
 
@@ -118,7 +118,7 @@ def read_numbers(
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
     lower, upper = parse_bounds(bounds, features)
-    declaration = Declaration(tuple(features), lower, upper, tuple(classes))
+    declaration = Declaration(tuple(features), lower, upper, tuple(classes), clips=clip)
     columns: Columns = tuple(
         NumberColumn(
             name=name,
@@ -132,7 +132,7 @@ def read_numbers(
     )
     if missing:
         columns = with_missing(columns, missing)
-        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns)
+        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns, clips=clip)
     values = tuple(classes if values is None else values)
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
