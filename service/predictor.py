@@ -224,7 +224,9 @@ class Predictor(ABC):
                 X, unencoded = checked_rows(self.certificate.columns, instances, clip=self._clips(clip))
             except RowRefused as refused:
                 raise InvalidRows(str(refused), refused.row) from None
-            return self._within_bounds(X, clip), unencoded
+            # The same array: what is yet to be encoded is written into it.
+            self._check_inside((self._lower <= X) & (self._upper >= X))
+            return X, unencoded
         names = self.certificate.feature_names
         column_names = set(names)
         for index, row in enumerate(instances):
