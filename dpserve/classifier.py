@@ -65,7 +65,7 @@ from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema, schema_of
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
@@ -134,6 +134,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lineage.
     overlapping_lineage_is_accepted : bool, default False
         Train although records are in another lineage: they then have a second budget.
+    encoding : str, optional
+        Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
+    decimal : str, optional
+        Of a table without a schema: the sign before a number's fraction, as a comma.
+    sheet : str, optional
+        Of a spreadsheet with several sheets: the one to read.
+    unlabelled : {"refuse", "leave-out"}, default "refuse"
+        What becomes of records without a label.
     clip : bool, default False
         Clip values beyond the bounds instead of refusing them, in `fit` and in `predict`.
     name : str, default "model"
@@ -251,6 +259,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: str | None = None,
         id: str | None = None,  # noqa: A002 - the command line's name
         overlapping_lineage_is_accepted: bool = False,
+        encoding: str | None = None,
+        decimal: str | None = None,
+        sheet: str | None = None,
+        unlabelled: Unlabelled = "refuse",
         clip: bool = False,
         name: str = "model",
         ledger: str | Path | None = None,
@@ -307,6 +319,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.id = id
         self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
+        self.encoding = encoding
+        self.decimal = decimal
+        self.sheet = sheet
+        self.unlabelled = unlabelled
         self.clip = clip
         self.name = name
         self.ledger = ledger
@@ -567,8 +583,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(X, str | Path):
                 from training.inputs.table_records import column_names
 
+                schema = self._schema()
+                encoding = self.encoding or (None if schema is None else schema.encoding)
                 with _in_python():
-                    return str(X), y, self._features_among(column_names(str(X)), y)
+                    return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
             names = names_of(X)
             if names is None:
                 raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
@@ -701,7 +719,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
         named = isinstance(self.classes, Mapping)
         with shares("reading") as show:
-            records = RowsForm(label=label, ignore=tuple(self.ignore or ()), id=self.id).read(
+            records = self._rows_form(label).read(
                 table,
                 classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
                 values=tuple(map(str, self.classes if schema is None else ())),
@@ -715,6 +733,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for sign in preprocessing.signs(self._numbers(table, records)):
             _warn(f"{sign}. {preprocessing.ADVICE.worded(as_parameter)}")
         return records
+
+    def _rows_form(self, label: str) -> RowsForm:
+        """Return the form of a table with a column of classes."""
+        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet", "unlabelled")}
+        return RowsForm(label=label, ignore=tuple(self.ignore or ()), **own)
 
     def _numbers(self, table: Any, records: Records) -> preprocessing.Numbers:
         """Return the numbers of a table in memory as it has them, before they are clipped."""
