@@ -26,6 +26,7 @@ from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
     Charge,
     ChargeRequest,
+    ClientAccount,
     ClientRevoked,
     HoldRequest,
     Idempotency,
@@ -125,6 +126,23 @@ class RowsQuote:
     noise: AnyNoise
     tier: str | None = None
     currency: Currency = RHO
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The share of a client in one model. held: the finest tier that it holds, of a pay-once model; None for none.
+
+    next_tier: what it would hold next, at `next_cost` in 1e-12 of what its account counts, and whether it would be
+    admitted to it; None where it holds all, and where each answer is paid for. answers_left: how many of these its
+    account pays for; None of a pay-once model.
+    """
+
+    model: str
+    held: str | None = None
+    next_tier: str | None = None
+    next_cost: int = 0
+    admitted: bool = False
+    answers_left: int | None = None
 
 
 class Predictor(ABC):
@@ -407,10 +425,9 @@ class Predictor(ABC):
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)
 
-    async def holds(self, client: str) -> bool:
-        """Return whether the client holds a pay-once model, so that its answers are unlimited."""
-        del client
-        return False
+    @abstractmethod
+    async def standing(self, account: ClientAccount) -> "Standing":
+        """Return what a client has of the model, and may still buy of it. Spends nothing."""
 
     async def currency(self, client: str) -> Currency:
         """Return what the client's account counts. Raises UnknownClient."""

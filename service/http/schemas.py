@@ -253,6 +253,8 @@ class ClientReceiptOut(Struct):
     """One charge to the client's account."""
 
     id: int
+    model: str | None
+    """The name of the model that answered; null where it is not served any more."""
     model_id: str
     """The id of the model that answered; `GET /models/{name}` shows each model's."""
     mechanism: str

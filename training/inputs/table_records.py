@@ -58,9 +58,9 @@ DECIMAL_ADVICE = (
     + OptionName("schema")
 )
 PATTERN_ADVICE = '"format": "%d.%m.%Y" in its field is the pattern of dates such as 31.01.2026'
-_WITH_COMMA = re.compile(r"'[-+]?[0-9]{1,3}(?:\.?[0-9]{3})*,[0-9]+' is not a number")
-"""What is said of a number as much of Europe writes it."""
-_LIKE_A_DATE = re.compile(r"'[0-9]{1,4}[./ -][0-9]{1,2}[./ -][0-9]{1,4}[^']*' is no ")
+_WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
+"""The refusal of a number as much of Europe writes it."""
+_LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
 LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
 
 
@@ -211,7 +211,7 @@ class _Reading:
             return "" if self.encoded or "not one of" not in detail else message(LABEL_ADVICE)
         if "value is required" in detail and not self.encoded:
             return MISSING_ADVICE
-        if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.search(detail):
+        if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.match(detail):
             return SIGNS_ADVICE if self.encoded else DECIMAL_ADVICE
         if isinstance(column, TimeColumn) and column.pattern is None and _LIKE_A_DATE.match(detail):
             return PATTERN_ADVICE

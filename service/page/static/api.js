@@ -164,8 +164,10 @@ export class Owner {
     return everyReceipt(`api/lineages/${encodeURIComponent(lineage)}/receipts`, this.#key);
   }
 
-  async clients(lineage, after = "") {
-    return this.get(`lineages/${encodeURIComponent(lineage)}/clients?count=100&after=${encodeURIComponent(after)}`);
+  /** A page of clients, those first who spent most of what they may. match: what they have in their name. */
+  async clients(lineage, { after = "", match = "" } = {}) {
+    const query = new URLSearchParams({ count: 25, order: "spent", after, match });
+    return this.get(`lineages/${encodeURIComponent(lineage)}/clients?${query}`);
   }
 
   forget() {

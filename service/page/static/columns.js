@@ -72,21 +72,36 @@ const number = (said, { minimum, maximum, kind, ...signs }) => {
 /** Times without an offset are taken for UTC, as the service takes them. */
 const instant = (text) => Date.parse(DATE.test(text) ? `${text}T00:00Z` : /(Z|[+-]\d\d:\d\d)$/.test(text) ? text : `${text.replace(" ", "T")}Z`);
 
-/** The parts of a pattern of dates: what each matches, and its place in a date of ISO 8601. */
-const PARTS = { Y: "\\d{4}", y: "\\d\\d", m: "\\d{1,2}", d: "\\d{1,2}", H: "\\d{1,2}", M: "\\d{1,2}", S: "\\d{1,2}", f: "\\d{1,6}", z: "Z|[+-]\\d\\d:?\\d\\d" };
+/** The fewest and the most digits of each part of a pattern of dates. */
+const DIGITS = { Y: [4, 4], y: [2, 2], m: [1, 2], d: [1, 2], H: [1, 2], M: [1, 2], S: [1, 2], f: [1, 6] };
+const ZONE = /^(?:Z|[+-]\d\d:?\d\d)/;
+
+/** Return the parts of a date by their letters in a pattern, `%d.%m.%Y`; undefined for a text that does not follow it. */
+function partsOf(said, pattern) {
+  const parts = {};
+  let at = 0;
+  for (let place = 0; place < pattern.length; place += 1) {
+    const letter = pattern[place] === "%" ? pattern[(place += 1)] : "%";
+    let end = at;
+    if (letter === "%") {
+      if (said[at] !== pattern[place]) return undefined;
+      end += 1;
+    } else if (letter === "z") {
+      end += ZONE.exec(said.slice(at))?.[0].length ?? 0;
+    } else {
+      while (end - at < DIGITS[letter][1] && said[end] >= "0" && said[end] <= "9") end += 1;
+    }
+    if (end - at < (DIGITS[letter]?.[0] ?? 1)) return undefined;
+    parts[letter] = said.slice(at, end);
+    at = end;
+  }
+  return at === said.length ? parts : undefined;
+}
 
 /** Return a date that is written by a pattern as ISO 8601 has it; undefined for another text. */
 function byPattern(said, pattern) {
-  const names = [];
-  const expression = pattern.replace(/%([A-Za-z%])|[^A-Za-z0-9\s%]/g, (sign, part) => {
-    if (part === undefined) return `\\${sign}`;
-    if (part === "%") return "%";
-    names.push(part);
-    return `(${PARTS[part]})`;
-  });
-  const values = said.match(new RegExp(`^${expression}$`))?.slice(1);
-  if (!values) return undefined;
-  const of = Object.fromEntries(names.map((name, place) => [name, values[place]]));
+  const of = partsOf(said, pattern);
+  if (of === undefined) return undefined;
   const two = (name) => (of[name] ?? "0").padStart(2, "0");
   // Years of two digits are those from 1969 on, as the service takes them.
   const year = of.Y ?? (of.y === undefined ? "1900" : `${Number(of.y) < 69 ? 20 : 19}${of.y}`);
