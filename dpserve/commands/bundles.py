@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
+from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
@@ -39,6 +39,9 @@ from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, model_at
+
+_ROOM, _ROOM_OF_A_CELL = 8192, 512
+"""Bytes that an evaluation's file has at most, beside its confusion matrix and for each cell of that."""
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:
@@ -146,26 +149,6 @@ def export(
         typer.echo(f"the lineage {certificate.lineage} was charged rho = {to_rho(charged):g} for it, once")
 
 
-@contextmanager
-def whole_file(target: Path, content: bytes = b"") -> Iterator[Path]:
-    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing.
-
-    Gives where it is until then, for content that is not known yet.
-    """
-    if target.exists():
-        raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            draft.write_bytes(content)
-        except OSError as error:
-            raise type(error)(error.errno, error.strerror, str(target)) from None
-        yield draft
-        draft.rename(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: str) -> int:
     """Charge the lineage for holding the tier; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
@@ -256,13 +239,14 @@ def evaluate(
         charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
 
     # What cannot be written is not paid for.
-    with whole_file(target) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
+    room = _ROOM + _ROOM_OF_A_CELL * len(certificate.classes) ** 2
+    with whole_file(target, room=room) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
                 asked, X, y, whole, SystemRandomness(), parts, units=units, pay=pay, progress=lambda _: more(1)
             )
         content = result.model_dump(mode="json") | {"tier": tier, "figures": result.figures()}
-        draft.write_text(json.dumps(content | {"seal": certificate.seal(content)}, indent=1))
+        draft.write(json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode())
     print_evaluation(stdout_console(), result)
     for line in charged:
         typer.echo(line)

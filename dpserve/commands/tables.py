@@ -12,6 +12,7 @@ import typer
 from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
+from dpserve.commands.files import whole_file
 from dpserve.commands.options import state_folder
 from training.bundles.certificate import ModelCertificate
 from training.errors import DataError, TrainingError, WrongOption
@@ -221,11 +222,8 @@ def draft(
     described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name not in no_fields]
     content, missing = drafted(described, label, encoding)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise DataError(f"{out} exists already: name a new file with --out") from None
+    with whole_file(out, text.encode()):
+        pass
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
     for each in missing:
         typer.echo(f" - {each}")
