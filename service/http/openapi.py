@@ -20,6 +20,8 @@ from fastapi import FastAPI
 
 from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT, SETS
+from service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
+from service.http.column_tensors import TEXTS, column_inputs
 from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.http.tables import CSV
@@ -208,19 +210,28 @@ def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
 
 def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
     tensor = components["InputTensor"]["properties"]
-    numbers = {"type": "array", "items": {"type": "number"}}
-    tensor["name"] = {"enum": [INPUT]}
-    tensor["datatype"] = {"enum": list(DATATYPES)}
-    tensor["shape"] |= {"minItems": 2, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}
+    columns = predictor.certificate.columns
+    cell = {"type": ["number", "string", "boolean", "null"] if columns else "number"}
+    values = {"type": "array", "items": cell}
+    tensor["name"] = {"enum": [INPUT, *(column.name for column in columns)]}
+    tensor["datatype"] = {"enum": [*COLUMN_DATATYPES, TEXTS] if columns else list(DATATYPES)}
+    tensor["shape"] |= {"minItems": 1 if columns else 2, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}
     tensor["data"] = {
-        "anyOf": [numbers, {"type": "array", "items": numbers}],
+        "anyOf": [values, {"type": "array", "items": values}],
         "description": "Flat or in a list for each row; absent where `parameters` has a `binary_data_size`.",
     }
     components["RequestedOutput"]["properties"]["name"] = {"enum": list(predictor.parts)}
     request = components["InferRequest"]
-    request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
+    request["properties"]["inputs"] |= {"minItems": 1, "maxItems": max(1, len(columns))}
     row = _middle(predictor)
     request["examples"] = [{"inputs": [{"name": INPUT, "shape": [1, len(row)], "datatype": "FP64", "data": row}]}]
+    if columns:
+        example, inputs = _example(predictor), column_inputs(columns)
+        tensors = [
+            {"name": each.name, "shape": [1, 1], "datatype": each.datatype, "data": [example[each.name]]}
+            for each in inputs
+        ]
+        request["examples"].insert(0, {"inputs": tensors})
 
 
 def _invocations(predictor: Predictor) -> dict[str, Any]:

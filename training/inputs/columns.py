@@ -76,6 +76,8 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0{1,6})?)?Z?", re.ASCII)
+"""The time of day that a date has where it is written as a datetime."""
 _PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 """A pattern of dates, for `fullmatch`: what means the same in every language."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -542,7 +544,7 @@ class TimeColumn(Column):
             text = value.strip()
             if self.pattern is not None and (found := self._by_pattern(text)) is not None:
                 value = found
-            elif not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
+            elif not (_DATE.fullmatch(text) or self._takes_time(text)):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
             else:
                 try:
@@ -555,6 +557,10 @@ class TimeColumn(Column):
             raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def _takes_time(self, text: str) -> bool:
+        """Tell whether a text is a datetime that the column takes: a date has one at midnight, as pandas writes it."""
+        return bool(DATETIME.fullmatch(text) and (self.kind == "datetime" or _MIDNIGHT.fullmatch(text[10:])))
 
     def _by_pattern(self, text: str) -> datetime | None:
         assert self.pattern is not None
