@@ -15,9 +15,10 @@ from dpserve.commands.command import option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from dpserve.wording import as_flag
 from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import QUANTILE_SHARE, FeatureChoice
+from training.feature_choice import FeatureChoice
 from training.features import rules
 from training.features.maps import FEATURE_MAPS
+from training.features.quantiles import QUANTILE_SHARE
 from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
 from training.inputs.declared import parse_classes

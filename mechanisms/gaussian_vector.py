@@ -159,6 +159,12 @@ def calibration(mu: float, size: int) -> tuple[int, float]:
     return scale, grid.step_per_sensitivity(scale, mu, Fraction(1), rounding)
 
 
+def least_price(size: int) -> int:
+    """Return the least price, in picorho, of a release of so many values: what noise that fits the grid costs."""
+    least = 2 * grid.ROUNDING * grid.square_root(size) / LARGEST_GAUSSIAN_SCALE
+    return max(LEAST_PRICE, picorho.charge(least**2 / 2 * Fraction(1 + 2.0**-9)))
+
+
 @dataclass(frozen=True)
 class GaussianNoise:
     """`size` independent values of N(0, sigma^2), each rounded to the nearest multiple of `step`.

@@ -61,7 +61,7 @@ class PrefixSums:
     @property
     def vector(self) -> GaussianVector:
         """The mechanism, of a sensitivity as the class proves it; 2^-40 covers the square root."""
-        squares = sum(each * each for each in _coefficients(self.cells))
+        squares = sum(each * each for each in coefficients(self.cells))
         sensitivity = grid.square_root(squares) / WHOLE
         return GaussianVector(self.mu, self.groups * self.cells, float(sensitivity) * (1 + 2.0**-40))
 
@@ -79,8 +79,8 @@ class PrefixSums:
             raise ValueError(f"counts are whole numbers of at least 0, {self.groups} x {self.cells}")
         if counts.sum() > MOST_COUNTED * WHOLE:
             raise ValueError(f"at most {MOST_COUNTED:,} records are counted exactly")
-        coefficients = np.array(_coefficients(self.cells), dtype=np.int64)
-        sums = np.array([np.convolve(group, coefficients)[: self.cells] for group in counts.astype(np.int64)])
+        column = np.array(coefficients(self.cells), dtype=np.int64)
+        sums = np.array([np.convolve(group, column)[: self.cells] for group in counts.astype(np.int64)])
         return self.vector.release(sums / float(WHOLE) ** 2, randomness)
 
     def excess(self, noisy: Floats, cell: int, share: float) -> float:
@@ -107,27 +107,27 @@ class PrefixSums:
         return (quantile * deviation + rounding) * (1 + 2.0**-40) + _SLACK
 
     def _weights(self, cell: int, share: float) -> Floats:
-        inverse = _inverse(self.cells)
+        inverse = inverse_coefficients(self.cells)
         weights = -share * inverse[::-1]
         weights[: cell + 1] += inverse[cell::-1]
         return weights
 
 
 @functools.cache
-def _coefficients(cells: int) -> tuple[int, ...]:
-    """Return f_0, f_1, ... in whole steps of 1/WHOLE, rounded down."""
-    exact, coefficients = Fraction(1), []
+def coefficients(cells: int) -> tuple[int, ...]:
+    """Return f_0, f_1, ..., the first column of M (`PrefixSums`), in whole steps of 1/WHOLE, rounded down."""
+    exact, column = Fraction(1), []
     for k in range(cells):
-        coefficients.append(math.floor(exact * WHOLE))
+        column.append(math.floor(exact * WHOLE))
         exact *= Fraction(2 * k + 1, 2 * k + 2)
-    return tuple(coefficients)
+    return tuple(column)
 
 
 @functools.cache
-def _inverse(cells: int) -> Floats:
-    """Return the first column of A M^-1, which is lower triangular and Toeplitz as A and M are."""
-    coefficients = np.array(_coefficients(cells)) / WHOLE
+def inverse_coefficients(cells: int) -> Floats:
+    """Return the first column of A M^-1, (cells,): it is lower triangular and Toeplitz, as A and M are."""
+    column = np.array(coefficients(cells)) / WHOLE
     inverse = np.ones(cells)
     for k in range(1, cells):
-        inverse[k] -= coefficients[1 : k + 1] @ inverse[k - 1 :: -1][:k]
+        inverse[k] -= column[1 : k + 1] @ inverse[k - 1 :: -1][:k]
     return inverse

@@ -4,16 +4,21 @@ Each held-out record is counted in one cell of each table that is reported:
 - accuracy: right or wrong;
 - calibration: between which of `EDGES` the likeliest class's probability lies, and right or wrong;
 - confusion: its class, and the class that the model finds likeliest;
-and its log loss, clipped to `largest_loss`, is added to one sum. All cells and the sum are released together, with one
+- roc, of two classes: how likely the second one is to the model, by its class (`training.roc`);
+- coverage: the least coverage whose prediction set holds its class, by class where the sets are
+  (`training.evaluated_sets`);
+and its log loss, clipped to `largest_loss`, and the sizes of its prediction sets are added to sums. All are released
+together, with one
 Gaussian noise (`mechanisms.gaussian_vector`). What follows from them, intervals among it, is post-processing.
 
 The price. Let neighbouring sets of held-out records differ by one record, added or removed. A record's own cells and
 loss are a function of that record, of the model and of public numbers, computed in arrays of one row, so that all
 other records' terms are the same, bit for bit. The vectors before noise therefore differ by exactly that record's term.
 Its parts are, in whole steps of 2^-28: `weights[name]` in one cell of each table, and at most `weights["log-loss"]` for
-the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero. The
-squares of the weights add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS
-(`training.inputs.sums`) terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
+the loss, measured from the middle of [0, largest_loss] in units of half that interval, rounded towards zero, and so the
+sizes of sets; of `roc` a column that is at most `weights["roc"]` long (`training.roc.term`). The squares of the weights
+add up to at most 2^56 (`Law.weights`): the L2 sensitivity is 1. Sums of at most MOST_RECORDS (`training.inputs.sums`)
+terms stay below 2^53 steps, so that they are exact as doubles. Hence `Law.cost`: mu-GDP.
 
 Privacy units. Where neighbours differ by all n records of one unit, each of its terms is divided by n and rounded
 towards zero, in integers: no part becomes longer than an n-th of a term that is at most 1 long, and n of these are at
@@ -42,31 +47,45 @@ from typing import Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy.special import ndtri
 
 from accounting.arrays import Floats, Integers
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector, mu_for
 from mechanisms.randomness import Randomness
+from training import evaluated_sets, roc
 from training.bundles.certificate import FLOATING_POINT, UNIFORM_BITS
+from training.evaluated_sets import CoverageAt
 from training.inputs.records import Units
 from training.inputs.sums import check_count
+from training.intervals import CONFIDENCE, Interval, count_interval, ratio_interval, share_interval
 from training.pay_once.model import ReleasedModel
+from training.pay_once.prediction_sets import By
 
-Part = Literal["accuracy", "log-loss", "calibration", "confusion"]
+Part = Literal["accuracy", "log-loss", "calibration", "confusion", "roc", "coverage", "set-size"]
 
 SHARES: dict[Part, Fraction] = {
     "accuracy": Fraction(7, 10),
     "log-loss": Fraction(1, 10),
     "calibration": Fraction(1, 10),
     "confusion": Fraction(1, 10),
+    "roc": Fraction(1, 10),
+    "coverage": Fraction(1, 20),
+    "set-size": Fraction(1, 20),
 }
 """Shares of the price for what is reported, in proportion."""
+
+USUAL: tuple[Part, ...] = ("accuracy", "log-loss", "calibration", "confusion")
+"""The parts that every classifier has."""
+
+_LACKING: dict[Part, str] = {
+    "roc": "it is of two classes; of more a record would count once for each class, in one curve of each",
+    "coverage": "the model has no prediction sets",
+    "set-size": "the model has no prediction sets",
+}
 
 EDGES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 """The calibration's bins of the likeliest class's probability: from one number on, to below the next."""
 
-CONFIDENCE = 0.95
 _GRID = 2**28
 
 ASSUMPTIONS = (
@@ -80,6 +99,12 @@ ASSUMPTIONS = (
     FLOATING_POINT,
 )
 """Assumptions of an evaluation's price."""
+
+
+def parts_of(classes: int, sets: By | None) -> tuple[Part, ...]:
+    """Return the parts that a model has. sets: how its prediction sets count; None where it has none."""
+    of_sets: tuple[Part, ...] = () if sets is None else ("coverage", "set-size")
+    return (*USUAL, *(("roc",) if classes == 2 else ()), *of_sets)
 
 
 def assumptions_of(unit: str | None) -> tuple[str, ...]:
@@ -97,12 +122,14 @@ def assumptions_of(unit: str | None) -> tuple[str, ...]:
 class Law:
     """The mechanism of an evaluation. parts: what is reported; accuracy is among it, which counts the records.
 
-    Raises ValueError for a price or a number of classes that cannot be, and for parts without accuracy.
+    sets: how the model's prediction sets count; None where it has none. Raises ValueError for a price or a number of
+    classes that cannot be, for parts without accuracy, and for those that such a model does not have.
     """
 
     mu: float
     classes: int
-    parts: tuple[Part, ...] = tuple(SHARES)
+    parts: tuple[Part, ...] = USUAL
+    sets: By | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no release can be."""
@@ -112,6 +139,8 @@ class Law:
             raise ValueError("an evaluation always reports accuracy: the other figures take its number of records")
         if self.classes < 2:
             raise ValueError(f"there must be at least 2 classes, not {self.classes}")
+        if lacking := set(self.parts) - set(parts_of(self.classes, self.sets)):
+            raise ValueError(f"{' and '.join(sorted(lacking))} cannot be reported: " + _LACKING[min(lacking)])
         _ = self.vector
 
     @cached_property
@@ -133,6 +162,9 @@ class Law:
             "log-loss": 1,
             "calibration": 2 * bins,
             "confusion": self.classes**2,
+            "roc": roc.SIZE,
+            "coverage": evaluated_sets.CELLS * (self.classes if self.sets == "class" else 1),
+            "set-size": len(evaluated_sets.LEVELS),
         }
         return {part: size for part, size in sizes.items() if part in self.parts}
 
@@ -147,8 +179,11 @@ class Law:
         """A log loss counts as at most so many nats: two more than guessing has."""
         return 2 + math.log(self.classes)
 
-    def term(self, probabilities: Floats, label: int) -> Integers:
-        """Return what a record of this class adds, in steps of 2^-28, where the model answers (C,): (size,)."""
+    def term(self, probabilities: Floats, label: int, least: Floats | None = None) -> Integers:
+        """Return what a record of this class adds, in steps of 2^-28, where the model answers (C,): (size,).
+
+        least: the least probability of each class in a set, for each of `training.evaluated_sets.LEVELS`.
+        """
         likeliest = int(probabilities.argmax())
         right = likeliest == label
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -158,32 +193,25 @@ class Law:
         place = min(max(int(np.searchsorted(EDGES, probabilities[likeliest], side="right")) - 1, 0), bins - 1)
         cells: dict[Part, int] = {
             "accuracy": 0 if right else 1,
-            "log-loss": 0,
             "calibration": 2 * place + (0 if right else 1),
             "confusion": label * self.classes + likeliest,
         }
+        if "coverage" in self.parts and least is not None:
+            first = evaluated_sets.first_covered(probabilities, label, least)
+            cells["coverage"] = first + (label * evaluated_sets.CELLS if self.sets == "class" else 0)
         term, start = np.zeros(sum(self.sizes.values()), dtype=np.int64), 0
         for part, size in self.sizes.items():
-            weight = self.weights[part]
-            if part == "log-loss":
-                weight = math.trunc(weight * min(max(2 * clipped / self.largest_loss - 1, -1.0), 1.0))
-            term[start + cells[part]] = weight
-            start += size
+            weight, end = self.weights[part], start + size
+            if part == "roc":
+                term[start:end] = roc.term(probabilities, label, weight)
+            elif part == "set-size" and least is not None:
+                term[start:end] = evaluated_sets.size_term(probabilities, least, weight)
+            elif part == "log-loss":
+                term[start] = math.trunc(weight * min(max(2 * clipped / self.largest_loss - 1, -1.0), 1.0))
+            elif part in cells:
+                term[start + cells[part]] = weight
+            start = end
         return term
-
-
-class Interval(BaseModel):
-    """An estimate, its standard error and the ends of an interval that holds the true value with CONFIDENCE.
-
-    The true value is that of the held-out records; what other records would have given is not in the interval.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    estimate: float
-    standard_error: float
-    lower: float
-    upper: float
 
 
 class CalibrationBin(BaseModel):
@@ -213,6 +241,8 @@ class Evaluation(BaseModel):
     """The cost to the held-out records, which follows from mu."""
     released: tuple[float, ...]
     """The noisy numbers, part after part, as `Law.sizes` has them, in units of a record's term."""
+    sets: By | None = Field(default=None, exclude_if=lambda sets: sets is None)
+    """How the model's prediction sets count, where it has any."""
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units: a unit counts as one record. None where every record does."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
@@ -233,7 +263,7 @@ class Evaluation(BaseModel):
     @cached_property
     def law(self) -> Law:
         """The mechanism that released the counts."""
-        return Law(self.mu, len(self.classes), self.parts)
+        return Law(self.mu, len(self.classes), self.parts, self.sets)
 
     def counts(self, part: Part) -> Floats:
         """Return the noisy counts of a part, (size,). Their noise has the deviation `noise(part)`."""
@@ -251,13 +281,13 @@ class Evaluation(BaseModel):
     @property
     def records(self) -> Interval:
         """Number of held-out records, or units."""
-        return _count(self.counts("accuracy").sum(), math.sqrt(2) * self.noise("accuracy"))
+        return count_interval(self.counts("accuracy").sum(), math.sqrt(2) * self.noise("accuracy"))
 
     @property
     def accuracy(self) -> Interval:
         """The share of the held-out records whose likeliest class is their own."""
         right, wrong = self.counts("accuracy")
-        return _share(right, wrong, self.noise("accuracy"))
+        return share_interval(right, wrong, self.noise("accuracy"))
 
     @property
     def log_loss(self) -> Interval | None:
@@ -267,7 +297,7 @@ class Evaluation(BaseModel):
         half, total = self.law.largest_loss / 2, self.counts("accuracy").sum()
         (summed,) = self.counts("log-loss")
         noise, of_total = self.noise("log-loss"), math.sqrt(2) * self.noise("accuracy")
-        ratio = _ratio(summed, total, noise**2, of_total**2, 0.0, (-1.0, 1.0))
+        ratio = ratio_interval(summed, total, noise**2, of_total**2, 0.0, (-1.0, 1.0))
         return Interval(
             estimate=half * (1 + ratio.estimate),
             standard_error=half * ratio.standard_error,
@@ -285,8 +315,8 @@ class Evaluation(BaseModel):
             CalibrationBin(
                 lower=EDGES[place],
                 upper=EDGES[place + 1],
-                records=_count(right + wrong, math.sqrt(2) * noise),
-                right=_share(right, wrong, noise),
+                records=count_interval(right + wrong, math.sqrt(2) * noise),
+                right=share_interval(right, wrong, noise),
             )
             for place, (right, wrong) in enumerate(pairs)
         )
@@ -298,11 +328,35 @@ class Evaluation(BaseModel):
             return ()
         noise, size = self.noise("confusion"), len(self.classes)
         counts = self.counts("confusion").reshape(size, size)
-        return tuple(tuple(_count(count, noise) for count in row) for row in counts)
+        return tuple(tuple(count_interval(count, noise) for count in row) for row in counts)
+
+    @cached_property
+    def roc(self) -> roc.Roc | None:
+        """The ROC curve and the area below it, of two classes."""
+        return roc.curve(self.counts("roc"), self.noise("roc")) if "roc" in self.parts else None
+
+    @property
+    def coverage(self) -> tuple[CoverageAt, ...]:
+        """The coverage that prediction sets reached, and their mean size, for usual coverages."""
+        if "coverage" not in self.parts:
+            return ()
+        sized = "set-size" in self.parts
+        return evaluated_sets.coverages(
+            self.counts("coverage").reshape(-1, evaluated_sets.CELLS),
+            self.noise("coverage"),
+            self.counts("set-size") if sized else None,
+            self.noise("set-size") if sized else 0.0,
+            float(self.counts("accuracy").sum()),
+            math.sqrt(2) * self.noise("accuracy"),
+            len(self.classes),
+        )
 
     def figures(self) -> dict[str, object]:
         """Return all figures, ready for JSON."""
-        loss = self.log_loss
+        loss, curve = self.log_loss, self.roc
+        beside: dict[str, object] = {} if curve is None else {"roc": curve.model_dump(mode="json")}
+        if at := self.coverage:
+            beside["coverage"] = [each.model_dump(mode="json") for each in at]
         return {
             "confidence": CONFIDENCE,
             "records": self.records.model_dump(),
@@ -310,6 +364,7 @@ class Evaluation(BaseModel):
             "log_loss": None if loss is None else loss.model_dump(),
             "calibration": [each.model_dump() for each in self.calibration],
             "confusion": [[cell.model_dump() for cell in row] for row in self.confusion],
+            **beside,
         }
 
 
@@ -319,7 +374,7 @@ def evaluate(
     y: Integers,
     whole: int,
     randomness: Randomness,
-    parts: Sequence[Part] = tuple(SHARES),
+    parts: Sequence[Part] | None = None,
     *,
     units: Units | None = None,
     pay: Callable[[Law, str], None],
@@ -327,18 +382,23 @@ def evaluate(
 ) -> Evaluation:
     """Release how good a model is on held-out records X (n, d), of classes y (n,), for at most `whole` picorho.
 
-    units: whose each record is, where neighbours differ by all records of one unit. pay: charges an account for the law
+    parts: what is reported, by default all that such a model has. units: whose each record is, where neighbours differ
+    by all records of one unit. pay: charges an account for the law
     under the evaluation's id, durably, or raises; it is called before noise is drawn. progress is told how many records
     are done. Raises TrainingError for too many records, and ValueError for a price or parts that cannot be.
     """
     certificate = model.certificate
-    law = Law(mu_for(whole), len(certificate.classes), tuple(part for part in SHARES if part in parts))
+    sets, classes = certificate.prediction_sets, len(certificate.classes)
+    by = None if sets is None else sets.by
+    asked = parts_of(classes, by) if parts is None else parts
+    law = Law(mu_for(whole), classes, tuple(part for part in SHARES if part in asked), by)
+    least = None if sets is None else np.array([sets.least(level, classes) for level in evaluated_sets.LEVELS])
     check_count(len(y))
     total = np.zeros(sum(law.sizes.values()), dtype=np.int64)
     shares = np.ones(len(y), dtype=np.int64) if units is None else np.bincount(units.of)[units.of]
     for index in range(len(y)):
         answers, _ = model.answers(X[index : index + 1].copy())
-        term = law.term(answers[0], int(y[index]))
+        term = law.term(answers[0], int(y[index]), least)
         total += np.sign(term) * (np.abs(term) // shares[index])
         progress(index + 1)
     evaluation_id = secrets.token_hex(16)
@@ -350,49 +410,8 @@ def evaluate(
         parts=law.parts,
         mu=law.mu,
         cost=str(law.cost),
+        sets=law.sets,
         unit=None if units is None else units.column,
         assumptions=assumptions_of(None if units is None else units.column),
         released=tuple(law.vector.release(total / _GRID, randomness).tolist()),
-    )
-
-
-def _z() -> float:
-    return float(ndtri((1 + CONFIDENCE) / 2))
-
-
-def _count(count: float, noise: float) -> Interval:
-    return Interval(estimate=count, standard_error=noise, lower=count - _z() * noise, upper=count + _z() * noise)
-
-
-def _share(right: float, wrong: float, noise: float) -> Interval:
-    """Return right / (right + wrong), each with independent noise."""
-    return _ratio(right, right + wrong, noise**2, 2 * noise**2, noise**2, (0.0, 1.0))
-
-
-def _ratio(
-    above: float, below: float, variance: float, variance_below: float, covariance: float, ends: tuple[float, float]
-) -> Interval:
-    """Return what above / below is without Gaussian noise of these variances, as Fieller (1954) has it.
-
-    above - t below has mean 0 at the true ratio t, and the variance v(t) = variance - 2 t covariance + t^2
-    variance_below: the t with (above - t below)^2 <= z^2 v(t) hold the true one with CONFIDENCE, exactly. Where these
-    are not an interval, the number below being lost in noise, both ends are those of what is possible: `ends`, within
-    which the true ratio lies. The standard error is that to first order.
-    """
-    low, high = ends
-    squared = _z() ** 2
-    a = below**2 - squared * variance_below
-    b = above * below - squared * covariance
-    c = above**2 - squared * variance
-    if below <= 0 or a <= 0:
-        return Interval(estimate=(low + high) / 2, standard_error=(high - low) / 2, lower=low, upper=high)
-    estimate = min(max(above / below, low), high)
-    error = math.sqrt(max(variance - 2 * estimate * covariance + estimate**2 * variance_below, 0.0)) / below
-    root = math.sqrt(max(b * b - a * c, 0.0))
-    first, last = (b - root) / a, (b + root) / a
-    return Interval(
-        estimate=estimate,
-        standard_error=min(error, (high - low) / 2),
-        lower=min(max(first, low), estimate),
-        upper=max(min(last, high), estimate),
     )

@@ -8,7 +8,6 @@ goes to `watcher.hear`, and what costs a budget goes through `purse`. An error n
 the reason and what would do (`training.errors.WrongOption`).
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,14 @@ from typing import Annotated, Any, Protocol
 
 from accounting.losses import Cost
 from accounting.messages import Message, OptionName, Wording, message
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for, whole_picorho
+from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
-from training.feature_choice import QUANTILE_SHARE, FeatureChoice, compute_features
+from training.feature_choice import FeatureChoice, compute_features
 from training.features import rules
 from training.features.maps import Fourier, Hog, Quantiles
+from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
 from training.inputs.lineage import KnownRecords, other_names, overlap
 from training.inputs.records import Records
@@ -509,7 +509,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     private records.
     """
     # A simulation needs what training needs and more.
-    from training.planning.recommendation import by_rule, by_simulation, of_kind
+    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
     from training.planning.tiers import planned_tiers, tier_options
 
     options, queries = job.options, plan.queries
@@ -524,12 +524,12 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
             "covered by any budget. Put rows that are public into a file of their own"
         )
     if request.kind is not None:
-        found = of_kind(request.kind, "fourier" if isinstance(job.feature_map, Fourier) else "identity", queries)
+        found = of_kind(request.kind, queries, modality, fourier=isinstance(job.feature_map, Fourier))
     elif public is not None:
         with watcher.shares("simulating") as progress:
             found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
     else:
-        found, _ = by_rule(n, len(declared.classes), whole, queries, modality)
+        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers_to_cut(declared))
     watcher.hear(Planned(found.reason, found.warnings))
     made = found.training_options(n, whole, queries, modality)
     chosen = found.chosen
@@ -540,19 +540,25 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
     feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
-    return chosen.release, replace(job, feature_map=feature_map, options=made)
+    job = replace(job, feature_map=feature_map, options=made)
+    if chosen.features == "quantiles" and isinstance(feature_map, Quantiles):
+        job = _cut_at_quantiles(job, QUANTILE_SHARE)
+    return chosen.release, job
 
 
 def _cut_at_quantiles(job: Job, share: float) -> Job:
     """Return the job with features cut at the records' noisy quantiles, and the price less what these cost.
 
-    With tiers they are part of the coarsest, and so of all. Raises WrongOption for a price that is too small, and
+    Where every number has public cuts nothing is released. With tiers they are part of the coarsest, and so of all.
+    Raises WrongOption for a price that is too small, and
     TrainingError.
     """
     # Other trainings need not count.
     from training.fitting.histograms import cut_at_quantiles
 
     assert isinstance(job.feature_map, Quantiles)
+    if not job.feature_map.counted:
+        return job
     name = next((each for each in ("price", "tier") if job.options.get(each) is not None), None)
     if name is None:
         raise WrongOption("price", "is needed", remedy=PRICE.needed_text)
@@ -562,13 +568,11 @@ def _cut_at_quantiles(job: Job, share: float) -> Job:
         whole, model = min(tiers.values()), max(tiers.values())
     else:
         whole = model = _picorho(name, given)
-    part = max(math.floor(whole * share), LEAST_PRICE)
-    if part > whole / 2:
-        raise WrongOption(
-            "quantile_share",
-            f"cannot be had at a price of {price_words(whole)}: a release costs at least {price_words(LEAST_PRICE)}",
-            remedy="take bins, or a larger price",
-        )
+    try:
+        part = price_of_counts(whole, len(job.feature_map.counted), share)
+    except ValueError as error:
+        reason = f"cannot be had at a price of {price_words(whole)}: {error}"
+        raise WrongOption("quantile_share", reason, remedy="take bins, or a larger price") from error
     feature_map = cut_at_quantiles(job.feature_map, job.records, part, model, SystemRandomness())
     rest = whole - part if name == "price" else {each: price - part for each, price in tiers.items()}
     return replace(job, feature_map=feature_map, options={**job.options, name: rest})

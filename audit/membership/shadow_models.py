@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from accounting.arrays import Floats, Integers, Labels, Mask
 from accounting.messages import OptionName
@@ -43,7 +42,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.seeded import SeededRandomness, derived_seed
 from training.devices import Device, training_device
 from training.errors import extra
-from training.features.maps import AnyFeatureMap
+from training.features.maps import map_as_shown
 from training.fitting.sensitivity import Convexity
 from training.kinds.likeness import Likeness
 from training.kinds.published.bounds import PublishedRecipe, Topology
@@ -316,7 +315,6 @@ def _mask(rows: Integers, pool: int) -> Mask:
 
 
 _DEFAULT_STRENGTH = 1.0
-_FEATURE_MAPS: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
 _LARGEST_BLOCK = 200_000
 """Answers that are released at once, for their words of randomness take many times their own memory."""
 _MOST_EPOCHS = 200
@@ -340,7 +338,7 @@ class ShadowSetup:
     def inputs(self, X: Floats) -> NDArray[np.float32]:
         """Return the inputs (n, d') of the shadow models for rows (n, d)."""
         if isinstance(self.recipe, HeadRecipe):
-            feature_map = _FEATURE_MAPS.validate_python(self.model["feature_map"])
+            feature_map = map_as_shown(self.model["feature_map"])
             return feature_map(X, feature_map.public_tensors()).astype(np.float32)
         lower, upper = (np.asarray(self.model["feature_map"][end]) for end in ("lower", "upper"))
         scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)

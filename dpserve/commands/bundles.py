@@ -31,17 +31,18 @@ from training import evaluation
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from training.errors import BundleError, TrainingError, WrongOption
-from training.evaluation import CONFIDENCE, SHARES, Evaluation, Interval, Law, Part
+from training.evaluation import SHARES, Evaluation, Law, Part
 from training.export.files import FORMS, exported
 from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
 from training.inputs.records import Units
+from training.intervals import CONFIDENCE, Interval
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, model_at
 
-_ROOM, _ROOM_OF_A_CELL = 8192, 512
-"""Bytes that an evaluation's file has at most, beside its confusion matrix and for each cell of that."""
+_ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
+"""Bytes that an evaluation's file takes at most: in all, for each class, and for each cell of its confusion matrix."""
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:
@@ -194,7 +195,11 @@ class Reported(Options):
     """Options for the content of an evaluation and its price."""
 
     price: str = option(..., "What it costs: rho:R, noise-multiplier:M or epsilon:E@DELTA.")
-    report: str = option(",".join(SHARES), "Which figures, accuracy among them: fewer are more precise.")
+    report: str | None = option(
+        None,
+        f"Which figures, accuracy among them, of {', '.join(SHARES)}: fewer are more precise.",
+        default_text="all that such a model has",
+    )
     tier: str | None = option(None, "Which precision, of a model that has several.", default_text="the finest")
     out: Path | None = option(None, "The file to write.", default_text=f"{EVALUATION_FILE} in the bundle")
 
@@ -239,7 +244,8 @@ def evaluate(
         charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
 
     # What cannot be written is not paid for.
-    room = _ROOM + _ROOM_OF_A_CELL * len(certificate.classes) ** 2
+    classes = len(certificate.classes)
+    room = _ROOM + _ROOM_OF_A_CLASS * classes + _ROOM_OF_A_CELL * classes**2
     with whole_file(target, room=room) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
@@ -253,7 +259,9 @@ def evaluate(
     typer.echo(f"wrote {target}; it may be published")
 
 
-def _parts(report: str) -> tuple[Part, ...]:
+def _parts(report: str | None) -> tuple[Part, ...] | None:
+    if report is None:
+        return None
     named = [part.strip() for part in report.split(",") if part.strip()]
     unknown = [part for part in named if part not in SHARES]
     if unknown or "accuracy" not in named:
@@ -340,6 +348,12 @@ def print_evaluation(console: Console, evaluation: Evaluation) -> None:
         _add(table, f"log loss, each at most {evaluation.law.largest_loss:.3g}", evaluation.log_loss, ".4f")
     for each in evaluation.calibration:
         _add(table, f"right, of answers from {each.lower:g} to {each.upper:g} sure", each.right, ".3f")
+    if (curve := evaluation.roc) is not None:
+        _add(table, f"area below the ROC curve of {evaluation.classes[1]}", curve.area, ".4f")
+    for at in evaluation.coverage:
+        _add(table, f"in prediction sets of coverage {at.asked:g}", at.reached, ".4f")
+        if at.size is not None:
+            _add(table, f"classes in a set of coverage {at.asked:g}", at.size, ".2f")
     console.print(table, highlight=False)
     if not evaluation.confusion:
         return

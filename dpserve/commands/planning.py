@@ -29,11 +29,12 @@ from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, c
 from training.errors import TrainingError, WrongOption
 from training.feature_choice import FeatureChoice, shape_of
 from training.features import rules
-from training.features.maps import NORM_BOUND, UNIT_ROWS
+from training.features.maps import NORM_BOUND, UNIT_ROWS, Quantiles
 from training.fitting.sensitivity import Convexity
 from training.inputs.declared import parse_classes
-from training.inputs.records import Records
+from training.inputs.records import Declaration, Records
 from training.inputs.schema import Schema, declaration_of
+from training.kinds.cases import Estimate
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import release_names
@@ -41,9 +42,9 @@ from training.kinds.shared_options import tier_prices
 from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
 from training.planning.answers import plan as plan_budget
 from training.planning.heads import PlannedHead, sample_of
-from training.planning.measured import FAR, Nearest
+from training.planning.measured import HELD, LEAST_SETS, Expected, Similar
 from training.planning.options import kind_of_option, option_named, planned_options
-from training.planning.recommendation import Recommendation, by_rule, by_simulation
+from training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options, tiered_option
 
 BEFORE = "Before training"
@@ -333,7 +334,9 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
     given.convexity()
     schema, n, whole = given.declared_schema(), given.n, budget.limit
-    classes, modality = given.classes, None
+    classes = given.classes
+    # Most records are rows of a table with few numbers, or with a schema.
+    modality: rules.Modality | None = "table"
     rows = given.rows(schema)
     declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
     shape = None
@@ -355,8 +358,9 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         origin = _origin(given, len(rows))
         note = f"Accuracy on {origin}."
     elif n is not None and classes is not None:
-        found, similar = by_rule(n, classes, whole, given.queries, modality)
-        origin, note = f"measured on {similar.words}", _note(similar)
+        numbers = 1 if declared is None else numbers_to_cut(declared)
+        found, similar = by_rule(n, classes, whole, given.queries, modality, numbers)
+        origin, note = f"measured on {similar.words}", _note(similar, declared=declared is not None)
     else:
         raise typer.BadParameter(
             "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
@@ -364,7 +368,8 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         )
     data = [f"--schema {given.schema_file}"] if given.schema_file else []
     data += [f"--label {given.label}"] if given.label != "label" else []
-    command = _command(found, found.training_options(n, whole, given.queries, modality), data, given.image_shape)
+    made = found.training_options(n, whole, given.queries, modality)
+    command = _command(found, made, data, given.image_shape, rows=declared)
     tiers_command = (
         _command(Recommendation(tiered_option().name, ""), tier_options(tiers), data, given.image_shape)
         if tiers
@@ -384,17 +389,33 @@ def _origin(given: PlanOptions, rows: int) -> str:
     return f"{rows} rows of {given.public or given.outside}, {whose}"
 
 
-def _note(similar: Nearest) -> str:
-    apart = f", though {similar.apart:.0f} times apart: nothing nearer was measured" if similar.apart > FAR else ""
+def _note(similar: Similar, *, declared: bool) -> str:
+    """Say what the figures are worth. declared: whether the columns are known."""
+    rows = "" if declared else " It is taken to be a table of up to 32 numbers; of other rows give --schema."
+    if not similar.predictable:
+        return (
+            f"What yours will reach is not predictable from what was measured: on {similar.words or 'no public set'}, "
+            f"and a range takes {LEAST_SETS}. --public FILE simulates on rows like yours.{rows}"
+        )
+    held, of_all = HELD
     return (
-        f"Accuracy as measured on {similar.words}: of the public sets of docs/mechanisms.md the most like yours in "
-        f"classes and mu n / C{apart}. It says which options to expect more of, and not what yours will reach: "
-        "--public FILE simulates on rows like yours."
+        f"Lowest to highest, as measured on {similar.words}. Of tables that were kept apart to try this {held} of "
+        f"{of_all} figures lay in such ranges; yours may not be like them: --public FILE simulates on rows like "
+        f"yours.{rows}"
     )
 
 
-def _command(recommendation: Recommendation, made: Mapping[str, object], data: Sequence[str], image: str | None) -> str:
-    """Return the command that trains what is recommended. data: how the records are read; image: their shape."""
+def _command(
+    recommendation: Recommendation,
+    made: Mapping[str, object],
+    data: Sequence[str],
+    image: str | None,
+    rows: Declaration | None = None,
+) -> str:
+    """Return the command that trains what is recommended.
+
+    data: how the records are read; image: their shape; rows: what is declared of them, as far as it is known.
+    """
     option = recommendation.chosen
     fields = kind_of_option(option).fields
     words = ["dpserve train --data FILE", *data, "--lineage NAME --out MODEL"]
@@ -405,6 +426,11 @@ def _command(recommendation: Recommendation, made: Mapping[str, object], data: S
     if option.features == "fourier":
         words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
         words.append(f"--clip-norm {UNIT_ROWS:.7g}")
+    if option.features == "unit":
+        words.append(f"--features identity --clip-norm {UNIT_ROWS:.7g}")
+    cut = rows is None or isinstance(rules.feature_map(option.features, rows), Quantiles)
+    if option.features in ("quantiles", "even") and cut:
+        words.append("--features quantiles" + " --quantile-share 0" * (option.features == "even"))
     return " ".join(words)
 
 
@@ -435,7 +461,10 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "warnings": found.warnings,
         "command": shown.command,
         "estimates": [
-            {"title": option_named(each.option).title}
+            {
+                "title": option_named(each.option).title,
+                "has_intervals": _has_intervals(each.option),
+            }
             | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
             for each in found.estimates
         ],
@@ -461,20 +490,14 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         f"{budget.epsilon_at(budget.limit):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
-    table = Table("option", "the budget pays for", "accuracy", "spread", "log loss", "seeds")
-    for each in sorted(found.estimates, key=lambda each: -(each.mean or 0.0)):
+    table = Table("option", "the budget pays for", "accuracy", "log loss", "intervals", "undecided")
+    for each in sorted(found.estimates, key=_log_loss):
         option = option_named(each.option)
-        table.add_row(
-            option.title,
-            option.pays,
-            "unavailable" if each.mean is None else f"{each.mean:.3f}",
-            "" if each.spread is None else f"{each.spread:.3f}",
-            "" if each.log_loss is None else f"{each.log_loss:.3f}",
-            "" if each.seeds is None or each.mean is None else str(each.seeds),
-        )
+        table.add_row(option.title, option.pays, *_figures(each))
     known = {each.option for each in found.estimates}
-    for name in (name for name in planned_options() if name not in known):
-        table.add_row(option_named(name).title, option_named(name).pays, "not measured", "", "", "")
+    for name, option in planned_options().items():
+        if name not in known and option.pays == "each answer":
+            table.add_row(option.title, option.pays, "not measured", "", "", "")
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
@@ -490,6 +513,33 @@ def print_comparison(console: Console, shown: Comparison) -> None:
             "put theirs together know no more than the finest tells, so the lineage pays for that one alone.",
             highlight=False,
         )
+
+
+def _has_intervals(option: str) -> bool:
+    return "intervals" not in kind_of_option(option_named(option)).lacks
+
+
+def _log_loss(each: Estimate | Expected) -> float:
+    """Return what options are sorted by: those of unknown log loss last."""
+    if isinstance(each, Expected):
+        return math.inf if each.log_loss is None else (each.log_loss.lowest + each.log_loss.highest) / 2
+    return math.inf if each.log_loss is None else each.log_loss
+
+
+def _figures(each: Estimate | Expected) -> tuple[str, str, str, str]:
+    """Return what the table shows of an option: accuracy, log loss, intervals, and the share of undecided answers."""
+    share = "not known" if each.undecided is None else f"{each.undecided:.0%}"
+    if isinstance(each, Expected):
+        right, loss = each.accuracy, each.log_loss
+        losses = "" if loss is None else f"{loss.lowest:.2f} to {loss.highest:.2f}"
+        intervals = "yes" if _has_intervals(each.option) else "none"
+        return f"{right.lowest:.2f} to {right.highest:.2f}", losses, intervals, share
+    if each.mean is None:
+        return "unavailable", "", "", ""
+    spread = "" if each.spread is None else f" ± {each.spread:.3f}"
+    loss_words = "" if each.log_loss is None else f"{each.log_loss:.3f}"
+    width = "none" if each.interval is None else f"{each.interval:.2f} wide"
+    return f"{each.mean:.3f}{spread}", loss_words, width, share
 
 
 def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:

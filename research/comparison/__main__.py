@@ -42,9 +42,6 @@ def compare(
     table: Annotated[
         Path | None, typer.Option(help=f"The CSV file of every figure. [default: {FIGURES} in --out]")
     ] = None,
-    summary: Annotated[
-        Path | None, typer.Option(help="Where the planner's summary goes: training/planning/measured.csv.")
-    ] = None,
 ) -> None:
     """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md.
 
@@ -66,8 +63,6 @@ def compare(
     older = tables.read_csv(written) if written.exists() else ()
     tables.write_csv(tables.renew_cells(older, cells), written)
     cells = tables.read_csv(written)
-    if summary is not None:
-        tables.write_summary(cells, summary)
     described = out / PAGE
     if described.exists():
         described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")

@@ -1,7 +1,7 @@
 """The comparison as CSV and as tables in Markdown. Tables are made from the CSV's cells and from nothing else."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from research.comparison.cases import BENCHMARKS
@@ -9,7 +9,6 @@ from research.comparison.experiment import SEEDS, Cell, at
 from research.comparison.options import OPTIONS
 from training.kinds.cases import Quality
 from training.kinds.planned import QUERIES, UNLIMITED
-from training.planning.measured import SETS
 from training.planning.options import DELTA, planned_options
 
 COLUMNS = (*map(str, QUERIES), UNLIMITED)
@@ -67,19 +66,16 @@ def renew_cells(older: Iterable[Cell], cells: Iterable[Cell]) -> tuple[Cell, ...
     return tuple(places.values())
 
 
-def write_summary(cells: Iterable[Cell], path: Path) -> None:
-    """Write what the planner shows: the mean, spread and number of seeds of what can be trained, without the figures.
+def summary_lines(cells: Iterable[Cell]) -> Iterator[dict[str, str]]:
+    """Give what the planner shows of what can be trained: a line for each cell, without the figures.
 
     With six digits, so that what is rounded again rounds as the mean itself does.
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("dataset", "epsilon", "option", "queries", *_QUALITY))
-        for cell in sorted(cells, key=_order):
-            if cell.option in planned_options() and cell.dataset in SETS:
-                place = (cell.dataset, f"{cell.epsilon:g}", cell.option, cell.queries)
-                measured = (cell.mean, cell.spread, cell.log_loss, cell.calibration_error)
-                writer.writerow((*place, *(_number(each, 6) for each in measured), len(cell.figures)))
+    for cell in sorted(cells, key=_order):
+        if cell.option in planned_options():
+            measured = {name: _number(getattr(cell, name), 6) for name in _QUALITY[:-1]}
+            place = {"dataset": cell.dataset, "epsilon": f"{cell.epsilon:g}", "option": cell.option}
+            yield place | {"queries": cell.queries} | measured | {"seeds": str(len(cell.figures))}
 
 
 def summary(cells: Sequence[Cell]) -> str:

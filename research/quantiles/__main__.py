@@ -15,7 +15,7 @@ import typer
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import mu_for
 from research.commands import program, run
-from research.quantiles.tables import TABLES, Table, read
+from research.data.tables import TABLES, Table, read
 from training.feature_choice import FeatureChoice
 from training.features import rules
 from training.fit import Request, fit

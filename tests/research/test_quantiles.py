@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
+from research.data.tables import read
 from research.quantiles import __main__ as quantiles
-from research.quantiles.tables import read
 from training.errors import DataError
 
 

@@ -17,17 +17,24 @@ from audit.estimators import gdp
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.seeded import SeededRandomness
 from tests.training.conftest import identity, make_records
-from training.evaluation import CONFIDENCE, EDGES, SHARES, Evaluation, Law, evaluate
+from training.evaluation import EDGES, SHARES, USUAL, Evaluation, Law, evaluate
 from training.inputs.records import Units
+from training.intervals import CONFIDENCE
 from training.kinds.class_sums.model import train_class_sums
+from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from training.pay_once.scores import cells_of
 
 ONE = 2**28
 FALSE_ALARM = 1e-6
 
 answers = st.lists(st.floats(0, 1) | st.sampled_from([math.nan, math.inf, 0.0, 5e-324, 1.0]), min_size=4, max_size=4)
-some_parts = st.sets(st.sampled_from(["log-loss", "calibration", "confusion"])).map(
+some_parts = st.sets(st.sampled_from(["log-loss", "calibration", "confusion", "coverage", "set-size"])).map(
     lambda chosen: ("accuracy", *(part for part in SHARES if part in chosen))
 )
+
+
+LEAST = np.array([[0.7, 0.6, 0.5, 0.4], [0.3] * 4, [0.1] * 4, [0.0] * 4])
+"""Least probabilities in sets, falling from coverage to coverage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +74,15 @@ def asked(n: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @given(probabilities=answers, label=st.integers(0, 3), parts=some_parts)
 def test_a_record_adds_at_most_one_whatever_the_model_answers(probabilities, label, parts):
     """Whole numbers, so that the squares are summed without rounding."""
-    term = Law(0.1, 4, parts).term(np.array(probabilities), label)
+    for sets in ("all", "class"):
+        term = Law(0.1, 4, parts, sets).term(np.array(probabilities), label, LEAST)
+        assert sum(int(value) ** 2 for value in term) <= ONE**2
+    two = np.array(probabilities[:2])
+    term = Law(0.1, 2, ("accuracy", "roc")).term(two, label % 2)
     assert sum(int(value) ** 2 for value in term) <= ONE**2
 
 
-@pytest.mark.parametrize("parts", [("accuracy",), ("accuracy", "confusion"), tuple(SHARES)])
+@pytest.mark.parametrize("parts", [("accuracy",), ("accuracy", "confusion"), USUAL])
 def test_nearly_all_of_what_a_record_may_move_is_used(parts):
     law = Law(0.1, 3, parts)
     terms = (law.term(np.array(p), 0) for p in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]))
@@ -143,10 +154,10 @@ def test_an_account_is_charged_before_noise_is_drawn():
 
 
 def test_the_standard_error_of_accuracy_is_two_in_a_thousand_at_ten_thousand_records():
-    """mu = 0.05, nothing but accuracy reported; and 0.0024 with all parts."""
+    """mu = 0.05, nothing but accuracy reported; and 0.0024 with what every classifier has."""
     p = np.tile([0.9, 0.05, 0.05, 0.0], (10_000, 1))
     y = np.where(np.arange(10_000) < 300, 1, 0)
-    for parts, error in ((("accuracy",), 0.002), (tuple(SHARES), 0.0024)):
+    for parts, error in ((("accuracy",), 0.002), (USUAL, 0.0024)):
         found = evaluate(model_of(), p, y, whole_picorho("rho:0.00125"), words(1), parts, pay=paid)
         assert found.mu == pytest.approx(0.05, rel=1e-4)
         assert found.accuracy.standard_error == pytest.approx(error, rel=0.05)
@@ -239,3 +250,65 @@ def test_an_audit_finds_as_much_as_is_claimed_and_no_more():
 
     assert 0.7 < bound(law) <= 1.2
     assert bound(Law(2.4, 2)) > 1.2
+
+
+def test_the_area_below_the_curve_is_within_its_interval():
+    """Three noise seeds; the exact area of rounded probabilities, by ranks. False alarm below 0.05^3, fixed seeds."""
+    generator = np.random.default_rng(0)
+    y = generator.integers(2, size=4000)
+    p = 1 / (1 + np.exp(-(generator.normal(size=4000) + 1.5 * y - 0.75)))
+    answers = np.column_stack([1 - p, p])
+    cells = -(cells_of(p) // 5)
+    greater = (cells[y == 1][:, None] > cells[y == 0]).mean() + (cells[y == 1][:, None] == cells[y == 0]).mean() / 2
+    for seed in range(3):
+        found = evaluate(model_of(2), answers, y, whole_picorho("rho:0.1"), words(seed), pay=paid).roc
+        assert found.area.lower <= greater <= found.area.upper
+        assert abs(found.area.estimate - greater) < 0.02
+        middle = found.points[len(found.points) // 2]
+        share = (p[y == 1] >= middle.threshold).mean()
+        assert abs(middle.true_positives.estimate - share) < 0.05
+
+
+def test_points_of_the_curve_hold_the_true_shares_as_often_as_they_say():
+    """Points of 240 releases: P(Binomial(240, 0.05) > 32) < 1e-6; intervals a tenth as wide fail."""
+    generator = np.random.default_rng(1)
+    y = generator.integers(2, size=600)
+    p = np.clip(generator.beta(2, 2, size=600) + 0.2 * y, 0, 1)
+    answers = np.column_stack([1 - p, p])
+    missed = narrow = 0
+    for seed in range(240):
+        found = evaluate(model_of(2), answers, y, whole_picorho("rho:0.05"), words(seed), ("accuracy", "roc"), pay=paid)
+        point = found.roc.points[34]
+        share = (p[y == 1] >= point.threshold).mean()
+        interval = point.true_positives
+        missed += not interval.lower <= share <= interval.upper
+        narrow += abs(share - interval.estimate) > (interval.upper - interval.lower) / 20
+    assert binom.sf(32, 240, 0.05) < FALSE_ALARM
+    assert missed <= 32
+    assert narrow > 32
+
+
+def test_coverage_and_sizes_of_sets_are_those_of_the_rows():
+    """Six standard errors for each of twelve figures: below 1e-6 in all."""
+    p, y = asked(3000, 3)
+    counts = counts_of(p[np.arange(3000), y], y, parts_of(None, 3000), 3)
+    sets = release_sets(counts, 1.0, 6, words(9))
+    for each in (sets, release_sets(counts.sum(axis=0, keepdims=True), 1.0, 6, words(10))):
+        certificate = model_of(3).certificate.model_copy(update={"prediction_sets": each})
+        found = evaluate(Answering(certificate), p, y, whole_picorho("rho:1"), words(11), pay=paid)
+        assert found.sets == each.by
+        for at in found.coverage:
+            inside = each.sets_of(p, round(at.asked * 1000))
+            covered = inside[np.arange(3000), y]
+            assert at.reached.estimate == pytest.approx(covered.mean(), abs=6 * at.reached.standard_error)
+            assert at.size.estimate == pytest.approx(inside.sum(axis=1).mean(), abs=6 * at.size.standard_error)
+            for label, interval in enumerate(at.reached_by_class):
+                assert interval.estimate == pytest.approx(covered[y == label].mean(), abs=6 * interval.standard_error)
+        assert len(found.coverage[0].reached_by_class) == (3 if each.by == "class" else 0)
+        Evaluation.model_validate(found.model_dump())
+
+
+@pytest.mark.parametrize(("classes", "parts"), [(3, ("accuracy", "roc")), (2, ("accuracy", "coverage"))])
+def test_what_a_model_does_not_have_is_refused_with_why(classes, parts):
+    with pytest.raises(ValueError, match="cannot be reported"):
+        Law(0.1, classes, parts)

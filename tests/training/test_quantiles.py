@@ -9,8 +9,9 @@ from accounting.losses import Cost
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from tests.seeded import Seeded
 from training.errors import BundleError, DataError, WrongOption
-from training.feature_choice import QUANTILE_SHARE, FeatureChoice
+from training.feature_choice import FeatureChoice
 from training.features.maps import Quantiles
+from training.features.quantiles import QUANTILE_SHARE
 from training.fit import BudgetPlan, Candidates, Request, fit
 from training.fitting.histograms import cut_at_quantiles
 from training.inputs.records import Declaration, Records, Units

@@ -173,14 +173,12 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
 
 
 def _cut(graph: Graph, scaled: str, feature_map: Quantiles, length: float) -> str:
-    """Steps at the cuts of each number, and the other coordinates: see `Quantiles`."""
+    """Steps at the cuts of each number, and the scaled rows beside them: see `Quantiles`."""
     features, cuts, weights = feature_map.steps
     numbers = graph("Gather", scaled, graph.constant(features, np.int64), axis=1)
     reached = graph("GreaterOrEqual", numbers, graph.constant(cuts))
     rows = graph("Where", reached, graph.constant(weights), graph.constant(-weights))
-    if feature_map.kept:
-        kept = graph("Gather", scaled, graph.constant(feature_map.kept, np.int64), axis=1)
-        rows = graph("Concat", rows, kept, axis=1)
+    rows = graph("Concat", rows, scaled, axis=1)
     return _into_ball(graph, rows, feature_map.dimension - 1, 0, feature_map.clip_norm, length)
 
 

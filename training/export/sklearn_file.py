@@ -143,7 +143,7 @@ def _binned(feature_map: Bins) -> list[Any]:
 
 
 def _cut(feature_map: Quantiles) -> list[Any]:
-    """Map scaled rows (n, d) to steps at the cuts of each number, and the other coordinates: see `Quantiles`.
+    """Map scaled rows (n, d) to steps at the cuts of each number, and the rows beside them: see `Quantiles`.
 
     scikit-learn says in which part of a number's range it lies, and a product says which cuts that part has reached.
     """
@@ -157,9 +157,8 @@ def _cut(feature_map: Quantiles) -> list[Any]:
     ]
     numbers = function(np.take, indices=np.array(feature_map.numbers), axis=1)
     kinds: list[Any] = [("parts", Pipeline([("numbers", numbers), ("parts", parts)]))]
-    if feature_map.kept:
-        kinds.append(("kept", function(np.take, indices=np.array(feature_map.kept), axis=1)))
-        blocks.append(np.eye(len(feature_map.kept)))
+    kinds.append(("rows", "passthrough"))
+    blocks.append(np.eye(len(feature_map.lower)))
     return [FeatureUnion(kinds), sums(block_diag(blocks, format="csr"))]
 
 

@@ -21,8 +21,8 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
   of one column and b of another, where a number has 8 coordinates, of which that of the 8th of its range is 1. Behind
   them are buckets, if the owner wants them: how many pairs of fields fall into each (`training.features.crosses`).
 - quantiles: h is w / ||w||. For a number with k cuts w has k coordinates, 1/sqrt(k) where u has reached the cut and
-  -1/sqrt(k) where it has not, and behind them u for the coordinates that are no numbers. The cuts are even, or lie at
-  the records' noisy quantiles, which were paid for (`training.features.quantiles`).
+  -1/sqrt(k) where it has not, and behind them u. The cuts are public, or lie where the records' noisy quantiles say,
+  which were paid for (`training.features.quantiles`).
 - hog: h = b / ||b||, where b has histograms of an image's gradients, and of its colours (`training.features.hog`), for
   a head less each block's mean. An image of one shade has h = 0.
 - encoder: h = b min(1, c / ||b||) / c, where b is what a frozen public model makes of the clipped row.
@@ -48,7 +48,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, model_validator
 
 from accounting.arrays import Floats, Singles
 from accounting.losses import PrivacyLoss
@@ -64,11 +64,12 @@ from training.features.crosses import (
 )
 from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
-from training.features.quantiles import EVEN_CUTS, QuantileRelease
+from training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
 from training.fields import Several
 from training.inputs import text_encoder, word_vectors
 from training.inputs.columns import (
     Columns,
+    NumberColumn,
     TextColumn,
     coordinates_of,
     encodings_among,
@@ -171,6 +172,11 @@ class FeatureMap(BaseModel):
     def dimension(self) -> int:
         """Number of coordinates of phi(x), the bias among them."""
         return len(self.lower) + 1
+
+    @property
+    def degrees(self) -> int:
+        """Number of coordinates that tell different things of a row: rules ask whether records are many beside it."""
+        return self.dimension
 
     @property
     def losses(self) -> tuple[PrivacyLoss, ...]:
@@ -475,11 +481,11 @@ class Quantiles(FeatureMap):
 
     Two values that lie k cuts apart differ in k coordinates of a number. So what a step of training learns at one value
     it learns in part for the values near it, where bins learn each by itself: with noise that is worth more
-    (research/README.md).
+    (research/README.md). The scaled row stands beside the steps, which hide what lies between two cuts.
 
     Without `released` a number has even cuts, and the map is public. With it the cuts lie at the records' noisy
     quantiles: the map is fixed given these, it costs what they did, and `ReleaseCertificate` counts that. Declared
-    bounds may then be wide.
+    bounds may then be wide. Whole numbers of which few are possible have public cuts, one between each two.
 
     ||h|| <= 1 as for every vector that `_into_ball` draws, whatever is in w; each number's part of w has length 1.
     """
@@ -494,8 +500,8 @@ class Quantiles(FeatureMap):
     def _some_coordinate_is_a_number(self) -> Self:
         if not self.numbers:
             raise ValueError("no column is a number, a date or a time: there is nothing to cut")
-        if self.released is not None and len(self.released.cuts) != len(self.numbers):
-            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.numbers)} numbers")
+        if self.released is not None and len(self.released.cuts) != len(self.counted):
+            raise ValueError(f"there are cuts of {len(self.released.cuts)} numbers, and {len(self.counted)} numbers")
         return self
 
     @functools.cached_property
@@ -504,14 +510,26 @@ class Quantiles(FeatureMap):
         return numbers_among(self.columns) if self.columns else tuple(range(len(self.lower)))
 
     @functools.cached_property
-    def kept(self) -> tuple[int, ...]:
-        """Which of the d features have none."""
-        return tuple(sorted(set(range(len(self.lower))) - set(self.numbers)))
+    def _whole(self) -> tuple[tuple[float, ...] | None, ...]:
+        """For each number the cuts between whole numbers, where its column declares few; None for others."""
+        return tuple(
+            cuts_between(column.minimum, column.maximum)
+            if isinstance(column, NumberColumn) and column.kind == "integer"
+            else None
+            for column in self.columns
+            for _ in column.numbers
+        ) or (None,) * len(self.numbers)
+
+    @functools.cached_property
+    def counted(self) -> tuple[int, ...]:
+        """Which of `numbers`, by their places there, a release counts: those without public cuts."""
+        return tuple(place for place, cuts in enumerate(self._whole) if cuts is None)
 
     @functools.cached_property
     def cuts(self) -> tuple[tuple[float, ...], ...]:
         """Each number's cuts, in shares of its declared range, rising."""
-        return (EVEN_CUTS,) * len(self.numbers) if self.released is None else self.released.shares
+        counted = dict(zip(self.counted, () if self.released is None else self.released.shares, strict=False))
+        return tuple(whole or counted.get(place, EVEN_CUTS) for place, whole in enumerate(self._whole))
 
     @functools.cached_property
     def absent(self) -> tuple[int | None, ...]:
@@ -544,13 +562,18 @@ class Quantiles(FeatureMap):
 
     @property
     def dimension(self) -> int:
-        """A coordinate for each cut, the other coordinates, and the bias."""
-        return len(self.steps[0]) + len(self.kept) + 1
+        """A coordinate for each cut, the d features, and the bias."""
+        return len(self.steps[0]) + len(self.lower) + 1
+
+    @property
+    def degrees(self) -> int:
+        """At most FEWEST_PARTS for each number, as steps near each other tell nearly the same, and the rest."""
+        return sum(min(len(cuts), FEWEST_PARTS) for cuts in self.cuts) + len(self.lower) + 1
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         del tensors
         features, cuts, weights = self.steps
-        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u[:, self.kept]])
+        w = np.hstack([np.where(u[:, features] >= cuts, weights, -weights), u])
         return _into_ball(w, self.clip_norm, length)
 
 
@@ -691,6 +714,18 @@ FEATURE_MAPS: Mapping[str, type[FeatureMap]] = {
     each.model_fields["kind"].default: each for each in get_args(get_args(AnyFeatureMap)[0])
 }
 """Those that need no file, by name."""
+
+_SHOWN: TypeAdapter[AnyFeatureMap] = TypeAdapter(AnyFeatureMap)
+
+
+def map_as_shown(shown: Mapping[str, Any]) -> FeatureMap:
+    """Return the map that strangers can make of what they are shown of one, which is not the cuts: even ones.
+
+    shown: of a certificate's public part. Raises ValidationError for what is no map that needs no file.
+    """
+    if "cuts" not in (shown.get("released") or {"cuts": None}):
+        shown = {name: value for name, value in shown.items() if name != "released"}
+    return _SHOWN.validate_python(shown)
 
 
 def _bounds(lower: tuple[float, ...], upper: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:

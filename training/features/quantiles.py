@@ -5,6 +5,11 @@ BRANCH^2, ... and CELLS parts. All counts of all numbers get Gaussian noise at o
 `training.fitting.histograms` counts the records). Cuts are made of the noisy counts: post-processing. The cuts are
 kept, and the counts are not.
 
+Half of the cuts are at quantiles, and half are even between the ends of the bulk of the records: where records are rare
+a number may tell much, and with quantiles alone all of a tail is one part (`_cuts`).
+
+Whole numbers of which there are few are cut between each two by their declaration alone: nothing is released of them.
+
 Counts at several levels and not of cells alone, because a quantile's rank is a sum of many cells: with noise of
 standard deviation s on each cell alone the middle rank would be off by 90 s. With seven levels, whose noise is
 sqrt(7) s, it is a sum of at most three counts of each, off by at most 12 s. So there can be cells enough for bounds a
@@ -21,7 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from accounting.arrays import Floats
 from accounting.losses import Cost
-from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector
+from accounting.picorho import to_rho
+from mechanisms.gaussian_vector import LARGEST_SIZE, GaussianVector, least_price, mu_for
 from training.fields import Several
 
 BRANCH, LEVELS = 4, 7
@@ -30,9 +36,18 @@ CELLS = BRANCH**LEVELS
 COUNTS = sum(BRANCH**level for level in range(1, LEVELS + 1))
 """Counts of each number."""
 
+QUANTILE_SHARE = 0.05
+"""The share of a price that buys quantiles. Found on rows held back from training: half of it did as well, twice as
+much a little worse."""
+
 MOST_PARTS, FEWEST_PARTS = 32, 8
 RECORDS_OF_A_PART = 50
 """Records, times mu, for which a number is cut into one part more. Found on rows held back from training."""
+
+_EVEN = 0.5
+"""The share of a number's cuts that are even. Found on rows held back from training, as `TAIL` was."""
+TAIL = 0.005
+"""The share of the records beyond either end of the bulk."""
 
 EVEN_CUTS = tuple(part / MOST_PARTS for part in range(1, MOST_PARTS))
 """The cuts of a number of which nothing was released, in shares of its range."""
@@ -107,6 +122,18 @@ def vector_for(mu: float, numbers: int) -> GaussianVector:
     return GaussianVector(mu, numbers * COUNTS, math.sqrt(numbers * LEVELS) * (1 + 2.0**-40))
 
 
+def price_of_counts(whole: int, numbers: int, share: float = QUANTILE_SHARE) -> int:
+    """Return what the counts of so many numbers take of a price in picorho: a share, or what they cost at least.
+
+    Raises ValueError for too many numbers, and where they would take more than half.
+    """
+    part = max(math.floor(whole * share), least_price(min(numbers * COUNTS, LARGEST_SIZE)))
+    if part > whole / 2:
+        raise ValueError(f"quantiles of {numbers} numbers cost at least {to_rho(part):.4g} rho, and take at most half")
+    vector_for(mu_for(part), numbers)
+    return part
+
+
 def levels_of(counts: Floats) -> Floats:
     """Return all levels' counts (d, COUNTS) of cells' counts (d, CELLS): BRANCH parts first, cells last."""
     parts = [counts.reshape(len(counts), BRANCH**level, -1).sum(axis=2) for level in range(1, LEVELS + 1)]
@@ -157,12 +184,27 @@ def _with_sum(parts: Floats, total: Floats) -> Floats:
 
 
 def _cuts(ranks: NDArray[np.float64], mu: float) -> tuple[int, ...]:
-    """Return the cuts of one number. ranks: (CELLS,), how many records lie in a cell or below it."""
+    """Return the cuts of one number. ranks: (CELLS,), how many records lie in a cell or below it.
+
+    They divide equally a measure that is half the records' shares, and half even over the cells between the quantiles
+    TAIL and 1 - TAIL: beyond there is nearly nothing where declared bounds are wide.
+    """
     total = float(ranks[-1])
     parts = int(min(max(total * mu / RECORDS_OF_A_PART, FEWEST_PARTS), MOST_PARTS))
-    wanted = total * np.arange(1, parts) / parts
-    cells = np.searchsorted(ranks, wanted)
-    before = np.where(cells > 0, ranks[np.maximum(cells - 1, 0)], 0.0)
-    nearer = np.where(wanted - before <= ranks[cells] - wanted, cells, cells + 1)
+    first, last = np.searchsorted(ranks, (total * TAIL, total * (1 - TAIL)))
+    even = np.clip((np.arange(1, CELLS + 1) - first) / (last + 1 - first), 0.0, 1.0)
+    measure = _EVEN * even + (1 - _EVEN) * (ranks / total if total > 0 else even)
+    wanted = np.arange(1, parts) / parts
+    cells = np.minimum(np.searchsorted(measure, wanted), CELLS - 1)
+    before = np.where(cells > 0, measure[np.maximum(cells - 1, 0)], 0.0)
+    nearer = np.where(wanted - before <= measure[cells] - wanted, cells, cells + 1)
     cuts = np.unique(nearer[(nearer > 0) & (nearer < CELLS)])
     return tuple(cuts.tolist()) or (CELLS // 2,)
+
+
+def cuts_between(minimum: float, maximum: float) -> tuple[float, ...] | None:
+    """Return the cuts between whole numbers within these bounds, in shares of the range; None for too many or one."""
+    low, high = math.ceil(minimum), math.floor(maximum)
+    if not 1 <= high - low < MOST_PARTS:
+        return None
+    return tuple((value + 0.5 - minimum) / (maximum - minimum) for value in range(low, high))

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from accounting import domains
 from training.features.hog import Shape
-from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity
+from training.features.maps import UNIT_ROWS, Bins, FeatureMap, Fourier, Hog, Identity, Quantiles
 from training.inputs.columns import TextColumn, numbers_among
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
 
-Features = Literal["identity", "fourier"]
+Features = Literal["identity", "fourier", "quantiles", "even", "unit"]
+"""Features of an option: those of the rows' modality, random ones, cuts at noisy quantiles or even ones, unit rows."""
 Modality = Literal["images", "table", "text"]
-"""Rows whose schema says what features they have: histograms of gradients, bins, or hashed words beside what else."""
+"""Rows whose schema says what features they have: histograms of gradients, bins or cuts, words beside what else."""
 
 MOST_BINNED = 32
 """Tables of up to so many numbers have bins: 65 coordinates for each."""
+MOST_CUT = 128
+"""Tables with a schema of up to so many numbers may have cuts: 31 coordinates for each at most."""
 
 RANDOM_FEATURES, BANDWIDTH = 2000, 0.6
 """Noise on a logit does not grow with the number of features, so there may be many. Bandwidths of 0.5 and 0.7 did
@@ -41,12 +44,12 @@ def strong_convexity(mu: float) -> float:
 
 
 def modality_of(declaration: "Declaration", image_shape: Shape | None = None) -> Modality | None:
-    """Return the modality of rows whose features follow from what is declared; None for others."""
+    """Return the modality of rows whose features follow from what is declared; None for many numbers without more."""
     if image_shape is not None:
         return "images"
     if any(isinstance(column, TextColumn) for column in declaration.columns):
         return "text"
-    return "table" if isinstance(feature_map("identity", declaration), Bins) else None
+    return "table" if declaration.columns or isinstance(feature_map("identity", declaration), Bins) else None
 
 
 def feature_map(
@@ -55,17 +58,19 @@ def feature_map(
     """Return the map for rows like these. head: whether for a head, each of whose answers gets noise.
 
     Images, whose shape is given, have their histograms of gradients, centred for a head, and tables of few numbers have
-    bins. Other rows are scaled to length 1, because shorter ones would get the same noise for a smaller signal, or have
-    random Fourier features. Fourier features of a wide table with a schema are an option of their own.
+    bins, or cuts where an option asks for them. Other rows are scaled to length 1, because shorter ones would get the
+    same noise for a smaller signal, or have random Fourier features. Fourier features of a wide table with a schema are
+    an option of their own. The cuts of quantiles are even until these are bought (`training.fitting.histograms`).
     """
     shared: dict[str, Any] = {"lower": declaration.lower, "upper": declaration.upper, "columns": declaration.columns}
     shared["bias"] = 0.0
     if image_shape is not None:
         return Hog(**shared, image_shape=image_shape, centred=head)
     numbers = len(numbers_among(declaration.columns)) if declaration.columns else declaration.features
-    narrow = declaration.features <= MOST_BINNED
-    if 0 < numbers <= MOST_BINNED and (narrow or features == "identity"):
+    if features in ("quantiles", "even") and 0 < numbers <= (MOST_CUT if declaration.columns else MOST_BINNED):
+        return Quantiles(**shared)
+    if features == "fourier" and not (declaration.features <= MOST_BINNED and numbers):
+        return Fourier(**shared, clip_norm=UNIT_ROWS, random_features=RANDOM_FEATURES, bandwidth=BANDWIDTH, seed=0)
+    if features != "unit" and 0 < numbers <= MOST_BINNED:
         return Bins(**shared)
-    if features == "identity":
-        return Identity(**shared, clip_norm=UNIT_ROWS)
-    return Fourier(**shared, clip_norm=UNIT_ROWS, random_features=RANDOM_FEATURES, bandwidth=BANDWIDTH, seed=0)
+    return Identity(**shared, clip_norm=UNIT_ROWS)

@@ -29,7 +29,7 @@ def cut_at_quantiles(
     check_count(len(records))
     mu = mu_for(whole)
     try:
-        vector = vector_for(mu, len(feature_map.numbers))
+        vector = vector_for(mu, len(feature_map.counted))
     except ValueError as error:
         raise TrainingError(OptionName("quantile_share") + f": {error}") from error
     counts = levels_of(counts_of(records.sums, feature_map))
@@ -39,27 +39,28 @@ def cut_at_quantiles(
 
 
 def counts_of(records: Sums, feature_map: Quantiles) -> Floats:
-    """Return how many records have each number in each of its cells, (d, CELLS), exactly; units by their weights."""
+    """Return how many records have each counted number in each cell, (d, CELLS), exactly; units by their weights."""
     total: Integers = records.total(functools.partial(_counts_term, feature_map=feature_map))
     return total / _GRID
 
 
 def cells_of(feature_map: Quantiles, X: Floats) -> tuple[NDArray[np.int64], Mask]:
-    """Return the cell of each number of rows (n, d), and whether the number is there: (n, k) each.
+    """Return the cell of each counted number of rows (n, d), and whether the number is there: (n, k) each.
 
     Each row's from that row alone, by operations that IEEE 754 rounds in one way and a product that is exact.
     """
-    cells = np.minimum((feature_map.shares_of(X) * CELLS).astype(np.int64), CELLS - 1)
+    shares = feature_map.shares_of(X)[:, feature_map.counted]
+    cells = np.minimum((shares * CELLS).astype(np.int64), CELLS - 1)
     there = np.ones(cells.shape, dtype=bool)
-    for place, absent in enumerate(feature_map.absent):
-        if absent is not None:
+    for place, number in enumerate(feature_map.counted):
+        if (absent := feature_map.absent[number]) is not None:
             there[:, place] = X[:, absent] != 1
     return cells, there
 
 
 def _counts_term(shard: Shard, _: None, *, feature_map: Quantiles) -> Integers:
     """Return a shard's counts in steps of 2^-28, (d, CELLS)."""
-    numbers = len(feature_map.numbers)
+    numbers = len(feature_map.counted)
     total = np.zeros((numbers, CELLS), dtype=np.int64)
     for X, _y, weights in shard.blocks():
         steps = np.full(len(X), _GRID, dtype=np.int64)

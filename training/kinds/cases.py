@@ -31,12 +31,13 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class Quality:
-    """The quality of answers. log_loss: in nats; calibration_error, interval: as `quality` says. None: not known."""
+    """The quality of answers. log_loss: in nats; others: as `quality` says. None: not known."""
 
     accuracy: float
     log_loss: float | None = None
     calibration_error: float | None = None
     interval: float | None = None
+    undecided: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Estimate:
     """The expected quality of an option, over a number of seeds.
 
     mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
-    interval: see `Quality`, None where they are not known.
+    interval, undecided: see `Quality`, None where they are not known.
     """
 
     option: str
@@ -54,6 +55,7 @@ class Estimate:
     log_loss: float | None = None
     calibration_error: float | None = None
     interval: float | None = None
+    undecided: float | None = None
 
     @classmethod
     def over(cls, option: str, qualities: Sequence[Quality], seeds: int) -> "Estimate":
@@ -69,6 +71,7 @@ class Estimate:
             mean_of([each.log_loss for each in qualities]),
             mean_of([each.calibration_error for each in qualities]),
             mean_of([each.interval for each in qualities]),
+            mean_of([each.undecided for each in qualities]),
         )
 
 
@@ -82,7 +85,8 @@ def quality(probabilities: Floats, labels: Labels, noise: AnyNoise | None = None
     """Return what answers (m, C) are worth on rows of these classes (m,).
 
     noise: what is known of it. Where that makes intervals, `interval` is the mean width of the one that is shown with
-    the likeliest class's probability.
+    the likeliest class's probability, and `undecided` the share of the answers whose likeliest class noise could have
+    made so.
 
     The calibration error is the expected one (Guo et al. 2017): over 15 bins of equal width of the likeliest class's
     probability, the mean distance of accuracy and probability, each bin weighted by its rows.
@@ -92,11 +96,15 @@ def quality(probabilities: Floats, labels: Labels, noise: AnyNoise | None = None
     bins = np.minimum((sure * _BINS).astype(np.int64), _BINS - 1)
     off = np.bincount(bins, right, minlength=_BINS) - np.bincount(bins, sure, minlength=_BINS)
     own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
-    width = None
-    if noise is not None and (ends := Uncertainty(noise, probabilities).intervals) is not None:
+    width = undecided = None
+    uncertainty = None if noise is None else Uncertainty(noise, probabilities)
+    if uncertainty is not None and (ends := uncertainty.intervals) is not None:
         lower, upper = ends
         width = float((upper - lower)[np.arange(len(labels)), likeliest].mean())
-    return Quality(float(right.mean()), float(-np.log(own).mean()), float(np.abs(off).sum() / len(labels)), width)
+        if (each := uncertainty.undecided) is not None:
+            undecided = float(each.mean())
+    calibration_error = float(np.abs(off).sum() / len(labels))
+    return Quality(float(right.mean()), float(-np.log(own).mean()), calibration_error, width, undecided)
 
 
 def numbers_declared(columns: int, classes: int) -> Declaration:

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechanisms.seeded import SeededRandomness
+from training.features.maps import FeatureMap, Quantiles
+from training.features.quantiles import price_of_counts
 from training.features.rules import Features, Modality
 
 if TYPE_CHECKING:
@@ -37,9 +39,25 @@ class Trial:
         """The records and the rows."""
         return self.heads.case
 
+    def bought(self, features: Features) -> tuple[FeatureMap, int]:
+        """Return the map of an option, its quantiles bought if it has such, and what is left of the budget."""
+        from training.fitting.histograms import cut_at_quantiles
+
+        chosen = self.heads.feature_map(features)
+        if features != "quantiles" or not isinstance(chosen, Quantiles) or not chosen.counted:
+            return chosen, self.whole
+        part = price_of_counts(self.whole, len(chosen.counted))
+        words = self.randomness("quantiles")
+        return cut_at_quantiles(chosen, self.case.records, part, self.whole, words), self.whole - part
+
     def randomness(self, *purpose: str) -> SeededRandomness:
         """Words for one purpose of this cell."""
         return SeededRandomness(self.case.seed, (self.case.name, self.label, *purpose))
+
+
+CUT: tuple[Modality | None, ...] = ("table",)
+"""Rows whose numbers can be cut. Pay-once models have cuts of them: bins did worse on every table."""
+NOT_CUT: tuple[Modality | None, ...] = ("images", "text", None)
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,8 @@ class PlannedOption:
     """One way to answer, and how it is trained. title: for tables; pays: for what the budget pays.
 
     release: the kind's name, None for the default kind. features: which map, by the rules. settings: options besides.
+    suits: modalities of rows that it is tried on; None for all. default_for: those that get it unless measurements
+    speak for another.
     fallback: the order in which it is tried where what would come first cannot be had; None for never. tiered: whether
     tiers of several precisions are planned by it. as_one_answer: whether one answer with noise of its own has the law
     of one from it.
@@ -62,6 +82,8 @@ class PlannedOption:
     version: int = 1
     """Raised when what it measures changes, so that stored results of the older one are not used."""
     fallback: int | None = None
+    suits: tuple[Modality | None, ...] | None = None
+    default_for: tuple[Modality | None, ...] = ()
     tiered: bool = False
     as_one_answer: bool = False
 

@@ -1,30 +1,47 @@
-"""Measurements on public sets, for an owner without rows: a summary of research/comparison/measured.csv."""
+"""Measurements on public sets, for an owner without rows: which sets are like the records, and what was reached there.
+
+What a kind of model reaches depends on the records far more than on public numbers. So no figure of one set is quoted
+as what another will reach: there is a range over similar sets, or nothing.
+"""
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean, stdev
 
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import mu_for
 from training.features.rules import Modality
-from training.kinds.cases import Estimate, Quality
+from training.kinds.cases import Estimate
 from training.kinds.planned import QUERIES, UNLIMITED
-from training.planning.options import DELTA, planned_options
+from training.planning.options import DELTA, default_option, planned_options
 
 MEASURED = Path(__file__).with_name("measured.csv")
-"""Written by `python -m research.comparison --summary`: a line for each set, epsilon, option and number of queries."""
+"""Written by `python -m research.planning summary`: a line for each set, epsilon, option and number of queries."""
+SETS_FILE = Path(__file__).with_name("sets.csv")
+"""The sets, a line for each, by the same command."""
 
 MANY_CLASSES = 20
-"""Least number of classes at which each has few records, and class sums did best on both sets of plain numbers."""
+"""Least number of classes at which each has few records."""
 
 LEAST_MEASURED = min(QUERIES)
 """Answers."""
 
 FAR = 10.0
-"""A set whose numbers are so many times another's is not much like it."""
+"""Sets whose mu n / C is so many times the records', or a part of it so small, are not like them."""
+
+LEAST_SETS = 4
+"""Number of similar sets below which no range is quoted, and none speaks against the default."""
+
+HELD = (23, 34)
+"""Figures on tables that the planner does not know which lay in the range that was quoted, of how many: as
+`python -m research.planning regret` finds."""
+
+CLEARLY = 0.01
+"""Log loss by which another option must have been better than the default on similar sets, in the mean."""
 
 
 @dataclass(frozen=True)
@@ -43,74 +60,152 @@ class PublicSet:
     modality: Modality | None = None
 
 
-SETS = {
-    "location": PublicSet("Location, 3,500 records, 30 classes", 3500, 30, 0.0589, 3.3741),
-    "mnist-10k": PublicSet("MNIST, 10,000 records, 10 classes", 10_000, 10, 0.1135, 2.3012),
-    "mnist-60k": PublicSet("MNIST, 60,000 records, 10 classes", 60_000, 10, 0.1135, 2.3010),
-    "mnist-10k-hog": PublicSet("MNIST, 10,000 images, 10 classes", 10_000, 10, 0.1135, 2.3012, "images"),
-    "mnist-60k-hog": PublicSet("MNIST, 60,000 images, 10 classes", 60_000, 10, 0.1135, 2.3010, "images"),
-    "adult": PublicSet("Adult, 30,000 records, 2 classes", 30_000, 2, 0.7643, 0.5462),
-    "adult-bins": PublicSet("Adult with its schema, 30,000 records, 2 classes", 30_000, 2, 0.7643, 0.5462, "table"),
-    "retail": PublicSet("retail baskets, 35,000 records, 100 uneven classes", 35_000, 100, 0.0680, 4.2077),
-}
+def read_sets(path: Path) -> dict[str, PublicSet]:
+    """Read the sets of a file, by name."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {
+            row["dataset"]: PublicSet(
+                row["title"],
+                int(row["n"]),
+                int(row["classes"]),
+                float(row["commonest"]),
+                float(row["entropy"]),
+                row["modality"] or None,  # type: ignore[arg-type]
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+SETS = read_sets(SETS_FILE)
 """The sets that were measured."""
 
 
 @dataclass(frozen=True)
-class Nearest:
-    """A public set at an epsilon, its mu n / C, and what was measured there for a number of queries, or without end.
-
-    apart: how many times its classes or its mu n / C are yours, or yours are its, whichever is more.
-    """
+class Place:
+    """A public set at an epsilon, its mu n / C, and what each option reached there, by name."""
 
     dataset: str
     epsilon: float
     signal: float
-    queries: int | None
-    estimates: tuple[Estimate, ...]
-    apart: float
+    estimates: Mapping[str, Estimate]
 
     @property
-    def constant(self) -> Quality:
-        """Return the quality of the shares of its classes as answers."""
-        return Quality(SETS[self.dataset].commonest, SETS[self.dataset].entropy)
+    def public(self) -> PublicSet:
+        """The set."""
+        return SETS[self.dataset]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the largest figure on some sets, and how many they are."""
+
+    lowest: float
+    highest: float
+    sets: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An option's figures on similar sets. undecided: share of undecided answers, the mean; None: not known."""
+
+    option: str
+    accuracy: Range
+    log_loss: Range | None = None
+    undecided: float | None = None
+
+
+@dataclass(frozen=True)
+class Similar:
+    """The public sets like some records, each at the epsilon most like the budget. signal: the records' mu n / C."""
+
+    signal: float
+    places: tuple[Place, ...]
+    nearest_signal: float
+    """The mu n / C of the nearest of all sets of the group."""
 
     @property
-    def place(self) -> str:
-        """The set and the epsilon."""
-        return f"{SETS[self.dataset].title}, at epsilon = {self.epsilon:g}"
+    def predictable(self) -> bool:
+        """Whether there are sets enough for a range."""
+        return len(self.places) >= LEAST_SETS
+
+    @property
+    def expected(self) -> tuple[Expected, ...]:
+        """Figures of each option that was measured on LEAST_SETS of the sets."""
+        found = []
+        for name in planned_options():
+            known = [estimate for place in self.places if (estimate := place.estimates.get(name)) is not None]
+            right = [each.mean for each in known if each.mean is not None]
+            losses = [each.log_loss for each in known if each.log_loss is not None]
+            undecided = [each.undecided for each in known if each.undecided is not None]
+            if len(right) < LEAST_SETS:
+                continue
+            loss = Range(min(losses), max(losses), len(losses)) if len(losses) == len(right) else None
+            share = fmean(undecided) if undecided else None
+            found.append(Expected(name, Range(min(right), max(right), len(right)), loss, share))
+        return tuple(found)
 
     @property
     def words(self) -> str:
-        """Where the estimates come from."""
-        asked = "any number of" if self.queries is None else f"{self.queries:,}"
-        return f"{self.place} (mu n / C = {self.signal:.3g}), {asked} queries"
+        """The sets, by name, with what makes them alike."""
+        names = ", ".join(f"{place.dataset} at {place.epsilon:g}" for place in self.places)
+        return f"{len(self.places)} public sets with mu n / C within {FAR:g} times yours: {names}"
+
+    def best(self, suitable: Callable[[str], bool], default: str) -> str:
+        """Return the default, or the option whose log loss lay the lowest below the default's on the sets.
+
+        It must be lower by CLEARLY, and by two standard errors, in the mean of the sets on which both were measured, of
+        which there must be LEAST_SETS. suitable: says of an option's name whether it may be taken.
+        """
+        means = {}
+        for name in planned_options():
+            apart = [
+                mine.log_loss - other.log_loss
+                for place in self.places
+                if (mine := place.estimates.get(name)) is not None and mine.log_loss is not None
+                if (other := place.estimates.get(default)) is not None and other.log_loss is not None
+            ]
+            if name == default or not suitable(name) or len(apart) < LEAST_SETS:
+                continue
+            error = 2 * stdev(apart) / math.sqrt(len(apart))
+            if (mean := fmean(apart)) < -max(CLEARLY, error):
+                means[name] = mean
+        return min(means, key=lambda name: means[name]) if means else default
 
 
-def nearest(n: int, classes: int, whole: int, queries: int | None, modality: Modality | None = None) -> Nearest:
-    """Return the public set and epsilon most like `n` records in so many classes at a budget of `whole` picorho.
+def similar_sets(
+    n: int, classes: int, whole: int, queries: int | None = None, modality: Modality | None = None
+) -> Similar:
+    """Return the public sets like `n` records in so many classes at a budget of `whole` picorho.
 
-    Only sets of the same modality count, and of these, but for images, those of the same group: two classes, some, or
-    many. Where the group has no set of it, tables count for texts, and then sets without a schema. Most alike are
-    numbers of classes and mu n / C, both in ratios. queries: the nearest number that was measured, in ratios too. An
-    option that was not measured there has no estimate; one that ends before has the mean None.
+    Only sets of the same modality count on which its default option was measured, tables for texts, and of these only
+    those of the same group: two classes, some, or many; images are one group. Of each the epsilon counts whose mu n / C
+    is nearest, in a ratio, to the records', and only if it is within FAR times. queries: the nearest number that was
+    measured; None: without end.
     """
-    wanted, measured = mu_for(whole) * n / classes, _measured()
+    wanted, count = mu_for(whole) * n / classes, _nearest_count(queries)
+    rows, group = "table" if modality == "text" else modality, _group(classes)
+    default = default_option(rows)
+    alike: dict[str, Place] = {}
+    signals = []
+    for (dataset, epsilon), cells in _measured().items():
+        public, signal = SETS[dataset], _signal(dataset, epsilon)
+        if public.modality != rows or (default, UNLIMITED) not in cells:
+            continue
+        if rows != "images" and _group(public.classes) != group:
+            continue
+        signals.append(signal)
+        nearer = dataset not in alike or _apart(signal, wanted) < _apart(alike[dataset].signal, wanted)
+        if nearer and _apart(signal, wanted) <= math.log(FAR):
+            alike[dataset] = Place(dataset, epsilon, signal, _of_count(cells, count))
+    return Similar(wanted, tuple(alike.values()), min(signals, key=lambda each: _apart(each, wanted), default=wanted))
 
-    def ratios(place: tuple[str, float]) -> tuple[float, float]:
-        return abs(math.log(SETS[place[0]].classes / classes)), abs(math.log(_signal(*place) / wanted))
 
-    def alike(place: tuple[str, float], modality: Modality | None) -> bool:
-        public = SETS[place[0]]
-        return public.modality == modality and (modality == "images" or _group(public.classes) == _group(classes))
+def _apart(signal: float, wanted: float) -> float:
+    return abs(math.log(signal / wanted))
 
-    tried: tuple[Modality | None, ...] = (modality, "table", None) if modality == "text" else (modality, None)
-    places = next(found for each in tried if (found := [place for place in measured if alike(place, each)]))
-    dataset, epsilon = min(places, key=lambda place: sum(ratios(place)))
-    count = None if queries is None else min(QUERIES, key=lambda known: abs(math.log(known / queries)))
-    estimates = tuple(_estimates(measured[dataset, epsilon], count))
-    apart = math.exp(max(ratios((dataset, epsilon))))
-    return Nearest(dataset, epsilon, _signal(dataset, epsilon), count, estimates, apart)
+
+def _nearest_count(queries: int | None) -> int | None:
+    return None if queries is None else min(QUERIES, key=lambda known: abs(math.log(known / queries)))
 
 
 def _group(classes: int) -> str:
@@ -123,14 +218,11 @@ Cells = dict[tuple[str, str], Estimate]
 """Estimates by option and number of queries, or `UNLIMITED`, which holds for every number."""
 
 
-def _estimates(cells: Cells, count: int | None) -> Iterator[Estimate]:
-    for name, option in planned_options().items():
-        if count is None and option.pays == "each answer":
-            yield Estimate(name, None)
-        elif (name, str(count)) in cells:
-            yield cells[name, str(count)]
-        elif (name, UNLIMITED) in cells:
-            yield cells[name, UNLIMITED]
+def _of_count(cells: Cells, count: int | None) -> dict[str, Estimate]:
+    found = {name: cells[name, queries] for name, queries in cells if queries == UNLIMITED}
+    if count is not None:
+        found |= {name: cells[name, queries] for name, queries in cells if queries == str(count)}
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -139,10 +231,13 @@ def _measured() -> dict[tuple[str, float], Cells]:
     with MEASURED.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             cells = found.setdefault((row["dataset"], float(row["epsilon"])), {})
-            mean, spread, loss, error = (
-                float(row[name]) if row[name] else None for name in ("mean", "spread", "log_loss", "calibration_error")
+            mean, spread, loss, error, undecided = (
+                float(row[name]) if row[name] else None
+                for name in ("mean", "spread", "log_loss", "calibration_error", "undecided")
             )
-            cells[row["option"], row["queries"]] = Estimate(row["option"], mean, spread, int(row["seeds"]), loss, error)
+            cells[row["option"], row["queries"]] = Estimate(
+                row["option"], mean, spread, int(row["seeds"]), loss, error, None, undecided
+            )
     return found
 
 

@@ -1,12 +1,11 @@
 """Which option an owner should take, with the training options for it: by a simulation, or by what was measured.
 
 A simulation runs the options themselves on given rows. On rows that are public it costs nothing; on private records it
-tells about them, and no guarantee covers what it tells. Without rows the public set most like the records decides.
-Either way the best option is the simplest of those whose log loss is the least among the ones of nearly the highest
-accuracy.
+tells about them, and no guarantee covers what it tells. Without rows the public sets like the records decide. Either
+way options are ranked by their log loss, and the default of the rows' modality is taken unless another did better by
+more than chance: on rows by a standard error of the difference, on public sets by one over the sets.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,35 +17,38 @@ import numpy as np
 from accounting import picorho, sampling_error
 from accounting.messages import OptionName
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
 from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
 from training.features import rules
 from training.features.hog import Shape
-from training.features.maps import FeatureMap
-from training.features.rules import Features, Modality
-from training.inputs.records import Records
+from training.features.maps import FeatureMap, Quantiles
+from training.features.quantiles import price_of_counts
+from training.features.rules import Modality
+from training.inputs.records import Declaration, Records
+from training.inputs.sums import check_count
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
 from training.planning.answers import NO_BETTER
-from training.planning.measured import FAR, LEAST_MEASURED, Nearest, nearest
-from training.planning.options import kind_of_option, option_named, planned_options
+from training.planning.measured import FAR, LEAST_MEASURED, Expected, Similar, similar_sets
+from training.planning.options import default_option, kind_of_option, option_named, planned_options
+from training.planning.ranking import HELD_OUT, Ranking
 
 MOST_ROWS = 20_000
 """A simulation takes no more rows: the figures would change by less than their spread."""
 
-SEEDS = 3
-"""Number of seeds of a simulation."""
+SEEDS = 5
+"""Number of splits of the rows, and of draws of noise, in a simulation."""
 
 _LEAST_ROWS = 50
-_HELD_OUT = 5
 _CLOSE = 0.005
+_HALF = 0.5
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
 
 OF_TEXTS = (
-    "of texts, as hashed words, only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right and class sums "
-    "0.270"
+    "of texts only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right on hashed words, 0.608 on word "
+    "vectors and 0.735 by an encoder, and class sums 0.270 on hashed words"
 )
 
 
@@ -84,7 +86,7 @@ class Recommendation:
 
     option: str
     reason: str
-    estimates: tuple[Estimate, ...] = ()
+    estimates: tuple[Estimate | Expected, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -120,26 +122,33 @@ def _check_answers(whole: int, queries: int) -> None:
         raise ValueError(f"{queries:,} answers cannot share {to_rho(whole):g} rho: {error}{most}") from error
 
 
-def of_kind(release: str, features: Features, queries: int | None) -> Recommendation:
+def of_kind(
+    release: str, queries: int | None, modality: Modality | None = None, *, fourier: bool = False
+) -> Recommendation:
     """Return a kind of release that the owner chose, whose options then follow from public numbers as a choice's do.
 
-    Raises ValueError for a kind that there is no rule for on these features, and for one that pays for each answer
-    without a number of them.
+    fourier: whether on random features. Raises ValueError for a kind that there is no rule for on rows of this
+    modality, and for one that pays for each answer without a number of them.
     """
-    option = next(
-        (name for name, each in planned_options().items() if (each.release, each.features) == (release, features)), ""
-    )
-    if not option:
-        kinds = sorted(
-            {str(each.release) for each in planned_options().values() if each.release and each.features == features}
-        )
-        raise ValueError(f"on {features} features there are rules for {', '.join(kinds)}, and none for {release!r}")
-    if option_named(option).pays == "each answer" and queries is None:
+    wanted = [
+        each
+        for each in planned_options().values()
+        if each.release and (each.features == "fourier" if fourier else _suits(each, modality))
+    ]
+    wanted = [each for each in wanted if fourier or each.features != "fourier"]
+    option = next((each for each in wanted if each.release == release), None)
+    if option is None:
+        kinds = ", ".join(sorted({str(each.release) for each in wanted}))
+        features = "Fourier" if fourier else "such"
+        raise ValueError(f"on {features} features there are rules for {kinds}, and none for {release!r}")
+    if option.pays == "each answer" and queries is None:
         raise ValueError(f"{release} pay for each answer: say for how many, with " + OptionName("queries"))
-    paid = "for each answer" if option_named(option).pays == "each answer" else "once, for any number of queries"
-    return Recommendation(
-        option, f"{option_named(option).title}, as you asked, set by rules from public numbers; paid {paid}"
-    )
+    paid = "for each answer" if option.pays == "each answer" else "once, for any number of queries"
+    return Recommendation(option.name, f"{option.title}, as you asked, set by rules from public numbers; paid {paid}")
+
+
+def _suits(option: PlannedOption, modality: Modality | None) -> bool:
+    return option.suits is None or modality in option.suits
 
 
 def by_simulation(
@@ -162,7 +171,9 @@ def by_simulation(
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
     check_declared(len(records) if n is None else n, len(records.declaration.classes))
-    options = tuple(planned_options()) if options is None else options
+    modality = rules.modality_of(records.declaration, image_shape)
+    if options is None:
+        options = tuple(name for name, each in planned_options().items() if _suits(each, modality))
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -178,21 +189,20 @@ def by_simulation(
             figure = _quality(name, trial)
             if figure is not None:
                 figures[name].append(figure)
-    estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
     constant = Quality(fmean(each.accuracy for each in constants), mean_of([each.log_loss for each in constants]))
-    return _expected(estimates, queries, constant)
+    ranked = Ranking({name: found for name, found in figures.items() if len(found) == seeds}, modality)
+    estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
+    return _expected(estimates, ranked, queries, constant)
 
 
 def _distinct(options: tuple[str, ...], heads: Heads) -> Iterator[str]:
     """Leave out options that would be the same as one before: images and narrow tables have one map for all."""
-    seen: list[tuple[str | None, object, FeatureMap]] = []
+    seen: list[tuple[str | None, object, FeatureMap, bool]] = []
     for name in options:
         option = option_named(name)
-        made = (
-            option.release,
-            option.settings,
-            heads.feature_map(option.features, head=kind_of_option(option).centred_images),
-        )
+        chosen = heads.feature_map(option.features, head=kind_of_option(option).centred_images)
+        buys = option.features == "quantiles" and isinstance(chosen, Quantiles) and bool(chosen.counted)
+        made = (option.release, option.settings, chosen, buys)
         if made not in seen:
             seen.append(made)
             yield name
@@ -209,45 +219,41 @@ def _quality(name: str, trial: Trial) -> Quality | None:
     return found
 
 
-def best(estimates: tuple[Estimate, ...]) -> Estimate | None:
-    """Return the simplest of those whose log loss is the least among the ones of nearly the highest accuracy."""
-    highest = max((each.mean for each in estimates if each.mean is not None), default=None)
-    if highest is None:
-        return None
-    right = [each for each in estimates if each.mean is not None and each.mean >= highest - _CLOSE]
-    least = min(_loss(each) for each in right)
-    return next(each for each in right if _loss(each) <= least + _CLOSE_LOSS)
-
-
-def _loss(estimate: Estimate) -> float:
-    return math.inf if estimate.log_loss is None else estimate.log_loss
-
-
-def _expected(estimates: tuple[Estimate, ...], queries: int | None, constant: Quality) -> Recommendation:
-    chosen = best(estimates)
-    if chosen is None:
+def _expected(
+    estimates: tuple[Estimate, ...], ranked: Ranking, queries: int | None, constant: Quality
+) -> Recommendation:
+    if not ranked.figures:
         raise TrainingError("this budget pays for none of the mechanisms; raise it")
+    chosen = next(each for each in estimates if each.option == ranked.chosen)
     option = option_named(chosen.option)
     asked = "unlimited answers" if queries is None else f"{queries:,} queries"
-    others = [(each.mean, each) for each in estimates if option_named(each.option).release != option.release]
-    known = [(mean, each) for mean, each in others if mean is not None]
+    others = [each for each in estimates if option_named(each.option).release != option.release]
+    known = [each for each in others if each.mean is not None and each.log_loss is not None]
     beside = ""
     if known:
-        accuracy, second = max(known, key=lambda pair: pair[0])
-        beside = f", beside {accuracy:.3f} from {option_named(second.option).title}"
+        second = min(known, key=lambda each: each.log_loss or 0.0)
+        beside = f", beside {second.mean:.3f} and {second.log_loss:.3f} from {option_named(second.option).title}"
     once = "; it is paid for once, however many are asked" if option.pays == "once" else ""
-    loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
     lack = kind_of_option(option).lacks.get("intervals", NO_INTERVALS)
     unknown = f"; {lack}" if chosen.interval is None else ""
+    loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
     reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}{unknown}"
-    return Recommendation(chosen.option, reason, estimates, warnings_of(chosen, constant))
+    warnings = warnings_of(chosen, constant)
+    if (close := ranked.undecided) is not None:
+        apart, error = ranked.difference(close, chosen.option)
+        warnings = (
+            *warnings,
+            f"these rows are too few to rank {option.title} and {option_named(close).title}: their log losses differ "
+            f"by {abs(apart):.3f}, with a standard error of {error:.3f}",
+        )
+    return Recommendation(chosen.option, reason, estimates, warnings)
 
 
 def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: int | None = None) -> Case:
     """Return what a simulation trains on and asks about: four fifths of the rows, at most n, and the others."""
     X, y, declared = records.X, records.y, records.declaration
     order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
-    held_out = min(max(len(order) // _HELD_OUT, 1), MOST_ASKED)
+    held_out = min(max(len(order) // HELD_OUT, 1), MOST_ASKED)
     asked, kept = order[:held_out], order[held_out:][:n]
     name, classes = f"simulation-{seed}", len(declared.classes)
     return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, name, declared, image_shape)
@@ -269,14 +275,19 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def by_rule(
-    n: int, classes: int, whole: int, queries: int | None = None, modality: Modality | None = None
-) -> tuple[Recommendation, Nearest]:
-    """Return what did best on the public set and epsilon most like the records, and that place.
+    n: int,
+    classes: int,
+    whole: int,
+    queries: int | None = None,
+    modality: Modality | None = None,
+    numbers: int = 1,
+) -> tuple[Recommendation, Similar]:
+    """Return the default for rows of a modality, or what did clearly better on similar public sets, and these sets.
 
-    n, classes: declared, public numbers. whole: the budget in picorho. queries: None for no end. It plays no part in
-    the choice: on every set and at every budget the best release that is paid for once did better than noise on each
-    of ten answers. modality: of the rows. An option that cannot be had for these numbers gives way to the next,
-    and the reason says why.
+    n, classes: declared, public numbers; n counts privacy units where there are such. whole: the budget in picorho.
+    queries: None for no end. It plays no part in the choice: on every set and at every budget the best release that is
+    paid for once did better than noise on each of ten answers. numbers: of a record, where they are known. An option
+    that cannot be had for these numbers gives way to the next, and the reason says why.
 
     mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
 
@@ -291,19 +302,18 @@ def by_rule(
             + " and "
             + OptionName("classes")
         )
-    spent = min(whole, LARGEST_PRICE)
-    similar = nearest(n, classes, spent, queries, modality)
-    # Where the schema allows features of its own, random ones add nothing that was measured.
-    suitable = (
-        each for each in similar.estimates if modality is None or option_named(each.option).features == "identity"
-    )
-    chosen = best(tuple(each for each in suitable if option_named(each.option).pays == "once"))
+    similar = similar_sets(n, classes, min(whole, LARGEST_PRICE), queries, modality)
+
+    def suitable(name: str) -> bool:
+        option = option_named(name)
+        return option.pays == "once" and _suits(option, modality)
+
+    default = default_option(modality)
+    preferred = default if modality == "text" else similar.best(suitable, default)
     fallbacks = sorted((each.fallback, name) for name, each in planned_options().items() if each.fallback is not None)
-    others = [name for _, name in fallbacks]
-    preferred = others[0] if chosen is None or modality == "text" else chosen.option
     refused: list[str] = []
-    for option in (preferred, *others):
-        why_not = refusal(option, n, classes, whole)
+    for option in (preferred, *(name for _, name in fallbacks)):
+        why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
             found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused))
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
@@ -313,7 +323,7 @@ def by_rule(
 
 def _explained(
     option: str,
-    similar: Nearest,
+    similar: Similar,
     n: int,
     classes: int,
     whole: int,
@@ -321,35 +331,50 @@ def _explained(
     preferred: str,
     refused: tuple[str, ...],
 ) -> Recommendation:
-    spent = min(whole, LARGEST_PRICE)
-    signal = mu_for(spent) * n / classes
     parts = [
-        f"{option_named(option).title}: {_what_it_reached(option, similar)}, and you have {n:,} records in {classes} "
-        f"classes (mu n / C = {signal:.3g})"
+        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {n:,} records in {classes} classes "
+        f"(mu n / C = {similar.signal:.3g})"
     ]
     if refused:
         parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
-    if whole > spent:
+    if whole > LARGEST_PRICE:
         parts.append(largest_price_words(whole))
     if queries is not None and queries < LEAST_MEASURED:
-        parts.append(_few_answers(similar))
+        parts.append(_few_answers())
     parts.append("paid for once, for any number of queries")
     if (lack := kind_of_option(option_named(option)).lacks.get("intervals")) is not None:
         parts.append(lack)
-    return Recommendation(option, "; ".join(parts), similar.estimates, _warnings(option, signal, similar))
+    return Recommendation(option, "; ".join(parts), similar.expected, _warnings(option, similar))
 
 
-def _warnings(option: str, signal: float, similar: Nearest) -> tuple[str, ...]:
+def _what_is_known(option: str, similar: Similar) -> str:
+    """Say in which range an option's figures lay on similar sets, or that what yours reach is not predictable."""
+    known = next((each for each in similar.expected if each.option == option), None)
+    if known is None:
+        return "what it will reach is not predictable from what was measured, on fewer than 4 sets like yours"
+    right, loss = known.accuracy, known.log_loss
+    losses = "" if loss is None else f", with log loss {loss.lowest:.2f} to {loss.highest:.2f}"
+    return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours{losses}"
+
+
+def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
     """Say what is expected to be worth little: by what was measured, or because nothing so small was."""
-    known = next((each for each in similar.estimates if each.option == option), None)
-    said = warnings_of(known, similar.constant) if known else ()
-    if similar.signal / signal > FAR:
-        said = (
-            *said,
-            f"mu n / C is {similar.signal / signal:.0f} times less than on any set that was measured: expect answers "
-            f"{NO_BETTER}, unless a simulation on public rows shows more",
+    said = []
+    known = [(place.public, each) for place in similar.places if (each := place.estimates.get(option)) is not None]
+    little = [
+        public for public, each in known if each.log_loss is not None and each.log_loss >= public.entropy - _CLOSE_LOSS
+    ]
+    if len(little) > _HALF * len(known):
+        said.append(
+            f"on {len(little)} of {len(known)} public sets like yours its probabilities told no more than the shares "
+            "of the classes do: raise the budget, or train on more records"
         )
-    return said
+    if similar.nearest_signal / similar.signal > FAR:
+        said.append(
+            f"mu n / C is {similar.nearest_signal / similar.signal:.0f} times less than on any set that was measured: "
+            f"expect answers {NO_BETTER}, unless a simulation on public rows shows more"
+        )
+    return tuple(said)
 
 
 def largest_price_words(whole: int) -> str:
@@ -357,35 +382,28 @@ def largest_price_words(whole: int) -> str:
     return f"a release may cost at most {to_rho(LARGEST_PRICE):g} rho, so it takes that of the {to_rho(whole):.4g}"
 
 
-def _what_it_reached(option: str, similar: Nearest) -> str:
-    known = {each.option: each for each in similar.estimates if each.mean is not None}
-    if option not in known:
-        return f"it was not measured on {similar.place}"
-    best = max(known.values(), key=lambda each: each.mean or 0.0)
-    own = f"{known[option].mean:.3f} on {similar.place}"
-    if best.option == option:
-        return f"{own}, the best that was measured there"
-    return f"{own}, beside {best.mean:.3f} from {option_named(best.option).title}, the best that was measured there"
-
-
-def _few_answers(similar: Nearest) -> str:
+def _few_answers() -> str:
     words = f"fewer than {LEAST_MEASURED} answers were not measured"
     alike = next((each for each in planned_options().values() if each.as_one_answer), None)
     if alike is None:
         return words
-    mean = next((each.mean for each in similar.estimates if each.option == alike.name), None)
-    there = "" if mean is None else f", {mean:.3f} there"
     return (
-        f"{words}, but one answer with noise of its own has the law of one from {alike.title}{there}, and each of more "
-        "has more noise"
+        f"{words}, but one answer with noise of its own has the law of one from {alike.title}, and each of more has "
+        "more noise"
     )
+
+
+def numbers_to_cut(declared: Declaration) -> int:
+    """Return how many numbers of a record quantiles would be bought for, at least 1."""
+    feature_map = rules.feature_map("quantiles", declared)
+    return max(len(feature_map.counted), 1) if isinstance(feature_map, Quantiles) else 1
 
 
 def refusal(option: str, n: int, classes: int, whole: int, features: int = 1) -> str | None:
     """Return why an option that is paid for once cannot be had, or None if it can.
 
-    n, classes: declared. whole: in picorho, of which no more than LARGEST_PRICE is spent. features: how many columns;
-    the fewest where it is not known.
+    n, classes: declared. whole: in picorho, of which no more than LARGEST_PRICE is spent. features: how many numbers
+    a record has; the fewest where it is not known.
     """
     try:
         sampling_error.check_release_rho(Fraction(min(whole, LARGEST_PRICE), picorho.PICORHO_PER_RHO))
@@ -398,4 +416,7 @@ def refusal(option: str, n: int, classes: int, whole: int, features: int = 1) ->
 def _check(option: str, n: int, classes: int, whole: int, features: int) -> None:
     declaration, chosen = numbers_declared(features, classes), option_named(option)
     feature_map = rules.feature_map(chosen.features, declaration)
+    if chosen.features == "quantiles":
+        check_count(n)
+        whole -= price_of_counts(whole, features)
     kind_of_option(chosen).check_planned(chosen, n, whole, declaration, feature_map)

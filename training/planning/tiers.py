@@ -13,13 +13,14 @@ from training.features.rules import Features
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Heads, weights_move
 from training.kinds.planned import PlannedOption, Trial
+from training.planning.measured import Expected
 from training.planning.options import kind_of_option, planned_options
 from training.planning.recommendation import SEEDS, budget_for, case_of
 
 
-def tiered_option(estimates: Sequence[Estimate] = ()) -> PlannedOption:
+def tiered_option(estimates: Sequence[Estimate | Expected] = ()) -> PlannedOption:
     """Return the option that has tiers; of several the one of the highest accuracy, or the first."""
-    accuracy = {each.option: each.mean or 0.0 for each in estimates}
+    accuracy = {each.option: each.mean or 0.0 for each in estimates if isinstance(each, Estimate)}
     return max(
         (each for each in planned_options().values() if each.tiered), key=lambda one: accuracy.get(one.name, 0.0)
     )

@@ -105,7 +105,8 @@ def exact(feature_map, row):
         h = v
     elif feature_map.kind == "quantiles":
         signs = [[1 if value >= cut else -1 for cut in cuts] for value, cuts in zip(u, feature_map.cuts, strict=True)]
-        h = [sign / mpmath.sqrt(len(u) * len(each)) for each in signs for sign in each]
+        w = [sign / mpmath.sqrt(len(each)) for each in signs for sign in each] + [mpmath.mpf(value) for value in u]
+        h = [value / mpmath.norm(w) for value in w]
     elif feature_map.kind == "bins":
         crosses = feature_map.crosses
         h = [each for value in u for each in bins_of(value, len(u) + len(crosses))]

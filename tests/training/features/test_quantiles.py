@@ -6,15 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from mechanisms.gaussian_vector import LARGEST_SIZE, least_price, mu_for
+from training.features.maps import Quantiles, map_as_shown
 from training.features.quantiles import (
     CELLS,
     COUNTS,
     FEWEST_PARTS,
     LEVELS,
     MOST_PARTS,
+    TAIL,
     QuantileRelease,
+    cuts_between,
     cuts_of,
     levels_of,
+    price_of_counts,
     vector_for,
 )
 
@@ -26,12 +31,36 @@ def counted(cells):
     return levels_of(np.bincount(cells, minlength=CELLS)[None].astype(np.float64))
 
 
-def test_without_noise_every_part_has_as_many_records():
+def test_without_noise_half_of_every_part_is_records_and_half_is_width():
+    """A part has a 32nd of the sum of its share of the records and its share of the bulk's width, halved."""
     cells = np.sort((np.random.default_rng(0).lognormal(size=200_000) * 1000).astype(np.int64).clip(0, CELLS - 1))
     (cuts,) = cuts_of(counted(cells), MUCH)
     assert len(cuts) == MOST_PARTS - 1
-    parts = np.diff(np.searchsorted(cells, [0, *cuts, CELLS]))
-    np.testing.assert_allclose(parts, len(cells) / MOST_PARTS, rtol=0.05)
+    first, last = (int(cells[round(len(cells) * share)]) for share in (TAIL, 1 - TAIL))
+    ends = np.array([0, *cuts, CELLS])
+    records = np.diff(np.searchsorted(cells, ends)) / len(cells)
+    width = np.diff(np.clip((ends - first) / (last + 1 - first), 0, 1))
+    np.testing.assert_allclose((records + width) / 2, 1 / MOST_PARTS, rtol=0.05)
+
+
+def test_wide_bounds_take_no_cuts_to_where_no_records_are():
+    cells = np.random.default_rng(0).integers(8000, 8200, 50_000)
+    (cuts,) = cuts_of(counted(cells), MUCH)
+    assert sum(8000 <= cut <= 8200 for cut in cuts) >= len(cuts) - 2
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "cuts"),
+    [(0, 1, (0.5,)), (-0.5, 2.5, (1 / 3, 2 / 3)), (0, 31, 31), (0, 32, None), (3, 3.5, None)],
+)
+def test_whole_numbers_are_cut_between_each_two_where_they_are_few(minimum, maximum, cuts):
+    made = cuts_between(minimum, maximum)
+    if cuts is None:
+        assert made is None
+    elif isinstance(cuts, tuple):
+        assert made == pytest.approx(cuts)
+    else:
+        assert len(made) == cuts
 
 
 def test_a_value_that_many_records_share_is_a_part_by_itself():
@@ -64,6 +93,16 @@ def test_levels_count_the_same_records():
     assert [each.sum() for each in np.split(counts, ends[:-1])] == [500.0] * LEVELS
 
 
+def test_who_is_not_shown_the_cuts_makes_a_map_with_even_ones():
+    """An adversary's model in a served one's likeness needs some map of the same columns."""
+    bounds = {"lower": (0.0,), "upper": (1.0,), "bias": 0.0}
+    served = Quantiles(**bounds, released=QuantileRelease(mu=0.1, cuts=((5, 9000),)))
+    told = served.model_dump()
+    assert map_as_shown(told) == served
+    del told["released"]["cuts"]
+    assert map_as_shown(told) == Quantiles(**bounds)
+
+
 @pytest.mark.parametrize("cuts", [((),), ((0, 5),), ((5, 5),), ((7, 3),), ((CELLS,),)])
 def test_cuts_that_are_none_are_refused(cuts):
     with pytest.raises(ValidationError):
@@ -73,3 +112,24 @@ def test_cuts_that_are_none_are_refused(cuts):
 def test_more_numbers_than_a_release_has_room_for_are_refused():
     with pytest.raises(ValueError, match="769"):
         vector_for(0.1, 769)
+
+
+@pytest.mark.parametrize("numbers", [1, 57, 300])
+def test_counts_take_their_share_or_what_noise_that_fits_the_grid_costs(numbers):
+    """A picorho less than the price of the least budget is refused by the mechanism or by the share of a half."""
+    assert price_of_counts(10**12, numbers) == 5 * 10**10
+    least = least_price(numbers * COUNTS)
+    assert price_of_counts(2 * least, numbers) == least
+    vector_for(mu_for(least), numbers)
+    with pytest.raises(ValueError, match="at most half"):
+        price_of_counts(2 * least - 2, numbers)
+
+
+def test_the_least_price_of_many_counts_is_hardly_more_than_the_grid_needs():
+    with pytest.raises(ValueError, match="fit the grid"):
+        vector_for(mu_for(least_price(57 * COUNTS)) / (1 + 2.0**-7), 57)
+
+
+def test_too_many_numbers_are_refused():
+    with pytest.raises(ValueError, match="more counts than a release may"):
+        price_of_counts(10**12, LARGEST_SIZE // COUNTS + 1)

@@ -13,7 +13,7 @@ from mechanisms.randomness import SystemRandomness
 from tests.seeded import Seeded
 from training.errors import TrainingError
 from training.features.maps import Quantiles
-from training.features.quantiles import CELLS, LEVELS, levels_of
+from training.features.quantiles import CELLS, LEVELS, TAIL, levels_of
 from training.fitting.histograms import cells_of, counts_of, cut_at_quantiles
 from training.inputs.columns import LevelsColumn, NumberColumn, coordinates_of
 from training.inputs.records import Declaration, Records, Units
@@ -42,6 +42,27 @@ def records_of(drawn, units=None):
     made = None if units is None else Units("who", np.array(units, dtype=np.int64))
     declaration = Declaration(NAMES, LOWER, UPPER, ("no", "yes"), COLUMNS)
     return Records(X, np.arange(len(a)) % 2, declaration, (b"",) * len(a), made)
+
+
+def test_few_whole_numbers_have_public_cuts_and_are_not_counted():
+    """The release moves by the one other number alone, whatever the whole numbers are."""
+    columns = (
+        NumberColumn(name="children", kind="integer", minimum=0, maximum=4, required=True),
+        NumberColumn(name="a", minimum=0.0, maximum=1.0, required=True),
+        NumberColumn(name="steps", kind="integer", minimum=0, maximum=10_000, required=True),
+    )
+    names, lower, upper = coordinates_of(columns)
+    chosen = Quantiles(lower=lower, upper=upper, bias=0.0, columns=columns)
+    assert chosen.counted == (1, 2)
+    X = np.array([[0, 0.2, 5], [4, 0.4, 9000], [2, 0.9, 44]], dtype=np.float64)
+    records = Records(X, np.array([0, 1, 0]), Declaration(names, lower, upper, ("no", "yes"), columns), (b"",) * 3)
+    assert counts_of(records.sums, chosen).sum(axis=1).tolist() == [3.0, 3.0]
+    cut = cut_at_quantiles(chosen, records, WHOLE, WHOLE, SystemRandomness())
+    assert len(cut.released.cuts) == 2
+    assert cut.cuts[0] == chosen.cuts[0] == (0.125, 0.375, 0.625, 0.875)
+    children = np.column_stack([np.arange(5.0), np.full(5, 0.5), np.full(5, 7.0)])
+    phi = cut(children, {})[:, :4]
+    assert ((phi > 0).sum(axis=1) == np.arange(5)).all()
 
 
 def squared_distance(one, other):
@@ -134,7 +155,9 @@ def test_bounds_much_too_wide_still_have_cuts_where_the_records_are():
     ends = -200.0 + 400.0 * np.array(cut.cuts[0])
     shares = np.searchsorted(np.sort(X[:, 0]), ends) / len(X)
     assert len(ends) == 31
-    np.testing.assert_allclose(shares, np.arange(1, 32) / 32, atol=0.02)
+    low, high = np.quantile(X[:, 0], (TAIL, 1 - TAIL))
+    widths = np.clip((ends - low) / (high - low), 0, 1)
+    np.testing.assert_allclose((shares + widths) / 2, np.arange(1, 32) / 32, atol=0.02)
 
 
 @pytest.mark.parametrize("numbers", [769])

@@ -272,7 +272,9 @@ def train_class_sums(
     try:
         for_calibration, others = calibration.divided(whole)
         calibration_mu = calibration.mu_of(for_calibration)
-        for_steps, for_sums = continued.divided(others, classes, feature_map.dimension, records_declared)
+        for_steps, for_sums = continued.divided(
+            others, classes, feature_map.dimension, records_declared, feature_map.degrees
+        )
         steps_mu = mu_for(for_steps) if for_steps else 0.0
         centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
         certificate = ClassSumsCertificate.fresh(

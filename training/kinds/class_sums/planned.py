@@ -1,18 +1,44 @@
 """Class sums, as the planner tries them."""
 
-from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+from collections.abc import Callable
+
+from training.features.rules import Features
+from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
 
 
-def _class_sums(trial: Trial) -> Qualities:
-    from training.kinds.class_sums.model import train_class_sums
+def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
+    def qualities(trial: Trial) -> Qualities:
+        from training.kinds.class_sums.model import train_class_sums
 
-    records = trial.case.records
-    feature_map = trial.heads.feature_map("identity")
-    words = trial.randomness("class-sums")
-    model = train_class_sums(
-        records, "compared", feature_map, trial.whole, "compared", words, records_declared=len(records)
-    )
-    return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
+        records = trial.case.records
+        feature_map, whole = trial.bought(features)
+        words = trial.randomness("class-sums")
+        model = train_class_sums(
+            records, "compared", feature_map, whole, "compared", words, records_declared=len(records)
+        )
+        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
+
+    return qualities
 
 
-PLANNED = (PlannedOption("class-sums", "class sums", "once", _class_sums, "class-sums", "identity", version=4),)
+PLANNED = (
+    PlannedOption(
+        "class-sums",
+        "class sums",
+        "once",
+        _class_sums("identity"),
+        "class-sums",
+        "identity",
+        version=5,
+        suits=NOT_CUT,
+    ),
+    PlannedOption(
+        "class-sums-quantiles",
+        "class sums, cuts at quantiles",
+        "once",
+        _class_sums("quantiles"),
+        "class-sums",
+        "quantiles",
+        suits=CUT,
+    ),
+)

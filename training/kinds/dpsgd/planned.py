@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import Any
 
 from mechanisms.gaussian_vector import mu_for
 from training.features.rules import Features
-from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
 
 
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
@@ -14,8 +15,8 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         from training.kinds.dpsgd.choices import by_rule
         from training.kinds.dpsgd.train import DpSgdRecipe, directions_of, train_dpsgd
 
-        case, whole = trial.case, trial.whole
-        chosen = trial.heads.feature_map(features)
+        case = trial.case
+        chosen, whole = trial.bought(features)
         network = Network((chosen.dimension, *hidden, case.classes))
         choices = by_rule(len(case.y), mu_for(whole), network.size, hidden=hidden)
         words = trial.randomness("dpsgd", features, *map(str, hidden))
@@ -29,21 +30,38 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
 
 _HIDDEN = 128
 
+
+def _option(name: str, title: str, features: Features, version: int = 6, **more: Any) -> PlannedOption:
+    return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, version=version, **more)
+
+
+_NETWORK = MappingProxyType({"hidden": [_HIDDEN]})
+
 PLANNED = (
-    PlannedOption(
-        "dpsgd", "DP-SGD, linear head", "once", _dp_sgd("identity"), "dpsgd", "identity", version=5, fallback=1
-    ),
-    PlannedOption(
-        "dpsgd-fourier", "DP-SGD, Fourier features", "once", _dp_sgd("fourier"), "dpsgd", "fourier", version=5
-    ),
+    _option("dpsgd-quantiles", "DP-SGD, linear head, cuts at quantiles", "quantiles", suits=CUT, default_for=CUT),
+    _option("dpsgd-even", "DP-SGD, linear head, even cuts", "even", suits=CUT, fallback=1),
+    _option("dpsgd-unit", "DP-SGD, linear head, rows of length 1", "unit", suits=CUT),
+    _option("dpsgd", "DP-SGD, linear head", "identity", 5, suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
+    _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", 5, suits=NOT_CUT),
     PlannedOption(
         "dpsgd-128",
-        "DP-SGD, 128 tanh units",
+        f"DP-SGD, {_HIDDEN} tanh units",
         "once",
         _dp_sgd("identity", _HIDDEN),
         "dpsgd",
         "identity",
-        MappingProxyType({"hidden": [_HIDDEN]}),
+        _NETWORK,
         version=4,
+        suits=NOT_CUT,
+    ),
+    PlannedOption(
+        "dpsgd-128-quantiles",
+        f"DP-SGD, {_HIDDEN} tanh units, cuts at quantiles",
+        "once",
+        _dp_sgd("quantiles", _HIDDEN),
+        "dpsgd",
+        "quantiles",
+        _NETWORK,
+        suits=CUT,
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from training.features.rules import Features
 from training.kinds.cases import TOLERANCE
-from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
 
 
 def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
@@ -12,8 +12,8 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
         from training.kinds.objective.model import perturbation_for, train_perturbed
 
         records = trial.case.records
-        chosen = trial.heads.feature_map(features)
-        choices = perturbation_for(trial.whole, trial.case.classes)
+        chosen, whole = trial.bought(features)
+        choices = perturbation_for(whole, trial.case.classes)
         words = trial.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
         return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
@@ -30,6 +30,7 @@ PLANNED = (
         "objective",
         "identity",
         version=2,
+        suits=NOT_CUT,
     ),
     PlannedOption(
         "objective-fourier",
@@ -39,5 +40,15 @@ PLANNED = (
         "objective",
         "fourier",
         version=3,
+        suits=NOT_CUT,
+    ),
+    PlannedOption(
+        "objective-quantiles",
+        "objective perturbation, cuts at quantiles",
+        "once",
+        _perturbed_objective("quantiles"),
+        "objective",
+        "quantiles",
+        suits=CUT,
     ),
 )

@@ -10,16 +10,16 @@ from training.features import rules
 from training.features.rules import Features
 from training.inputs.sums import of_rows
 from training.kinds.cases import weights_move
-from training.kinds.planned import UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
 from training.pay_once import calibration
 from training.pay_once.model import rounded
 
 
 def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
     def qualities(trial: Trial) -> Qualities:
-        part, rest = calibration.divided(trial.whole)
-        lam = rules.strong_convexity(mu_for(trial.whole))
-        chosen = trial.heads.feature_map(features)
+        chosen, whole = trial.bought(features)
+        part, rest = calibration.divided(whole)
+        lam = rules.strong_convexity(mu_for(whole))
         weights = trial.heads.weights(chosen, lam)
         law = GaussianVector(mu_for(rest), weights.size, weights_move(lam, weights))
         words = trial.randomness("weights", features)
@@ -49,9 +49,10 @@ PLANNED = (
         "weights",
         "identity",
         version=2,
-        fallback=2,
+        fallback=3,
         tiered=True,
         as_one_answer=True,
+        suits=NOT_CUT,
     ),
     PlannedOption(
         "weights-fourier",
@@ -62,5 +63,15 @@ PLANNED = (
         "fourier",
         version=3,
         tiered=True,
+        suits=NOT_CUT,
+    ),
+    PlannedOption(
+        "weights-quantiles",
+        "released weights, cuts at quantiles",
+        "once",
+        _released_weights("quantiles"),
+        "weights",
+        "quantiles",
+        suits=CUT,
     ),
 )

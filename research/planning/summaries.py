@@ -1,0 +1,94 @@
+"""The planner's files: what was measured of the tables that it may know, and of the sets of `research.comparison`."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+
+from research.comparison import tables
+from research.data.tables import KNOWN, Table
+from research.planning.measurements import Line
+from training.kinds.planned import UNLIMITED
+from training.planning.measured import SETS, PublicSet
+
+COMPARED = Path(tables.__file__).with_name("measured.csv")
+_SETS = ("dataset", "title", "n", "classes", "commonest", "entropy", "modality")
+_PLACE = ("dataset", "epsilon", "option", "queries")
+_FIGURES = ("mean", "spread", "log_loss", "calibration_error", "undecided", "seeds")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of an option on a table at an epsilon."""
+
+    lines: Sequence[Line]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a figure, or None where it is not known for every seed."""
+        values = [value for line in self.lines if (value := line.figures[name]) is not None]
+        return fmean(values) if values and len(values) == len(self.lines) else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the accuracy."""
+        values = [value for line in self.lines if (value := line.figures["accuracy"]) is not None]
+        return stdev(values) if len(values) > 1 else None
+
+
+def cells_of(lines: Iterable[Line]) -> dict[tuple[str, str, str], Cell]:
+    """Return the cells by table, option and epsilon, without those that could not be had."""
+    found: dict[tuple[str, str, str], list[Line]] = {}
+    for line in lines:
+        if line.figures["log_loss"] is not None:
+            found.setdefault((line.table, line.option, line.epsilon), []).append(line)
+    return {key: Cell(each) for key, each in found.items()}
+
+
+def described(name: str, table: Table) -> PublicSet:
+    """Return what the planner knows of a table: by the fixed split, whose held-out rows are asked about."""
+    records, _, asked = table.split(0, held_back=False)
+    shares = np.bincount(records.y, minlength=len(table.classes)) / len(records)
+    given = np.maximum(shares[asked], 1 / len(records))
+    commonest = float((asked == shares.argmax()).mean())
+    title = f"{name}, {len(records):,} records, {len(table.classes)} classes"
+    return PublicSet(title, len(records), len(table.classes), commonest, float(-np.log(given).mean()), "table")
+
+
+def write_sets(sets: Mapping[str, PublicSet], path: Path) -> None:
+    """Write sets, a line for each."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_SETS)
+        for name, each in sets.items():
+            chances = (f"{each.commonest:.4f}", f"{each.entropy:.4f}")
+            writer.writerow((name, each.title, each.n, each.classes, *chances, each.modality or ""))
+
+
+def write_summary(lines: Iterable[Line], path: Path, compared: Path = COMPARED) -> None:
+    """Write the planner's measurements, of known tables alone."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, (*_PLACE, *_FIGURES), lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(row for row in tables.summary_lines(tables.read_csv(compared)) if row["dataset"] in SETS)
+        writer.writerows(_table_lines(line for line in lines if line.table in KNOWN))
+
+
+def _table_lines(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
+    cells = cells_of(lines)
+    order = list(KNOWN)
+    for (table, option, epsilon), cell in sorted(
+        cells.items(), key=lambda each: (order.index(each[0][0]), *each[0][1:])
+    ):
+        figures = {
+            "mean": cell.mean("accuracy"),
+            "spread": cell.spread,
+            "log_loss": cell.mean("log_loss"),
+            "calibration_error": cell.mean("calibration_error"),
+            "undecided": cell.mean("undecided"),
+        }
+        place = {"dataset": table, "epsilon": epsilon, "option": option, "queries": UNLIMITED}
+        written = {name: "" if value is None else f"{value:.4f}" for name, value in figures.items()}
+        yield place | written | {"seeds": str(len(cell.lines))}
