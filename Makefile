@@ -83,12 +83,15 @@ ifndef AUDIT
 endif
 	@$(BIN)/python deploy/advisories.py $(or $(AUDIT),build/advisories/audit.json)
 
-# The wheel, and what an image is built from beside it (CycloneDX). It fails where something is known against any
-# of that, or a package could not be looked up. The tools lie in a folder of their own.
+# The wheel, and what an image is built from beside it (CycloneDX). It fails where the wheel, installed with pip alone,
+# does not train, serve and ask on one of PYTHONS, and where something is known against any of what an image is built
+# from, or a package could not be looked up. The tools lie in a folder of their own.
 release:
 	@rm -rf build/release dist && $(PYTHON) -m venv build/release
 	@build/release/bin/pip install --quiet --disable-pip-version-check build==1.6.1 cyclonedx-bom==7.5.0 pip-audit==2.10.1
 	@build/release/bin/python -m build --wheel --outdir dist
+	@$(PYTHON) deploy/try_wheel.py dist/*.whl $(patsubst %,--python %,$(PYTHONS) python3.14)
+	@! grep -q '^## .*unreleased' CHANGELOG.md || echo "CHANGELOG.md calls the version unreleased: give it its date"
 	@build/release/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-format JSON --output-file dist/dpserve.cdx.json deploy/constraints.txt
 	@build/release/bin/pip-audit --strict --no-deps --disable-pip --requirement deploy/constraints.txt

@@ -237,7 +237,7 @@ def account_report(
     """
     budget, spent, end = state.budget, state.spent, state.end
     currency = budget.currency
-    limit, so_far = _amount(budget, budget.limit), _amount(budget, spent)
+    limit, so_far = amount_of(budget, budget.limit), amount_of(budget, spent)
     return AccountReport(
         accepts=budget.accepts,
         currency=currency.name,
@@ -283,7 +283,8 @@ def _queries_left(state: AccountState, price: Cost | None, shared_answers: int |
     return own if shared_answers is None else min(own, shared_answers)
 
 
-def _amount(budget: Budget, amount: int) -> Amount:
+def amount_of(budget: Budget, amount: int) -> Amount:
+    """Return an amount in 1e-12 of what the account counts, as rho and as epsilon at the budget's delta."""
     rho = picorho.to_rho(amount) if budget.currency is RHO else None
     return Amount(rho=rho, epsilon=budget.epsilon_at(amount))
 
@@ -293,7 +294,7 @@ def _raised_report(state: AccountState) -> RaisedReport | None:
         return None
     return RaisedReport(
         times=state.raises,
-        settled=_amount(state.budget, state.settled_limit),
+        settled=amount_of(state.budget, state.settled_limit),
         posterior_belief_bound=state.end.posterior_belief_raised(state.settled_limit),
     )
 
@@ -303,6 +304,6 @@ def _refill_report(state: AccountState) -> RefillReport | None:
     if refill is None:
         return None
     # No period can spend more than the limit.
-    each = _amount(state.budget, min(refill.amount, state.budget.limit))
+    each = amount_of(state.budget, min(refill.amount, state.budget.limit))
     left = state.budget.currency.value(state.remaining)
     return RefillReport(period=refill.period, each=each, remaining=left, next=state.refilled)

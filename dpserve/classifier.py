@@ -49,6 +49,7 @@ from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, shares
 from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
 from dpserve.frames import names_of, rows_for
+from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
@@ -64,7 +65,7 @@ from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, parse_schema, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema, schema_of
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
@@ -73,6 +74,11 @@ from training.pay_once.coverage import thousandths
 from training.sets_choice import SetsChoice
 
 _Result = TypeVar("_Result")
+_WEIGHTS = dict.fromkeys(
+    ("sample_weight", "class_weight"),
+    ": a record counts once. The price is what one record may change, and a weight would multiply that",
+)
+"""Arguments that classifiers of scikit-learn take and this one does not, with why."""
 _IMPUTED = (
     "missing= declares what a missing value counts as. An imputer that is fitted on the records holds exact figures of "
     "them, which no budget covers"
@@ -108,14 +114,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     delta : float, optional
         The delta of `epsilon`, or of each tier, above 0 and below 1.
     schema : str, Path, mapping or Schema, optional
-        A Table Schema, in place of `bounds` and `classes`: a file, or its content.
+        A Table Schema, in place of `bounds`, and of `classes` where it has a field for y: a file, or its content.
     word_vectors : str or Path, optional
         A file of public word vectors for the free texts of the schema.
     bounds : (float, float) or mapping, optional
         The lowest and the highest value of every column, in its own units, or {column: (low, high)}. Public:
         never read off the records.
     classes : sequence of str, or mapping, optional
-        The names of the C classes, or {value: name}.
+        The names of the C classes, or {value: name}. Beside `schema` only where it has no field for y.
     missing : str, float or mapping, optional
         The public value that a missing one counts as, within the bounds, or "level" for a level of its own; of
         every column, or {column: value}. By default missing values are refused, unless a schema is given.
@@ -128,8 +134,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lineage.
     overlapping_lineage_is_accepted : bool, default False
         Train although records are in another lineage: they then have a second budget.
+    encoding : str, optional
+        Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
+    decimal : str, optional
+        Of a table without a schema: the sign before a number's fraction, as a comma.
+    sheet : str, optional
+        Of a spreadsheet with several sheets: the one to read.
+    unlabelled : {"refuse", "leave-out"}, default "refuse"
+        What becomes of records without a label.
     clip : bool, default False
-        Clip values beyond the bounds instead of refusing them.
+        Clip values beyond the bounds instead of refusing them, in `fit` and in `predict`.
     name : str, default "model"
         The model's public name: letters, digits, '.', '_' and '-', at most 64.
     ledger : str or Path, optional
@@ -218,7 +232,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : ndarray (C,)
-        The classes, sorted.
+        The classes as y has them (booleans, numbers or texts), sorted; of a loaded model their names.
     n_features_in_ : int
         The number of columns.
     feature_names_in_ : ndarray (n_features_in_,)
@@ -245,6 +259,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: str | None = None,
         id: str | None = None,  # noqa: A002 - the command line's name
         overlapping_lineage_is_accepted: bool = False,
+        encoding: str | None = None,
+        decimal: str | None = None,
+        sheet: str | None = None,
+        unlabelled: Unlabelled = "refuse",
         clip: bool = False,
         name: str = "model",
         ledger: str | Path | None = None,
@@ -285,7 +303,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Take the parameters; `fit` checks them."""
         for unknown in options_of_other_packages.keys() - set(_OTHER_OPTIONS):
-            raise TypeError(f"PrivateClassifier has no parameter {unknown!r}")
+            raise TypeError(f"PrivateClassifier has no parameter {unknown!r}{_WEIGHTS.get(unknown, '')}")
         for option in _OTHER_OPTIONS:
             setattr(self, option, options_of_other_packages.get(option))
         self.lineage = lineage
@@ -301,6 +319,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.id = id
         self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
+        self.encoding = encoding
+        self.decimal = decimal
+        self.sheet = sheet
+        self.unlabelled = unlabelled
         self.clip = clip
         self.name = name
         self.ledger = ledger
@@ -338,7 +360,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.encoder_range = encoder_range
         self.device = device
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, **not_offered: Any) -> Self:
         """Train on private records, charge the lineage, and return the estimator.
 
         Parameters
@@ -346,12 +368,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : data frame, Arrow table, path, URL or ndarray (n, d)
             A data frame of pandas or Polars, a table, or numbers, whose columns are called x0, x1, ...
         y : str or array (n,)
-            The name of the column of classes; or the classes, beside a data frame or an array.
+            The name of the column of classes; or the classes, beside a data frame or an array. With `schema` they are
+            the field that the table lacks, or `classes` declares them; booleans need no declaration.
+        not_offered : object
+            Refused: a `sample_weight` would change how much one record may weigh, which the price is computed from.
 
-        Raises ValueError for what is not declared, does not fit, or does not go together, and for a fit that was not
-        allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account does not pay, when nothing was
-        charged; `LedgerError` where the ledger cannot be asked.
+        Raises TypeError for other arguments, ValueError for what is not declared, does not fit, or does not go
+        together, and for a fit that was not allowed (`every_fit_is_charged`); BudgetExhausted if the lineage's account
+        does not pay, when nothing was charged; `LedgerError` where the ledger cannot be asked.
         """
+        _check_no_weights(not_offered)
         self._check_is_allowed()
         if before := _steps_before(self):
             _warn(
@@ -365,8 +391,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "fit calibrators to exact labels, or draw a record several times"
             )
         table, label, columns = self._table(X, y)
+        label_type = None if isinstance(table, str) else _plain_type(table.schema.field(label).type)
         with _in_python(), TemporaryDirectory(prefix="dpserve-") as folder:
             schema = self._schema()
+            if schema is not None:
+                schema = schema_with_label(schema, label, self.classes, label_type)
             price, budget = self._price(), _budget(self.lineage_budget)
             request = self._request(schema, price)
             check(request, unit=self.unit)
@@ -377,7 +406,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # The charge follows the training: what the account could not pay for should not be trained.
                 _run(self._check_account(request.lineage, price, budget))
             fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
-            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)))
+            self._levels = _levels(schema, label, self.classes)
+            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)), label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -402,7 +432,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "each answer of this model is paid for by itself: save it, serve the bundle with 'dpserve serve', and "
                 "ask with dpserve.Client"
             )
-        answers, _ = self._model.answers(rows_for(self.certificate_.public(), self._checked(X)))
+        rows = rows_for(self.certificate_.public(), self._checked(X), clip=self.clip or None)
+        answers, _ = self._model.answers(rows)
         return np.ascontiguousarray(answers[:, self._order])
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -497,7 +528,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             release = release_certificate(certificate)
             made.release = None if release is None else release.release
             made.teachers = getattr(certificate, "teachers", None)
-            made._take(Path(path), certificate, _run(made._charged(certificate)))
+            import pyarrow as pa
+
+            made._levels = list(certificate.classes)
+            made._take(Path(path), certificate, _run(made._charged(certificate)), pa.string())
         columns = certificate.feature_map.columns
         names = [column.name for column in columns] or list(certificate.feature_names)
         made.n_features_in_, made.feature_names_in_ = len(names), np.asarray(names, dtype=object)
@@ -549,8 +583,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(X, str | Path):
                 from training.inputs.table_records import column_names
 
+                schema = self._schema()
+                encoding = self.encoding or (None if schema is None else schema.encoding)
                 with _in_python():
-                    return str(X), y, self._features_among(column_names(str(X)), y)
+                    return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
             names = names_of(X)
             if names is None:
                 raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
@@ -561,12 +597,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
         else:
             table = _arrow(X, names)
-        y = column_or_1d(y, warn=True)
+        named, y = y, column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
-        label = self._label(table.column_names)
-        return table.append_column(label, pa.array(y.tolist())), label, self._features_among(names, label)
+        # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
+        is_series = hasattr(named, "name") and hasattr(named, "__arrow_c_stream__")
+        schema, of_y = self._schema(), pa.chunked_array(named) if is_series else pa.array(y.tolist())
+        declared = self.classes is not None or schema is None
+        label = label_beside(table.column_names, schema, named, classes_declared=declared)
+        return table.append_column(label, of_y), label, self._features_among(names, label)
 
     def _private_among(self, X: Any, y: Any) -> str | None:
         """Say of rows and their classes that at least half of them are records; None of others.
@@ -585,7 +625,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # What fit has as a name or leaves out is no feature: rows are compared by the others.
             ignore = [name for name in (*(self.ignore or ()), self.unit, self.id) if name in table.column_names]
             names = self.certificate_.classes
-            given = [str(value) for value in (names if self.classes is None else self.classes)]
+            given = self._levels
             columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
             limits = zip(self.certificate_.feature_names, feature_map.lower, feature_map.upper, strict=True)
             records = RowsForm(label=label, ignore=tuple(filter(None, ignore))).read(
@@ -626,19 +666,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             left_out |= set(names) - {column.name for column in schema.columns}
         return None if names is None else [name for name in names if name not in left_out]
 
-    def _label(self, names: Sequence[str]) -> str:
-        """Return a name for a column of classes that came by itself."""
-        schema = self._schema()
-        if schema is None:
-            return next(name for name in ("label", "label_", "label__") if name not in names)
-        absent = [column.name for column in schema.columns if column.name not in names]
-        if len(absent) != 1:
-            raise ValueError(
-                "say which field of the schema y is: put it into the table, and pass its name. The table lacks "
-                f"{', '.join(map(repr, absent)) or 'no field'}"
-            )
-        return absent[0]
-
     def _schema(self) -> Schema | None:
         if self.schema is None or isinstance(self.schema, Schema):
             return self.schema
@@ -661,8 +688,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Iterable)):
             raise WrongValue("classes", "must be several values", value=self.classes)
-        if schema is not None and not (self.classes is None and self.bounds is None):
-            raise ValueError("schema= takes the place of classes= and bounds=: leave those out")
+        if schema is not None and self.bounds is not None:
+            raise ValueError("schema= takes the place of bounds=: leave that out")
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
         options = {name: given[name] for name in option_fields() if name in given}
         is_planned = self.release == "auto" and price is not None and self.tier is None
@@ -692,7 +719,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
         named = isinstance(self.classes, Mapping)
         with shares("reading") as show:
-            records = RowsForm(label=label, ignore=tuple(self.ignore or ()), id=self.id).read(
+            records = self._rows_form(label).read(
                 table,
                 classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
                 values=tuple(map(str, self.classes if schema is None else ())),
@@ -706,6 +733,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for sign in preprocessing.signs(self._numbers(table, records)):
             _warn(f"{sign}. {preprocessing.ADVICE.worded(as_parameter)}")
         return records
+
+    def _rows_form(self, label: str) -> RowsForm:
+        """Return the form of a table with a column of classes."""
+        own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet", "unlabelled")}
+        return RowsForm(label=label, ignore=tuple(self.ignore or ()), **own)
 
     def _numbers(self, table: Any, records: Records) -> preprocessing.Numbers:
         """Return the numbers of a table in memory as it has them, before they are clipped."""
@@ -762,16 +794,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = None if self.ledger is None else str(self.ledger)
         return open_ledger(given, self.ledger_replicas, journals=journals_folder())
 
-    def _take(self, folder: Path, certificate: ProvenCertificate, charged: int) -> None:
-        """Take a bundle as what was fitted."""
+    def _take(self, folder: Path, certificate: ProvenCertificate, charged: int, label_type: Any) -> None:
+        """Take a bundle as what was fitted. label_type: Arrow's, of the labels; None for a file's text."""
         model = load_model(folder)
         self.certificate_ = certificate
         self.charged_rho_ = to_rho(charged)
         self._files = {path.name: path.read_bytes() for path in folder.iterdir()}
         self._model = pay_once(model)
-        names = list(certificate.classes)
-        given = names if self.classes is None or isinstance(self.classes, Mapping) else list(self.classes)
-        self._order = sorted(range(len(names)), key=given.__getitem__)
+        given = own_values(self._levels, label_type)
+        self._order = sorted(range(len(given)), key=given.__getitem__)
         self.classes_ = np.asarray([given[place] for place in self._order])
 
     def _array(self, X: Any, may_be_missing: bool) -> Floats:
@@ -838,6 +869,27 @@ def _arrow(X: Any, names: Sequence[str]) -> Any:
     if len(set(names)) < len(names):
         raise ValueError("every column needs a name of its own")
     return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
+
+
+def _check_no_weights(arguments: Mapping[str, Any]) -> None:
+    """Refuse what `fit` does not take: weights with why, unless they are None."""
+    for name, value in arguments.items():
+        if name not in _WEIGHTS:
+            raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise ValueError(f"there is no {name}{_WEIGHTS[name]}")
+
+
+def _levels(schema: Schema | None, label: str, classes: Any) -> list[str]:
+    """Return what each class is called in the table, in the certificate's order."""
+    return [*map(str, classes)] if schema is None else [*schema.split(label)[1].column.levels]
+
+
+def _plain_type(type_: Any) -> Any:
+    """Return Arrow's type of the values of a column, be they categories or not."""
+    import pyarrow as pa
+
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def _floats(array: Any) -> Floats | None:

@@ -155,6 +155,7 @@ class _Questions:
         trusting: ssl.SSLContext | None = None,
         sorted_classes: bool = False,
         model: str | None = None,
+        clip: bool | None = None,
     ) -> None:
         """Keep whom to ask, and open no connection yet.
 
@@ -178,6 +179,9 @@ class _Questions:
             and not in the model's own order.
         model : str, optional
             The name of the model that is asked; by default the service's default one.
+        clip : bool, optional
+            Whether to draw finite values beyond the declared bounds back to them, instead of refusing them; by default
+            as in the model's training, `model().get("clips", False)`.
 
         Raises ValueError for what cannot be a URL or a key, without repeating the key.
         """
@@ -187,6 +191,7 @@ class _Questions:
         if httpx.URL(url).scheme not in ("http", "https") or not httpx.URL(url).host:
             raise ValueError(f"the service's URL must begin with http:// or https://, not be {url!r}")
         self._url, self._attempts, self._wait, self._sorted_classes = url, attempts, wait, sorted_classes
+        self._clip = clip
         self._name, self._of_model = model, "" if model is None else f"/models/{escaped(model, safe='')}"
         self._known: dict[str, Any] | None = None
         self._http: Any = self._transport(
@@ -242,7 +247,7 @@ class _Questions:
 
     def _ask_values(self, X: ArrayLike, tier: str | None) -> _Steps[NDArray[np.float64]]:
         model = yield from self._ask_model()
-        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         batches = []
         for start in range(0, len(rows), largest):
             answered = yield from self._ask_array(rows[start : start + largest], tier)
@@ -260,7 +265,7 @@ class _Questions:
     def _ask_answers(self, X: ArrayLike, tier: str | None, intervals: bool) -> _Steps[Answers]:
         model = yield from self._ask_model()
         _check_classes(model)
-        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         parts = []
         for start in range(0, len(rows), largest):
             path = "/predict?intervals=true" if intervals else "/predict"
@@ -271,7 +276,7 @@ class _Questions:
     def _ask_sets(self, X: ArrayLike, coverage: float, tier: str | None) -> _Steps[NDArray[np.bool_]]:
         model = yield from self._ask_model()
         _check_classes(model)
-        rows, largest = rows_to_send(model, X), int(model["largest_batch"])
+        rows, largest = rows_to_send(model, X, clip=self._clip), int(model["largest_batch"])
         sets = []
         for start in range(0, len(rows), largest):
             answered = yield from self._ask_array(rows[start : start + largest], tier, coverage=f"{coverage:.17g}")
@@ -282,7 +287,7 @@ class _Questions:
 
     def _ask_quote(self, X: ArrayLike, tier: str | None) -> _Steps[dict[str, Any]]:
         model = yield from self._ask_model()
-        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X), tier)
+        quoted = yield from self._ask_rows("/predict?dry_run=true", rows_to_send(model, X, clip=self._clip), tier)
         quote: dict[str, Any] = quoted.json()["quote"]
         return quote
 
@@ -296,13 +301,17 @@ class _Questions:
         return page
 
     def _ask_rows(self, path: str, rows: SentRows, tier: str | None) -> _Steps[httpx.Response]:
-        asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | (
-            {} if tier is None else {"tier": tier}
-        )
+        asked = {"instances": rows if isinstance(rows, list) else rows.tolist()} | self._wishes(tier)
         return self._ask("POST", self._of_model + path, json=asked)
+
+    def _wishes(self, tier: str | None) -> dict[str, Any]:
+        """Return what is wished for beside rows."""
+        wishes = {"tier": tier, "clip": self._clip}
+        return {name: value for name, value in wishes.items() if value is not None}
 
     def _ask_array(self, rows: SentRows, tier: str | None, **more: str) -> _Steps[httpx.Response]:
         headers = {"Accept": _NPY}
+        wishes = self._wishes(tier)
         asked: dict[str, Any] = {"json": {"instances": rows}}
         if not isinstance(rows, list):
             # Arrays as they are: neither side turns numbers into decimal text and back.
@@ -311,7 +320,9 @@ class _Questions:
             headers["Content-Type"], asked = _NPY, {"content": content.getvalue()}
         if self._wait is not None:
             headers["Prefer"] = f"wait={self._wait:g}"
-        query = urlencode(more | ({} if tier is None else {"tier": tier}))
+        query = urlencode(
+            more | {name: str(value).lower() if name == "clip" else value for name, value in wishes.items()}
+        )
         return self._ask("POST", f"{self._of_model}/predict{'?' * bool(query)}{query}", headers=headers, **asked)
 
 

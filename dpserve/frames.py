@@ -1,5 +1,6 @@
 """Rows as people have them in Python, for a model's public certificate: by position, or by the names of the columns."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ SentRows = NDArray[np.float64] | list[dict[str, object]]
 _MOST_NAMED = 5
 
 
-def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
+def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> NDArray[np.float64]:
     """Return rows X as the features of a model, (n, d), within its declared bounds.
+
+    clip: whether to draw finite values back to their bounds instead of refusing them; None: as in the model's training.
 
     model: the public part of its certificate. X: an array (n, d) in the order of the model's features; a data frame of
     pandas, Polars or Arrow, whose columns are matched by name, in any order; or a list of mappings by name. Where the
@@ -20,7 +23,9 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
     array with one number for each column, NaN where it is missing, if all columns are numbers. Raises ValueError, in
     scikit-learn's words where it has some, naming the columns or the first row that do not fit.
     """
+    _check_rows(X)
     described, names = model["feature_map"].get("columns"), model["feature_names"]
+    clip = bool(model.get("clips")) if clip is None else clip
     if described and (named := _rows_by_name(X) or _rows_by_place(X, described)) is not None:
         # Few models have columns, and only their callers should wait for what reads them.
         from training.errors import DataError
@@ -28,7 +33,7 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
 
         check_names(named[0], [each["name"] for each in described])
         try:
-            return encode_rows(columns_from(described), named[1])
+            return encode_rows(columns_from(described), named[1], clip=clip)
         except DataError as error:
             raise ValueError(str(error)) from None
     rows, columns = _numbers(X, names)
@@ -38,21 +43,44 @@ def rows_for(model: Mapping[str, Any], X: Any) -> NDArray[np.float64]:
         rows = np.ascontiguousarray(rows[:, columns])
     if rows.shape[1] != len(names):
         raise ValueError(f"row 0 has {rows.shape[1]} values; the model takes {len(names)}")
-    _check_bounds(rows, model)
-    return rows
+    return _within_bounds(rows, model, clip)
 
 
-def rows_to_send(model: Mapping[str, Any], X: Any) -> SentRows:
+def rows_to_send(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> SentRows:
     """Return rows as `rows_for` does; or by name, for the service to encode with word vectors or an encoder.
 
-    Such a model's bundle holds files of them, which its clients lack. Raises ValueError as `rows_for` does, but leaves
-    it to the service to look at the values.
+    Such a model's bundle holds files of them, which its clients lack. Columns that the model does not take are left
+    out, with a UserWarning that names them. Raises ValueError as `rows_for` does, but leaves it to the service to look
+    at the values.
     """
+    _check_rows(X)
     described = model["feature_map"].get("columns") or ()
+    X = _without_others([each["name"] for each in described] or model["feature_names"], X)
     if not any("vectors" in each or "encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
-        return rows_for(model, X)
+        return rows_for(model, X, clip=clip)
     check_names(named[0], [each["name"] for each in described])
     return [{name: _in_json(value) for name, value in row.items()} for row in named[1]]
+
+
+def _without_others(names: Sequence[str], X: Any) -> Any:
+    """Return rows without the columns that are not among `names`, and warn of these: they are never sent.
+
+    Rows that lack a column keep the others, which may be misspelt: they are refused, with all that is wrong.
+    """
+    by_mapping = _is_of_mappings(X)
+    columns = list(dict.fromkeys(name for row in X for name in row)) if by_mapping else names_of(X)
+    known = set(names)
+    if columns is None or len(columns) <= len(known) or not known <= set(columns) or len(set(columns)) < len(columns):
+        return X
+    if not by_mapping and not hasattr(X, "__arrow_c_stream__"):
+        return X
+    others = [name for name in columns if name not in known]
+    shown = ", ".join(others[:_MOST_NAMED]) + ", ..." * (len(others) > _MOST_NAMED)
+    warnings.warn(f"left out, as the model does not take them: columns {shown}", UserWarning, stacklevel=2)
+    if by_mapping:
+        return [{name: value for name, value in row.items() if name in known} for row in X]
+    kept = [name for name in getattr(X, "column_names", getattr(X, "columns", ())) if str(name) in known]
+    return X.select(kept) if hasattr(X, "select") else X[kept]
 
 
 def _in_json(value: Any) -> object:
@@ -88,6 +116,13 @@ def names_of(X: Any) -> list[str] | None:
     return list(map(str, columns))
 
 
+def _check_rows(X: Any) -> None:
+    if isinstance(X, Mapping):
+        raise ValueError(  # noqa: TRY004 - as all that is wrong with rows
+            "X is a mapping, which may be one row or some columns: ask with a list of rows, [X], or a data frame"
+        )
+
+
 def _numbers(X: Any, names: Sequence[str]) -> tuple[NDArray[np.float64], list[int] | None]:
     """Return rows of numbers, and where among their columns each feature stands, if they have names."""
     if _is_of_mappings(X):
@@ -112,7 +147,8 @@ def _rows_by_name(X: Any) -> tuple[list[str], list[dict[str, object]]] | None:
 
     if len(set(columns)) < len(columns):
         return columns, []  # for the names to be refused
-    return columns, pa.RecordBatchReader.from_stream(X).read_all().to_pylist()
+    # A data frame of pandas sends its index, too, where that is not just a count: rows that were picked have one.
+    return columns, pa.RecordBatchReader.from_stream(X).read_all().select(columns).to_pylist()
 
 
 def _rows_by_place(X: Any, described: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, object]]] | None:
@@ -130,15 +166,20 @@ def _is_of_mappings(X: Any) -> bool:
     return isinstance(X, Sequence) and len(X) > 0 and all(isinstance(row, Mapping) for row in X)
 
 
-def _check_bounds(rows: NDArray[np.float64], model: Mapping[str, Any]) -> None:
+def _within_bounds(rows: NDArray[np.float64], model: Mapping[str, Any], clip: bool) -> NDArray[np.float64]:
     bounds = model["feature_map"]
-    inside = (rows >= np.asarray(bounds["lower"])) & (rows <= np.asarray(bounds["upper"]))
+    lower, upper = np.asarray(bounds["lower"]), np.asarray(bounds["upper"])
+    if clip:
+        rows = np.where(np.isfinite(rows), np.clip(rows, lower, upper), rows)
+    inside = (rows >= lower) & (rows <= upper)
     if not inside.all():
         row, column = (int(place) for place in np.argwhere(~inside)[0])
         raise ValueError(
             f"row {row}, column {column} ({model['feature_names'][column]!r}) is {rows[row, column]:g}; it must be a "
-            f"number from {bounds['lower'][column]:g} to {bounds['upper'][column]:g}"
+            f"number from {bounds['lower'][column]:g} to {bounds['upper'][column]:g}; clip=True draws values back to "
+            "their bounds"
         )
+    return rows
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """The service that comes of its settings, in one process or several: `dpserve serve`."""
 
 import asyncio
+import hashlib
 import os
 import resource
 import signal
@@ -58,6 +59,7 @@ from service.telemetry import logs
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
+from service.telemetry.usage import Usage
 from service.watching import Stamp, Watch, stamp_of
 from training.errors import extra
 from training.exact.questions import MeteredModel
@@ -152,7 +154,7 @@ class ConfiguredService:
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder, None if audit is None else audit.published)
         if admin is not None:
-            watched = replace(admin, live_audit=None if audit is None else audit.published)
+            watched = replace(admin, live_audit=None if audit is None else audit.published, usage=self._usage())
             log = _request_log(self.settings)
             port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
@@ -169,9 +171,10 @@ class ConfiguredService:
         self, folder: Path, published: Callable[[], dict[str, Any]] | None
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
-        metrics = Metrics()
+        usage = self._usage()
+        metrics = Metrics(usage)
         if self.server.workers == 1:
-            application = Application(self._opened(metrics, published))
+            application = Application(self._opened(metrics, usage, published))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
         return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
@@ -278,12 +281,15 @@ class ConfiguredService:
             await check_release(ledger, predictor.released, unopened)
 
     @asynccontextmanager
-    async def _opened(self, metrics: Metrics, published: Callable[[], dict[str, Any]] | None) -> AsyncIterator[ASGIApp]:
+    async def _opened(
+        self, metrics: Metrics, usage: Usage, published: Callable[[], dict[str, Any]] | None
+    ) -> AsyncIterator[ASGIApp]:
         """Give the application of one process. published: what the service's own audit has found."""
         http = await _http_options(self.settings)
         bodies = Bodies(http.seconds_for_body)
         async with (
             aclosing(http),
+            usage.written(),
             self.open_ledger() as ledger,
             self._models(ledger) as models,
             self._over_grpc(models, ledger, metrics, http, bodies),
@@ -323,7 +329,13 @@ class ConfiguredService:
             from dpserve.self_audit import shown_in
 
             published = partial(shown_in, folder / _SHOWN_AUDIT)
-        return Application(self._opened(Metrics(), published))
+        usage = self._usage()
+        return Application(self._opened(Metrics(usage), usage, published))
+
+    def _usage(self) -> Usage:
+        """Return what counts the rows that clients are answered: in a file for each ledger."""
+        ledger = hashlib.sha256((self.settings.ledger or "").encode()).hexdigest()[:16]
+        return Usage(options.state_folder() / "usage" / f"{ledger}.sqlite")
 
     def _load(self, bundle: Path) -> Model:
         """Return a bundle's model, which is in memory once."""

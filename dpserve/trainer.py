@@ -8,17 +8,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from accounting.budgets import Budget
-from accounting.ledger import BudgetExhausted, HoldRequest
+from accounting.currency import RHO
+from accounting.ledger import BudgetExhausted, HoldRequest, LedgerError, LineageAccount, UnknownLineage
 from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.commands import console
-from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
+from dpserve.commands.options import (
+    journals_folder,
+    ledger_location,
+    open_ledger,
+    operating_systems_user,
+    state_folder,
+)
 from dpserve.commands.tables import LOCAL, check_public
 from dpserve.train_options import TrainOptions
 from dpserve.wording import as_flag
@@ -29,6 +37,7 @@ from training.fit import (
     LambdaChosen,
     ModelChosen,
     Planned,
+    Request,
     Warned,
     check_options,
     check_together,
@@ -59,11 +68,47 @@ def run_training(given: TrainOptions) -> FittedModel:
     on_ray = given.engine != LOCAL
 
     check_together(request, unit=given.unit, on_ray=on_ray)
+    _warn_of_poor_lineage(request)
     purse = LedgerPurse.of(given)
     _, records = given.read_all(lambda: check_options(request))
     read.append(records)
     with _stopped_by_signals(purse):
         return fit(records, request, given.out, state=state_folder(), watcher=Screen(), purse=purse)
+
+
+def _warn_of_poor_lineage(request: Request) -> None:
+    """Say before the training where the lineage's budget does not pay for the model, as far as a ledger knows it.
+
+    The ledger is the usual one. One that cannot be asked is spoken of once the model is there.
+    """
+    price = request.whole_price
+    if price is None:
+        return
+    try:
+        account = asyncio.run(_account_of(request.lineage))
+    except (LedgerError, OSError, ValueError, WrongOption):
+        return
+    if account is None or account.budget.currency is not RHO or account.remaining >= price:
+        return
+    left, budget = max(account.remaining, 0), account.budget
+    typer.echo(
+        f"Warning: the lineage {request.lineage} has {budget.words(left)} left, and this model costs "
+        f"{budget.words(price)}. Nobody can hold it before 'dpserve lineage set-budget {request.lineage}' raises the "
+        "budget; Ctrl-C ends the training, and nothing is charged",
+        err=True,
+    )
+
+
+async def _account_of(lineage: str) -> LineageAccount | None:
+    """Return a lineage's account in the usual ledger, if there is one; looking makes none."""
+    location = ledger_location(None)
+    if "://" not in location and not Path(location).exists():
+        return None
+    async with open_ledger(location, None) as ledger:
+        try:
+            return await ledger.lineage(lineage)
+        except UnknownLineage:
+            return None
 
 
 @contextmanager
@@ -200,6 +245,7 @@ def _public_rows(given: TrainOptions, source: str, private: Records) -> Records:
         declared.classes,
         given.classes,
         declared.columns,
+        clip=declared.clips,
     )
     # The private records are noted in their lineage by now.
     check_public(rows, source)

@@ -15,6 +15,8 @@ _PARAMETERS = {
     "lineage_budget": "lineage_budget=(EPSILON, DELTA)",
 }
 """The options that Python gives otherwise than by a parameter of the same name."""
+_TEXTS = frozenset({"decimal", "encoding", "features", "unlabelled"})
+"""The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _FLAGS = {"lineage_budget": "--epsilon E --delta D"}
 """The options that the command line gives by other flags than one of their name."""
 
@@ -28,6 +30,8 @@ def as_flag(option: OptionName) -> str:
 def as_parameter(option: OptionName) -> str:
     """Return an option as Python writes it: `missing={COLUMN: VALUE}`."""
     named = _PARAMETERS.get(option.name, f"{option.name}=")
+    if option.name in _TEXTS and isinstance(option.form, str):
+        return f"{named}{option.form!r}"
     return f"{named}{_after_equals(option.form)}" if option.form is not None and named.endswith("=") else named
 
 

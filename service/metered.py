@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from accounting.arrays import Floats
-from accounting.ledger import Charge, ChargeRequest, Ledger
+from accounting.ledger import Charge, ChargeRequest, ClientAccount, Ledger
 from accounting.losses import GaussianLoss, LaplaceLoss
 from accounting.report import row_price
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, Uncertainty, UnknownNoise
@@ -25,7 +25,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from service.errors import InvalidRows, Refusal, UnknownTier
-from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
 from service.telemetry.timeline import Timeline, timeline
 from training.exact.questions import MeteredModel, noise_of
 from training.features.maps import FeatureMap
@@ -181,6 +181,11 @@ class MeteredPredictor(Predictor):
         wish = self._charge_request(Caller(client), request, self._clock(), digests)
         quote = await self._ledger.quote(wish)
         return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity), currency=quote.currency)
+
+    async def standing(self, account: ClientAccount) -> Standing:
+        """Return how many answers the client's account pays for."""
+        left = 0 if account.revoked else account.answers_left(self.price_per_row)
+        return Standing(self.certificate.name, admitted=left > 0, answers_left=left)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
         """Return the noise on answers to rows of these sensitivities."""

@@ -36,6 +36,7 @@ from accounting.arrays import Floats
 from accounting.explanation import AccountExplanation
 from accounting.ledger import (
     Charge,
+    ClientAccount,
     ClientRevoked,
     HoldRequest,
     Idempotency,
@@ -50,7 +51,7 @@ from accounting.report import row_price
 from mechanisms.answer_noise import Uncertainty
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting, copy_of
 from service.errors import Overloaded, Refusal, UnknownTier
-from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest
+from service.predictor import Caller, Clock, Prediction, Predictor, RowsQuote, RowsRequest, Standing
 from service.telemetry.timeline import Timeline, timeline
 from training.features.maps import Encoder
 from training.pay_once.certificate import ReleaseCertificate, Tier
@@ -334,12 +335,19 @@ class PayOncePredictor(Predictor):
         left = {"queries_left": None if quotes[0].refusal is None else 0, "unlimited": holds}
         return HolderExplanation(**(dict(explained) | left), tiers=tiers)
 
-    async def holds(self, client: str) -> bool:
-        """Return whether the client holds a tier."""
+    async def standing(self, account: ClientAccount) -> Standing:
+        """Return which tier the client holds, and what the next one would cost it."""
+        names, model = [tier.name for tier in self._tiers], self.certificate.name
         try:
-            return all((await self._quoted(client, self._tiers[0].name)).free)
+            finest = await self._quoted(account.client, names[-1])
+            held = next((step for step, free in enumerate(finest.free) if not free), len(names))
+            if held == len(names):
+                return Standing(model, names[-1])
+            following = finest if held + 1 == len(names) else await self._quoted(account.client, names[held])
         except ClientRevoked:
-            return False
+            return Standing(model)
+        admitted = following.refusal is None
+        return Standing(model, names[held - 1] if held else None, names[held], following.total, admitted)
 
     def model(self) -> dict[str, object]:
         """Return what anyone may see of the certificate, and how the model is served."""

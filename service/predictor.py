@@ -20,12 +20,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from accounting.arrays import Floats
+from accounting.arrays import Floats, Mask
 from accounting.currency import RHO, Currency
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
     Charge,
     ChargeRequest,
+    ClientAccount,
     ClientRevoked,
     HoldRequest,
     Idempotency,
@@ -127,6 +128,23 @@ class RowsQuote:
     currency: Currency = RHO
 
 
+@dataclass(frozen=True)
+class Standing:
+    """The share of a client in one model. held: the finest tier that it holds, of a pay-once model; None for none.
+
+    next_tier: what it would hold next, at `next_cost` in 1e-12 of what its account counts, and whether it would be
+    admitted to it; None where it holds all, and where each answer is paid for. answers_left: how many of these its
+    account pays for; None of a pay-once model.
+    """
+
+    model: str
+    held: str | None = None
+    next_tier: str | None = None
+    next_cost: int = 0
+    admitted: bool = False
+    answers_left: int | None = None
+
+
 class Predictor(ABC):
     """Serves one model of one lineage."""
 
@@ -196,8 +214,11 @@ class Predictor(ABC):
                 f"{name!r} is not {self.certificate.name!r}, which is asked here; ask /models/{name}/predict"
             )
 
-    def check_rows(self, instances: Sequence[Sequence[float]]) -> Floats:
-        """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about."""
+    def check_rows(self, instances: Sequence[Sequence[float]], *, clip: bool | None = None) -> Floats:
+        """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about.
+
+        clip: whether to draw finite values back to their bounds instead of refusing them; None: as in training.
+        """
         self.check_count(len(instances))
         features = len(self._lower)
         for index, row in enumerate(instances):
@@ -205,21 +226,24 @@ class Predictor(ABC):
                 named = ", or an object with a value for each column" if self.certificate.columns else ""
                 raise InvalidRows(f"row {index} has {len(row)} values; the model takes {features}{named}", index)
         packed = b"".join([self._packing(*row) for row in instances])  # four times as fast as numpy.array
-        return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features))
+        return self._within_bounds(np.frombuffer(packed).reshape(len(instances), features), clip)
 
-    def check_named(self, instances: Sequence[Mapping[str, Value]]) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    def check_named(
+        self, instances: Sequence[Mapping[str, Value]], *, clip: bool | None = None
+    ) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
         """Return rows by the names of their columns as (n, d) float64, encoded as the model's schema says.
 
-        With them what is yet to be computed into them (`encode`). Raises InvalidRows with all that is wrong with the
-        first row that cannot be asked about.
+        With them what is yet to be computed into them (`encode`). clip: as for `check_rows`. Raises InvalidRows with
+        all that is wrong with the first row that cannot be asked about.
         """
         self.check_count(len(instances))
         if self.certificate.columns:
             try:
-                X, unencoded = checked_rows(self.certificate.columns, instances)
+                X, unencoded = checked_rows(self.certificate.columns, instances, clip=self._clips(clip))
             except RowRefused as refused:
                 raise InvalidRows(str(refused), refused.row) from None
-            self._check_bounds(X)
+            # The same array: what is yet to be encoded is written into it.
+            self._check_inside((self._lower <= X) & (self._upper >= X))
             return X, unencoded
         names = self.certificate.feature_names
         column_names = set(names)
@@ -229,15 +253,18 @@ class Predictor(ABC):
             wrong += [f"column {column} ({names[column]!r}) must be a number" for column in others]
             if wrong:
                 raise InvalidRows(in_row(index, wrong), index, others[0] if others else None)
-        return self.check_rows([[cast(float, row[name]) for name in names] for row in instances]), ()
+        return self.check_rows([[cast(float, row[name]) for name in names] for row in instances], clip=clip), ()
 
-    def check_array(self, X: NDArray[np.floating[Any]]) -> Floats:
-        """Return the array as (n, d) float64, or raise InvalidRows naming the first row that cannot be asked about."""
+    def check_array(self, X: NDArray[np.floating[Any]], *, clip: bool | None = None) -> Floats:
+        """Return the array as (n, d) float64, or raise InvalidRows naming the first row that cannot be asked about.
+
+        clip: as for `check_rows`.
+        """
         features = len(self._lower)
         if X.ndim != 2 or X.shape[1] != features:
             raise InvalidRows(f"the array has the shape {X.shape}; the model takes (rows, {features})")
         self.check_count(len(X))
-        return self._within_bounds(X.astype(np.float64, copy=False))
+        return self._within_bounds(X.astype(np.float64, copy=False), clip)
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRows unless these name the model's columns, each once, in whatever order."""
@@ -257,14 +284,22 @@ class Predictor(ABC):
         if rows > self.largest_batch:
             raise InvalidRows(f"the batch has {rows} rows; this service takes at most {self.largest_batch}")
 
-    def _within_bounds(self, X: Floats) -> Floats:
-        self._check_bounds(X)
+    def _clips(self, clip: bool | None) -> bool:
+        return self.certificate.clips if clip is None else clip
+
+    def _within_bounds(self, X: Floats, clip: bool | None) -> Floats:
+        inside = (self._lower <= X) & (self._upper >= X)
+        if np.count_nonzero(inside) < inside.size:
+            if self._clips(clip):
+                X = np.where(np.isfinite(X), np.clip(X, self._lower, self._upper), X)
+                inside = np.isfinite(X)
+            self._check_inside(inside)
         # 0.0 and -0.0 are the same row: they must share one answer.
         return X + 0.0
 
-    def _check_bounds(self, X: Floats) -> None:
-        inside = (self._lower <= X) & (self._upper >= X)
-        if np.count_nonzero(inside) < inside.size:
+    def _check_inside(self, inside: Mask) -> None:
+        """Raise InvalidRows for the first row with values that are not inside (n, d)."""
+        if not inside.all():
             index = int(np.argmin(inside.all(axis=1)))
             columns = [int(column) for column in np.flatnonzero(~inside[index])]
             names = self.certificate.feature_names
@@ -390,10 +425,9 @@ class Predictor(ABC):
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)
 
-    async def holds(self, client: str) -> bool:
-        """Return whether the client holds a pay-once model, so that its answers are unlimited."""
-        del client
-        return False
+    @abstractmethod
+    async def standing(self, account: ClientAccount) -> "Standing":
+        """Return what a client has of the model, and may still buy of it. Spends nothing."""
 
     async def currency(self, client: str) -> Currency:
         """Return what the client's account counts. Raises UnknownClient."""

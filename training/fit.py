@@ -210,6 +210,15 @@ class Request:
         return kinds.default_kind() if self.kind is None else kinds.kind_named(self.kind)
 
     @property
+    def whole_price(self) -> int | None:
+        """The most that all answers together may cost, in picorho; None where each answer is paid for by itself."""
+        if self.plan is not None:
+            return _picorho("budget", self.plan.budget)
+        tiers: Mapping[str, int] | None = self.options.get("tier")
+        price: int | None = self.options.get("price")
+        return max(tiers.values()) if tiers else price
+
+    @property
     def quantile_share(self) -> float:
         """The share of the price that buys noisy quantiles; 0 for none."""
         if self.features.features != "quantiles":

@@ -184,13 +184,15 @@ def read_labelled(
 
     ARRAY names booleans that pick rows. label, ignore: the table's columns. class_names: VALUE=NAME of each class,
     between commas, where the file has other values than the model's names. A model that protects units names their
-    column, which a table then has. Raises DataError, and ValueError where the columns are not the model's.
+    column, which a table then has. Values beyond the bounds are drawn back to them where the model was trained so.
+    Raises DataError, and ValueError where the columns are not the model's.
     """
     unit: str | None = model.get("unit")
     names, classes = list(model["feature_names"]), list(model["classes"])
     values = values_of(classes, class_names)
     feature_map = model["feature_map"]
     limits = list(zip(feature_map["lower"], feature_map["upper"], strict=True))
+    clip = bool(model.get("clips"))
     file, _, where = str(path).partition(".npz:")
     if where or path.suffix == ".npz":
         target = Path(f"{file}.npz") if where else path
@@ -201,17 +203,18 @@ def read_labelled(
         if width != len(names):
             raise ValueError(f"{target.name} has rows of {width} values, and the model takes {len(names)}")
         bounds = [f"x{index}={low!r}:{high!r}" for index, (low, high) in enumerate(limits)]
-        labelled = read_npz(target, classes=classes, values=values, bounds=bounds, where=where or None)
+        labelled = read_npz(target, classes=classes, values=values, bounds=bounds, clip=clip, where=where or None)
         return Labelled(labelled.X, labelled.y)
     columns = columns_from(feature_map.get("columns", ()))
     schema = schema_of(columns, label, classes, values)
     no_features = ignore if unit is None else [*ignore, unit]
     _check_columns(path, [column.name for column in columns] if schema else names, label, no_features)
     if schema:
-        labelled = read_with_schema(path, schema, label, ignore=ignore, unit=unit)
+        labelled = read_with_schema(path, schema, label, ignore=ignore, unit=unit, clip=clip)
         return Labelled(labelled.X, labelled.y, _unit_names(labelled))
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
-    labelled = read_numbers(path, label=label, classes=classes, values=values, bounds=bounds, ignore=ignore, unit=unit)
+    declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
+    labelled = read_numbers(path, label=label, ignore=ignore, unit=unit, **declared)
     order = [labelled.declaration.feature_names.index(name) for name in names]
     return Labelled(labelled.X[:, order], labelled.y, _unit_names(labelled))
 

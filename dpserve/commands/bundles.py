@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
+from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
 from mechanisms.gaussian_vector import whole_picorho
@@ -40,6 +40,9 @@ from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, model_at
+
+_ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
+"""Bytes that an evaluation's file takes at most: in all, for each class, and for each cell of its confusion matrix."""
 
 
 def inspect(*, bundle: Path = options.BUNDLE, as_json: bool = options.JSON) -> None:
@@ -147,26 +150,6 @@ def export(
         typer.echo(f"the lineage {certificate.lineage} was charged rho = {to_rho(charged):g} for it, once")
 
 
-@contextmanager
-def whole_file(target: Path, content: bytes = b"") -> Iterator[Path]:
-    """Put the file in its place when what is done meanwhile has succeeded; else leave nothing.
-
-    Gives where it is until then, for content that is not known yet.
-    """
-    if target.exists():
-        raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            draft.write_bytes(content)
-        except OSError as error:
-            raise type(error)(error.errno, error.strerror, str(target)) from None
-        yield draft
-        draft.rename(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: str) -> int:
     """Charge the lineage for holding the tier; return what was charged now, in picorho."""
     # Training prints certificates, and should not wait for what answers.
@@ -194,6 +177,11 @@ class HeldOut(FileOptions):
     data: str = option(..., "The held-out records: a table or FILE.npz; 'digits' for the digits that were kept back.")
     classes: str | None = option(
         None, "VALUE=NAME of each class, separated by commas, where the file has other values than the model's names."
+    )
+    clip: bool = option(
+        False,
+        "Draw values beyond the bounds back to them, instead of refusing them.",
+        default_text="as in training",
     )
     lineage: str | None = option(
         None,
@@ -256,13 +244,15 @@ def evaluate(
         charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
 
     # What cannot be written is not paid for.
-    with whole_file(target) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
+    classes = len(certificate.classes)
+    room = _ROOM + _ROOM_OF_A_CLASS * classes + _ROOM_OF_A_CELL * classes**2
+    with whole_file(target, room=room) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
                 asked, X, y, whole, SystemRandomness(), parts, units=units, pay=pay, progress=lambda _: more(1)
             )
         content = result.model_dump(mode="json") | {"tier": tier, "figures": result.figures()}
-        draft.write_text(json.dumps(content | {"seal": certificate.seal(content)}, indent=1))
+        draft.write(json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode())
     print_evaluation(stdout_console(), result)
     for line in charged:
         typer.echo(line)
@@ -287,7 +277,9 @@ def _rows(
 
     Raises TrainingError, also for records, or units, that are in another lineage.
     """
-    X, y, records = held_out.read_held_out(certificate, held_out.data, held_out.classes, certificate.unit)
+    X, y, records = held_out.read_held_out(
+        certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip
+    )
     if records is None:
         yield X, y, None
         return

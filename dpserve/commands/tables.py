@@ -12,6 +12,7 @@ import typer
 from accounting.arrays import Floats, Integers
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares
+from dpserve.commands.files import whole_file
 from dpserve.commands.options import state_folder
 from training.bundles.certificate import ModelCertificate
 from training.errors import DataError, TrainingError, WrongOption
@@ -105,9 +106,10 @@ class FileOptions(RowOptions):
         class_names: str | None,
         columns: Columns = (),
         unit: str | None = None,
+        clip: bool = False,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
-        unit: as for `read`.
+        unit, clip: as for `read`.
 
         class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
@@ -121,6 +123,7 @@ class FileOptions(RowOptions):
             values=values,
             bounds={name: (low, high) for name, low, high in limits},
             unit=unit,
+            clip=clip,
         )
 
     def read_held_out(
@@ -129,11 +132,12 @@ class FileOptions(RowOptions):
         source: str,
         class_names: str | None,
         unit: str | None = None,
+        clip: bool = False,
     ) -> tuple[Floats, Integers, Records | None]:
         """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
 
         source: 'digits', those that were kept out of training, or as for `read`. unit: the column of units, which the
-        rows must have. Raises TrainingError.
+        rows must have. clip: draw values back to the bounds although training refused them. Raises TrainingError.
         """
         if source == "digits":
             if unit is not None:
@@ -146,7 +150,15 @@ class FileOptions(RowOptions):
         feature_map = certificate.feature_map
         names, lower, upper = certificate.feature_names, feature_map.lower, feature_map.upper
         records = self.read_like(
-            source, names, lower, upper, certificate.classes, class_names, certificate.columns, unit=unit
+            source,
+            names,
+            lower,
+            upper,
+            certificate.classes,
+            class_names,
+            certificate.columns,
+            unit=unit,
+            clip=clip or certificate.clips,
         )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records
@@ -210,11 +222,8 @@ def draft(
     described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name not in no_fields]
     content, missing = drafted(described, label, encoding)
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise DataError(f"{out} exists already: name a new file with --out") from None
+    with whole_file(out, text.encode()):
+        pass
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")
     for each in missing:
         typer.echo(f" - {each}")

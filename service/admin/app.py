@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import socket
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +23,10 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from accounting.budgets import Budget
 from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, key_digest
 from accounting.losses import Cost
-from accounting.report import AccountReport, account_report
+from accounting.report import AccountReport, Amount, account_report, amount_of
 from service.admin import verdicts
 from service.admin.acts import add_acts
 from service.admin.spending import Spending
@@ -39,10 +40,12 @@ from service.http.requests import check_parameters
 from service.http.schemas import PROBLEM_RESPONSES, Json
 from service.models import Models
 from service.page.assets import add_page
+from service.predictor import Standing
 from service.telemetry.exposition import CONTENT_TYPE, exposition
 from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.throughput import COUNTED, Throughput
+from service.telemetry.usage import Answered, Usage
 from service.tls import Tls
 
 _MAX_CONNECTIONS = 256
@@ -79,21 +82,58 @@ class KeyOut(BaseModel):
     expires: int | None
 
 
+class NextTierOut(BaseModel):
+    """The tier of a pay-once model that a client would hold next. admitted: whether the accounts pay for it now."""
+
+    tier: str
+    cost: Amount
+    admitted: bool
+
+
+class StandingOut(BaseModel):
+    """A client's share in one served model.
+
+    held: the finest tier that it holds, of a pay-once model. answers_left: how many answers its account pays for, of a
+    model whose answers are paid for one by one; null of another.
+    """
+
+    model: str
+    held: str | None
+    next: NextTierOut | None
+    answers_left: int | None
+
+
+class AnswersOut(BaseModel):
+    """Rows that were answered to a client, on this machine: in the last 24 hours, and in the last 30 days."""
+
+    day: int
+    month: int
+
+
 class ClientOut(AccountOut):
-    """One client's account. display: how the owner calls it. group: what it belongs to. Both may be empty."""
+    """One client's account. display: how the owner calls it. group: what it belongs to. Both may be empty.
+
+    models: its share in each model of the lineage that is served. answers: null where nothing counts them.
+    """
 
     client: str
     display: str
     group: str
     revoked: bool
     keys: list[KeyOut]
+    models: list[StandingOut]
+    answers: AnswersOut | None
 
 
 class ClientsOut(BaseModel):
-    """A page of clients, by name. next_after: ask for the next page with this as `after`; null if there is none."""
+    """A page of clients, of `total` that match.
+
+    next_after: ask for the next page with this as `after`; null if there is none.
+    """
 
     clients: list[ClientOut]
     next_after: str | None
+    total: int
 
 
 class GroupOut(AccountOut):
@@ -130,6 +170,8 @@ class AdminPort:
     """Says what the service's own audit has found, where there is one."""
     metrics_digest: bytes | None = None
     """`key_digest` of a key that is good for /metrics alone, where there is one."""
+    usage: Usage | None = None
+    """Counts what each client was answered, if anything does."""
 
     def convicted(self) -> list[tuple[str, bool]]:
         """Return of each verdict its name and whether it convicts, the service's own audit included."""
@@ -175,6 +217,7 @@ async def admin_port(
 
     owner = [Depends(_ADMIN_KEY), Depends(_only_with_key(admin.digest))]
     _add_account_routes(app, models, ledger, owner)
+    _add_client_routes(app, models, ledger, admin.usage, owner)
     add_acts(app, ledger, partial(_price, models), owner)
     _add_watching_routes(app, admin, models, throughput, owner)
     _add_metrics(app, admin, models, ledger, counts)
@@ -228,21 +271,93 @@ def _price(models: Models, lineage: str) -> Cost | None:
     return prices.pop() if len(prices) == 1 else None
 
 
-def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
+def _listed_lineage(ledger: Ledger) -> Callable[[str], Awaitable[str]]:
+    """Return a dependency that gives the lineage of a path, if the ledger has it."""
+
     async def listed_lineage(lineage: str) -> str:
         if lineage not in await ledger.lineage_names():
             raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
         return lineage
 
-    Lineage = Annotated[str, Depends(listed_lineage)]
+    return listed_lineage
 
-    async def holds(client: ClientAccount) -> bool:
-        return any([await predictor.holds(client.client) for predictor in models.of_lineage(client.lineage)])
 
-    def account_out(account: Account, *, unlimited: bool = False) -> dict[str, Any]:
-        """Return the part that every account has."""
-        report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
-        return {"created": account.created, "releases": account.releases, "account": report}
+def _account_out(models: Models, account: Account, *, unlimited: bool = False) -> dict[str, Any]:
+    """Return the part that every account has."""
+    report = account_report(account.state, price=_price(models, account.lineage), unlimited=unlimited)
+    return {"created": account.created, "releases": account.releases, "account": report}
+
+
+def _standing_out(budget: Budget, standing: Standing) -> StandingOut:
+    following = None
+    if standing.next_tier is not None:
+        cost = amount_of(budget, standing.next_cost)
+        following = NextTierOut(tier=standing.next_tier, cost=cost, admitted=standing.admitted)
+    return StandingOut(model=standing.model, held=standing.held, next=following, answers_left=standing.answers_left)
+
+
+def _spent_share(account: ClientAccount) -> tuple[float, str]:
+    """Return what puts clients in order: those first who spent most of what they may, and then by name."""
+    return -account.spent / max(account.budget.limit, 1), account.client
+
+
+def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usage | None, owner: list[Any]) -> None:
+    Lineage = Annotated[str, Depends(_listed_lineage(ledger))]
+
+    async def client_out(client: ClientAccount, answered: Mapping[str, Answered] | None) -> ClientOut:
+        standings = [await predictor.standing(client) for predictor in models.of_lineage(client.lineage)]
+        holds = any(each.held is not None for each in standings)
+        asked = None if answered is None else answered.get(client.client, Answered())
+        return ClientOut(
+            client=client.client,
+            display=client.display,
+            group=client.group,
+            revoked=client.revoked,
+            keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in client.api_keys],
+            models=[_standing_out(client.budget, each) for each in standings],
+            answers=None if asked is None else AnswersOut(day=asked.day, month=asked.month),
+            **_account_out(models, client, unlimited=holds),
+        )
+
+    @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
+    async def clients(
+        lineage: Lineage,
+        after: Annotated[str, Query(max_length=256, description="Only clients that are listed after this one.")] = "",
+        count: Count = 100,
+        order: Annotated[
+            Literal["name", "spent"], Query(description="By name, or those first who spent most of what they may.")
+        ] = "name",
+        match: Annotated[
+            str, Query(max_length=256, description="Only clients that have this in their name, id or group.")
+        ] = "",
+    ) -> ClientsOut:
+        listed = [each for each in await ledger.clients(lineage) if _matches(each, match.casefold())]
+        listed.sort(key=_spent_share if order == "spent" else _name_of)
+        total = len(listed)
+        if after:
+            place = next((place for place, each in enumerate(listed) if each.client == after), None)
+            # Whoever is gone meanwhile had a place by its name alone.
+            listed = [each for each in listed if each.client > after] if place is None else listed[place + 1 :]
+        page, next_after = paged(listed, count, _name_of)
+        answered = None if usage is None else await usage.of_lineage(lineage)
+        return ClientsOut(
+            clients=list(await asyncio.gather(*(client_out(each, answered) for each in page))),
+            next_after=next_after,
+            total=total,
+        )
+
+
+def _name_of(account: ClientAccount) -> str:
+    return account.client
+
+
+def _matches(account: ClientAccount, part: str) -> bool:
+    return any(part in each.casefold() for each in (account.client, account.display, account.group))
+
+
+def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
+    Lineage = Annotated[str, Depends(_listed_lineage(ledger))]
+    account_out = partial(_account_out, models)
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)
     async def lineages() -> dict[Literal["lineages"], list[LineageOut]]:
@@ -258,30 +373,6 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
                 for each in await ledger.lineages()
             ]
         }
-
-    @app.get("/api/lineages/{lineage}/clients", summary="List a lineage's clients, page by page", dependencies=owner)
-    async def clients(
-        lineage: Lineage,
-        after: Annotated[str, Query(max_length=256, description="Only clients whose names sort after this.")] = "",
-        count: Count = 100,
-    ) -> ClientsOut:
-        listed = [account for account in await ledger.clients(lineage) if account.client > after]
-        page, next_after = paged(listed, count, lambda account: account.client)
-        held = await asyncio.gather(*map(holds, page))
-        return ClientsOut(
-            clients=[
-                ClientOut(
-                    client=each.client,
-                    display=each.display,
-                    group=each.group,
-                    revoked=each.revoked,
-                    keys=[KeyOut(id=key.id, scopes=key.scopes, expires=key.expires) for key in each.api_keys],
-                    **account_out(each, unlimited=unlimited),
-                )
-                for each, unlimited in zip(page, held, strict=True)
-            ],
-            next_after=next_after,
-        )
 
     @app.get("/api/lineages/{lineage}/groups", summary="List a lineage's groups", dependencies=owner)
     async def groups(lineage: Lineage) -> dict[Literal["groups"], list[GroupOut]]:
@@ -300,8 +391,11 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         receipts_read = await ledger.receipts(lineage, after=after, count=count + 1)
         currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
+        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
         listed = [
-            msgspec.structs.asdict(receipt_out(each, each.sequence, each.lineage_releases, currency))
+            msgspec.structs.asdict(
+                receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
+            )
             | {"client": each.client}
             for each in page
         ]

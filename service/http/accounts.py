@@ -68,15 +68,20 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         entries = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(entries, count, lambda receipt: receipt.number)
         currency = await predictor.currency(client)
-        listed = [receipt_out(each, each.number, each.releases, currency) for each in page]
+        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(predictor.lineage)}
+        listed = [receipt_out(each, each.number, each.releases, currency, names.get(each.model)) for each in page]
         return Json(ReceiptsOut(listed, next_after))
 
 
-def receipt_out(receipt: Receipt, number: int, rows: int, currency: Currency) -> ClientReceiptOut:
-    """Return a receipt as an account of this currency, charged for `rows`, has it under its own number."""
+def receipt_out(receipt: Receipt, number: int, rows: int, currency: Currency, model: str | None) -> ClientReceiptOut:
+    """Return a receipt as an account of this currency, charged for `rows`, has it under its own number.
+
+    model: the name of what was asked, if it is served.
+    """
     price = receipt.price_in(currency)
     return ClientReceiptOut(
         id=number,
+        model=model,
         model_id=receipt.model,
         mechanism=receipt.mechanism,
         charged_rows=rows,

@@ -34,7 +34,7 @@ from service.http.schemas import (
     ReceiptOut,
     Wishes,
 )
-from service.http.tables import CSV, Asked, Lists, Rows, as_numbers, rows_of_csv, rows_of_invocation
+from service.http.tables import CSV, Asked, Rows, as_numbers, rows_of_csv, rows_of_invocation
 from service.predictor import Prediction, Predictor, RowsQuote, RowsRequest, Value
 from training.inputs.columns import UnencodedTexts
 from training.pay_once.coverage import PER_MILLE
@@ -56,6 +56,7 @@ _INSTANCES, _LISTS = ("instances",), ("instances", "inputs")
 """Members that may be rows as lists of numbers."""
 
 _WEIGHT_0 = re.compile(rb";\s*q\s*=\s*0(?:\.0*)?\s*(?:;|$)", re.IGNORECASE)
+_CHARSET = re.compile(rb';\s*charset\s*=\s*"?([A-Za-z0-9_.:-]{1,40})', re.IGNORECASE)
 _PLACE = re.compile(r" - at `\$\.(\w+)(?:\[(\d+)\])?(?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 _decode = msgspec.json.Decoder(PredictRequest).decode
@@ -154,10 +155,14 @@ def _with_query(wishes: Wishes, header: RequestHeader) -> Wishes:
         raise invalid("the body and the query name different tiers")
     if coverage is not None and wishes.coverage not in (None, coverage):
         raise invalid("the body and the query name different coverages")
+    clip = header.flag("clip") if "clip" in header.query else None
+    if clip is not None and wishes.clip not in (None, clip):
+        raise invalid("the body and the query differ in 'clip'")
     return Wishes(
         wishes.tier if tier is None else tier,
         wishes.intervals or header.flag("intervals"),
         wishes.coverage if coverage is None else coverage,
+        wishes.clip if clip is None else clip,
     )
 
 
@@ -209,7 +214,7 @@ def _texts_of(ends: Floats | None) -> list[tuple[bytes, bytes]] | None:
 class RowsCodec:
     """`POST /predict`."""
 
-    parameters = frozenset({"coverage", "dry_run", "intervals", "tier"})
+    parameters = frozenset({"clip", "coverage", "dry_run", "intervals", "tier"})
 
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> RowsRequest:
         """Return what is asked for. Raises Problem and the refusals of a predictor's checks."""
@@ -223,7 +228,7 @@ class RowsCodec:
         elif kind == _NPY:
             rows = npy.parse_npy(body)
         elif kind == _CSV:
-            texts = rows_of_csv(body, predictor)
+            texts = rows_of_csv(body, predictor, _charset(header.fields.get(b"content-type", b"")))
             rows = texts if predictor.certificate.columns else as_numbers(texts)
         else:
             detail = f"the body's Content-Type is not known here: send application/json, {CSV} or {npy.MEDIA_TYPE}"
@@ -237,7 +242,7 @@ class RowsCodec:
             # A tier in the query decides what the answer is as much as the body does.
             question = body if "tier" not in header.query else body + b"\0tier=" + header.query["tier"].encode()
             idempotency = header.idempotency(question)
-        X, unencoded = (predictor.check_array(rows), ()) if isinstance(rows, np.ndarray) else _checked(predictor, rows)
+        X, unencoded = _checked(predictor, rows, wishes.clip)
         return RowsRequest(X, wishes.tier, idempotency, header.deadline, wishes.intervals, coverage, unencoded)
 
     def instances(self, predictor: Predictor, body: bytes) -> Asked:
@@ -310,16 +315,18 @@ class InvocationsCodec(RowsCodec):
         return parsed_json(partial(rows_of_invocation, table=predictor), body)
 
 
-def _checked(predictor: Predictor, rows: Lists) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
-    """Return the rows as numbers: all are lists, or all name the model's columns.
+def _checked(predictor: Predictor, rows: Rows, clip: bool | None) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    """Return the rows as numbers: an array, or lists, or all name the model's columns. clip: as the predictor takes it.
 
     With them texts that are yet to be computed into them.
     """
+    if isinstance(rows, np.ndarray):
+        return predictor.check_array(rows, clip=clip), ()
     kinds = set(map(type, rows))
     if kinds <= {list}:
-        return predictor.check_rows(cast(Sequence[list[float]], rows)), ()
+        return predictor.check_rows(cast(Sequence[list[float]], rows), clip=clip), ()
     if kinds == {dict}:
-        return predictor.check_named(cast(Sequence[dict[str, Value]], rows))
+        return predictor.check_named(cast(Sequence[dict[str, Value]], rows), clip=clip)
     raise InvalidRows("either every row is a list of numbers, or every row names the model's columns")
 
 
@@ -365,6 +372,12 @@ def _not_rows(message: str) -> Problem:
 
 def _media_type(content_type: bytes) -> bytes:
     return content_type.partition(b";")[0].strip().lower()
+
+
+def _charset(content_type: bytes) -> str | None:
+    """Return the charset that a Content-Type names, or None."""
+    named = _CHARSET.search(content_type)
+    return None if named is None else named[1].decode()
 
 
 def _accepts_npy(accept: bytes) -> bool:

@@ -20,6 +20,8 @@ from fastapi import FastAPI
 
 from service.http import npy, schemas
 from service.http.codec import BUDGET, NOISE, RECEIPT, SETS
+from service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
+from service.http.column_tensors import TEXTS, column_inputs
 from service.http.openinference import DATATYPES, ERROR_RESPONSES, INPUT, JSON_LENGTH, MODEL, MODEL_VERSION
 from service.http.requests import IDEMPOTENCY_PARAMETER, PREFER_PARAMETER
 from service.http.tables import CSV
@@ -45,6 +47,12 @@ _INTERVALS = _parameter(
     "intervals",
     {"type": "boolean", "default": False},
     "true: say `lower` and `upper` in `noise`, too; the same as `intervals` in the body.",
+)
+_CLIP = _parameter(
+    "clip",
+    {"type": "boolean"},
+    "true: draw values beyond the declared bounds back to them; false: refuse them. By default as in training; the "
+    "same as `clip` in the body.",
 )
 _COVERAGE = _parameter(
     "coverage",
@@ -155,7 +163,7 @@ def _predict(predictor: Predictor, name: str, in_path: list[str]) -> dict[str, A
         "content": {"application/json": {"schema": answer}, npy.MEDIA_TYPE: _BINARY},
     }
     sets = [] if predictor.prediction_sets is None else [_COVERAGE]
-    parameters = [_DRY_RUN, _INTERVALS, *sets, *([tier] if predictor.tier_names else [])]
+    parameters = [_DRY_RUN, _INTERVALS, _CLIP, *sets, *([tier] if predictor.tier_names else [])]
     responses = {"200": answered, **schemas.PROBLEM_RESPONSES}
     return _operation(name, summary, in_path, parameters, content, responses)
 
@@ -202,19 +210,28 @@ def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
 
 def _narrow_tensors(components: dict[str, Any], predictor: Predictor) -> None:
     tensor = components["InputTensor"]["properties"]
-    numbers = {"type": "array", "items": {"type": "number"}}
-    tensor["name"] = {"enum": [INPUT]}
-    tensor["datatype"] = {"enum": list(DATATYPES)}
-    tensor["shape"] |= {"minItems": 2, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}
+    columns = predictor.certificate.columns
+    cell = {"type": ["number", "string", "boolean", "null"] if columns else "number"}
+    values = {"type": "array", "items": cell}
+    tensor["name"] = {"enum": [INPUT, *(column.name for column in columns)]}
+    tensor["datatype"] = {"enum": [*COLUMN_DATATYPES, TEXTS] if columns else list(DATATYPES)}
+    tensor["shape"] |= {"minItems": 1 if columns else 2, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}
     tensor["data"] = {
-        "anyOf": [numbers, {"type": "array", "items": numbers}],
+        "anyOf": [values, {"type": "array", "items": values}],
         "description": "Flat or in a list for each row; absent where `parameters` has a `binary_data_size`.",
     }
     components["RequestedOutput"]["properties"]["name"] = {"enum": list(predictor.parts)}
     request = components["InferRequest"]
-    request["properties"]["inputs"] |= {"minItems": 1, "maxItems": 1}
+    request["properties"]["inputs"] |= {"minItems": 1, "maxItems": max(1, len(columns))}
     row = _middle(predictor)
     request["examples"] = [{"inputs": [{"name": INPUT, "shape": [1, len(row)], "datatype": "FP64", "data": row}]}]
+    if columns:
+        example, inputs = _example(predictor), column_inputs(columns)
+        tensors = [
+            {"name": each.name, "shape": [1, 1], "datatype": each.datatype, "data": [example[each.name]]}
+            for each in inputs
+        ]
+        request["examples"].insert(0, {"inputs": tensors})
 
 
 def _invocations(predictor: Predictor) -> dict[str, Any]:
@@ -230,7 +247,7 @@ def _invocations(predictor: Predictor) -> dict[str, Any]:
         | {"items": {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}},
     }
     unnamed = {"index": {"type": "array"}, "data": sizes | {"items": row}}
-    known: dict[str, Any] = {"intervals": {"type": "boolean"}}
+    known: dict[str, Any] = {"intervals": {"type": "boolean"}, "clip": {"type": ["boolean", "null"]}}
     known |= {} if predictor.prediction_sets is None else {"coverage": _COVERAGE["schema"]}
     known |= {"tier": {"enum": list(predictor.tier_names)}} if predictor.tier_names else {}
     params = {"type": ["object", "null"], "properties": known, "additionalProperties": False}

@@ -15,9 +15,11 @@ import numpy as np
 from fastapi import FastAPI, Response
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
 from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
+from service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from service.http.numbers import numbers
 from service.http.predictions import Reply
 from service.http.problems import Problem
@@ -40,6 +42,7 @@ from service.http.schemas import (
 )
 from service.models import VERSION, Models
 from service.predictor import INTERVAL, PREDICTION_SET, UNDECIDED, Prediction, Predictor, RowsRequest
+from training.inputs.columns import UnencodedTexts
 from training.kinds.outputs import Output
 
 PREFIX = "/v2"
@@ -87,29 +90,29 @@ class OpenInferenceCodec:
         self, predictor: Predictor, header: RequestHeader, request: InferRequest, raw: bytes, identity: bytes
     ) -> TensorRequest:
         """Return what is asked for, by bytes behind the request. identity: all that decides the answer."""
-        if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
-            raise one_input()
-        if "shared_memory_region" in request.inputs[0].parameters:
+        if any("shared_memory_region" in tensor.parameters for tensor in request.inputs):
             raise invalid("shared memory is not offered")
         tier = request.parameters.get("tier")
         if tier is not None and not isinstance(tier, str):
             raise invalid("the parameter 'tier' is the name of a tier")
         intervals = request.parameters.get("intervals", False)
-        if not isinstance(intervals, bool):
-            raise invalid("the parameter 'intervals' is true or false")
+        clip = request.parameters.get("clip")
+        if not isinstance(intervals, bool) or not isinstance(clip, bool | None):
+            raise invalid("the parameters 'intervals' and 'clip' are true or false")
         coverage = request.parameters.get("coverage")
         if coverage is not None and type(coverage) not in (int, float):
             raise invalid("the parameter 'coverage' is a number")
         thousandths = None if coverage is None else predictor.check_coverage(coverage)
-        X = array_of(request.inputs[0], raw).astype(np.float64)
         predictor.check_tier(tier)
+        X, unencoded = _rows_of(predictor, request.inputs, raw, clip)
         return TensorRequest(
-            predictor.check_array(X),
+            X,
             tier,
             header.idempotency(identity),
             header.deadline,
             intervals,
             thousandths,
+            unencoded,
             id=request.id,
             outputs=_outputs_of(predictor, request),
         )
@@ -142,6 +145,17 @@ class OpenInferenceCodec:
             return said, {"content-type": "application/json"} | headers
         headers[JSON_LENGTH] = str(len(said))
         return said + raw, {"content-type": "application/octet-stream"} | headers
+
+
+def _rows_of(
+    predictor: Predictor, inputs: Sequence[InputTensor], raw: bytes, clip: bool | None
+) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
+    """Return the rows that one input holds, or one for each column of the model's schema; and texts to be encoded."""
+    if len(inputs) == 1 and inputs[0].name == INPUT:
+        return predictor.check_array(array_of(inputs[0], raw).astype(np.float64), clip=clip), ()
+    if not predictor.certificate.columns:
+        raise one_input()
+    return predictor.check_named(rows_of_tensors(inputs, raw, predictor), clip=clip)
 
 
 def _outputs_of(predictor: Predictor, request: InferRequest) -> dict[str, bool]:
@@ -263,7 +277,8 @@ def config(predictor: Predictor) -> ModelConfig:
 
 
 def _without_rows(tensor: TensorMetadata) -> TensorConfig:
-    return TensorConfig(name=tensor.name, data_type=f"TYPE_{tensor.datatype}", dims=tensor.shape[1:])
+    kind = "STRING" if tensor.datatype == TEXTS else tensor.datatype
+    return TensorConfig(name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape[1:])
 
 
 def metadata(predictor: Predictor) -> ModelMetadata:
@@ -274,7 +289,8 @@ def metadata(predictor: Predictor) -> ModelMetadata:
         name=certificate.name,
         versions=[VERSION],
         platform="dpserve",
-        inputs=[TensorMetadata(INPUT, "FP64", [-1, len(certificate.feature_names)])],
+        inputs=column_inputs(certificate.columns)
+        or [TensorMetadata(INPUT, "FP64", [-1, len(certificate.feature_names)])],
         outputs=[_tensor_of(name, outputs.get(name), predictor) for name in predictor.parts],
         parameters={
             **({} if predictor.outputs.classes is None else {"classes": json.dumps(predictor.outputs.classes)}),

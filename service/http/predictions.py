@@ -154,7 +154,8 @@ async def answer(
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)
-    metrics.answered(predictor.certificate.name, len(prediction.values), prediction.charged_rows)
+    payer = predictor.lineage, caller.client
+    metrics.answered(predictor.certificate.name, len(prediction.values), prediction.charged_rows, payer)
     traced = timeline.get()
     if traced is None:
         return codec.encode(predictor, header, request, prediction)

@@ -23,6 +23,9 @@ class Wishes(Struct, forbid_unknown_fields=True):
     coverage: float | None = None
     """The coverage of `prediction_sets`, which are then said, too, where the model has them: 0.5 to 0.999, rounded up
     to thousandths. They cost nothing."""
+    clip: bool | None = None
+    """true: draw values beyond the declared bounds back to them; false: refuse them. By default as in training: the
+    model's `clips`. A row that was drawn back has the answer, and the price, of the row that it becomes."""
 
 
 class PredictOptions(Wishes):
@@ -250,6 +253,8 @@ class ClientReceiptOut(Struct):
     """One charge to the client's account."""
 
     id: int
+    model: str | None
+    """The name of the model that answered; null where it is not served any more."""
     model_id: str
     """The id of the model that answered; `GET /models/{name}` shows each model's."""
     mechanism: str

@@ -51,18 +51,20 @@ class Table(Protocol):
         ...
 
 
+_CHARSETS = ("utf-8", "utf-16", "us-ascii", "iso-8859-1", "latin-1", "latin1", "iso-8859-15", "windows-1252")
+"""The names of the encodings of tables. Others are refused: the time that some take grows faster than a text."""
 _decode = msgspec.json.Decoder(InvocationsRequest).decode
 _PLACE = re.compile(r"\[(\d+)\](?:\[(?:(\d+)|\.\.\.)\])?`$")
 
 
-def rows_of_csv(body: bytes, table: Table) -> list[dict[str, Value]]:
+def rows_of_csv(body: bytes, table: Table, charset: str | None = None) -> list[dict[str, Value]]:
     """Return the rows below a header, by its names, each value as its text. Raises a 400 problem and InvalidRows.
 
-    The delimiter is found as in files that are trained on. The header is checked before the rows are read, and no more
-    rows are read than may be asked about.
+    charset: the encoding that the Content-Type names; UTF-8 without one. The delimiter is found as in files that are
+    trained on. The header is checked before the rows are read, and no more rows are read than may be asked about.
     """
     try:
-        text = body.decode("utf-8-sig")
+        text = body.decode(_encoding(charset)).removeprefix("\ufeff")
         delimiter = max(DELIMITERS, key=text.lstrip("\r\n").partition("\n")[0].count)
         lines = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
         names = [name.strip() for name in next(lines, ())]
@@ -75,10 +77,19 @@ def rows_of_csv(body: bytes, table: Table) -> list[dict[str, Value]]:
                 table.check_count(len(rows) + 1 + sum(1 for _ in lines))
             rows.append(_by_name(names, list[Value](record), len(rows)))
     except UnicodeDecodeError:
-        raise invalid("the body is not CSV in UTF-8") from None
+        in_what = "UTF-8: name its charset in the Content-Type, as windows-1252" if charset is None else "its charset"
+        raise invalid(f"the body is not CSV in {in_what}") from None
     except csv.Error as error:
         raise invalid(f"the body is not CSV: {error}") from None
     return rows
+
+
+def _encoding(charset: str | None) -> str:
+    """Return the encoding that a charset names. Raises a 400 problem for another than those that tables come in."""
+    named = "utf-8" if charset is None else charset.lower()
+    if named not in _CHARSETS:
+        raise invalid(f"the charset of CSV is one of {', '.join(_CHARSETS)}")
+    return named
 
 
 def as_numbers(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:
@@ -107,8 +118,8 @@ def rows_of_invocation(body: bytes, table: Table) -> Asked:
         wishes = msgspec.convert(params, Wishes)
     except msgspec.ValidationError:
         raise invalid(
-            "params takes the name of a 'tier', true or false for 'intervals' and a number for 'coverage', and nothing "
-            "else"
+            "params takes the name of a 'tier', true or false for 'intervals' and for 'clip', and a number for "
+            "'coverage', and nothing else"
         ) from None
     if asked.dataframe_split is not UNSET:
         return _of_split(asked.dataframe_split, table), wishes

@@ -15,9 +15,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from service.http.codec import headers_of
+from service.http.column_tensors import DATATYPES as COLUMN_DATATYPES
+from service.http.column_tensors import TEXTS
 from service.http.openinference import (
     ANSWERED,
-    DATATYPES,
+    INPUT,
     OpenInferenceCodec,
     TensorRequest,
     check_shape,
@@ -36,7 +38,14 @@ ASKED_MODEL = "AskedModel"
 """The message type as which a ModelInferRequest is parsed to find its model alone."""
 
 
-_CONTENTS = {"FP64": "fp64_contents", "FP32": "fp32_contents", "INT64": "int64_contents", "INT32": "int_contents"}
+_CONTENTS = {
+    "FP64": "fp64_contents",
+    "FP32": "fp32_contents",
+    "INT64": "int64_contents",
+    "INT32": "int_contents",
+    "BOOL": "bool_contents",
+    TEXTS: "bytes_contents",
+}
 
 
 @cache
@@ -79,23 +88,23 @@ class MessageCodec(OpenInferenceCodec):
     def decode(self, predictor: Predictor, header: RequestHeader, body: bytes) -> TensorRequest:
         """Return what the message asks. body: the message as it came."""
         asked = parse("ModelInferRequest", body)
-        if len(asked.inputs) != 1:
+        if len(asked.inputs) != 1 and not predictor.certificate.columns:
             raise one_input()
-        raw = _raw_of(asked)
+        each = _raw_of(asked)
         inputs = [
             InputTensor(
                 tensor.name,
                 list(tensor.shape),
                 tensor.datatype,
-                _parameters(tensor.parameters) | {"binary_data_size": len(raw)},
+                _parameters(tensor.parameters) | {"binary_data_size": len(content)},
             )
-            for tensor in asked.inputs
+            for tensor, content in zip(asked.inputs, each, strict=True)
         ]
         outputs = [RequestedOutput(output.name, _parameters(output.parameters)) for output in asked.outputs]
         request = InferRequest(inputs, asked.id or None, _parameters(asked.parameters), outputs)
         # The same message may be written in several ways.
         question = b"grpc\0" + asked.SerializeToString(deterministic=True)
-        return self.request_of(predictor, header, request, raw, question)
+        return self.request_of(predictor, header, request, b"".join(each), question)
 
     def encode(
         self, predictor: Predictor, header: RequestHeader, request: TensorRequest, prediction: Prediction
@@ -113,19 +122,30 @@ class MessageCodec(OpenInferenceCodec):
         return answer.SerializeToString(), headers_of(predictor, prediction)
 
 
-def _raw_of(asked: Any) -> bytes:
-    """Return the bytes of the one tensor, which are behind it or in its contents. Raises a 400 problem."""
-    tensor, raw = asked.inputs[0], asked.raw_input_contents
-    check_shape(tensor.shape)  # first: the product of a million numbers takes hours
-    named = _CONTENTS.get(tensor.datatype)
+def _raw_of(asked: Any) -> list[bytes]:
+    """Return the bytes of each tensor, which are behind all of them or in its contents. Raises a 400 problem."""
+    behind = list(asked.raw_input_contents)
+    if behind and len(behind) != len(asked.inputs):
+        raise invalid("there are raw_input_contents for each input, or for none")
+    return [_raw(tensor, behind[place] if behind else None) for place, tensor in enumerate(asked.inputs)]
+
+
+def _raw(tensor: Any, behind: bytes | None) -> bytes:
+    """Return the bytes of a tensor. behind: those behind it; None where its contents have its values."""
+    named, texts = _CONTENTS.get(tensor.datatype), tensor.datatype == TEXTS
     if named is None:
-        raise invalid(f"the datatype must be one of {', '.join(DATATYPES)}")
-    kind = np.dtype(DATATYPES[tensor.datatype])
+        raise invalid(f"the datatype must be one of {', '.join(_CONTENTS)}")
     filled = [field.name for field, _ in tensor.contents.ListFields()]
-    if (len(raw), filled) not in ((1, []), (0, [named])):
-        raise invalid(f"the input has either one raw_input_contents or its {named}")
-    content: bytes = raw[0] if raw else np.array(getattr(tensor.contents, named), kind).tobytes()
-    if len(content) != math.prod(tensor.shape) * kind.itemsize:
+    if filled != ([named] if behind is None else []):
+        raise invalid(f"an input has either its raw_input_contents or its {named}")
+    if texts:
+        values = () if behind is not None else tensor.contents.bytes_contents
+        return behind if behind is not None else b"".join(len(each).to_bytes(4, "little") + each for each in values)
+    if tensor.name == INPUT:
+        check_shape(tensor.shape)  # first: the product of a million numbers takes hours
+    kind = np.dtype(COLUMN_DATATYPES[tensor.datatype])
+    content: bytes = np.array(getattr(tensor.contents, named), kind).tobytes() if behind is None else behind
+    if tensor.name == INPUT and len(content) != math.prod(tensor.shape) * kind.itemsize:
         raise invalid(f"the shape {list(tensor.shape)} of {tensor.datatype} does not have {len(content)} bytes")
     return content
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 
 import kubernetes_validate
 import pydantic
@@ -329,8 +330,9 @@ def test_the_image_is_renamed_in_one_place_for_all_that_start_it(rendered, k8s, 
     written = (renamed / said).read_text()
     (renamed / said).write_text(written.replace("newName: dpserve", "newName: registry.example:5000/team/dpserve"))
     for folder in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
-        tag = "0.1.0-gpu" if folder in ("gpu", EVERYTHING) else "0.1.0"
-        tags = {tag} if folder in ("embedded", LOAD_BUNDLE) else {tag, "0.1.0"}  # backups need no CUDA
+        own = version("dpserve")
+        tag = f"{own}-gpu" if folder in ("gpu", EVERYTHING) else own
+        tags = {tag} if folder in ("embedded", LOAD_BUNDLE) else {tag, own}  # backups need no CUDA
         assert images(rendered[folder]) == {f"dpserve:{each}" for each in tags}
         done = kustomize(renamed / folder if folder == LOAD_BUNDLE else renamed / "overlays" / folder)
         there = {f"registry.example:5000/team/dpserve:{each}" for each in tags}

@@ -135,7 +135,8 @@ def test_a_file_is_read_as_the_command_reads_it(declared, home):
 def test_labels_may_stand_apart_and_be_numbers_with_names(declared):
     declared |= {"classes": {1: "yes", 0: "no"}}
     model = PrivateClassifier(**declared).fit(ROWS, (Y == "yes").astype(int))
-    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.classes_.tolist() == [0, 1]
+    assert model.certificate_.classes == ("yes", "no")
     numbers = PrivateClassifier(**declared | {"classes": [1, 0], "epsilon": 1}).fit(ROWS, (Y == "yes").astype(int))
     assert numbers.classes_.tolist() == [0, 1]
     assert set(numbers.predict(ROWS)) <= {0, 1}
@@ -224,6 +225,60 @@ def test_a_schema_declares_every_column(declared):
         model.predict(np.zeros((1, 3)))
     apart = PrivateClassifier(**declared | {"epsilon": 1}).fit(table.drop(columns="ok"), table["ok"])
     assert apart.classes_.tolist() == ["no", "yes"]
+    # Rows that were picked have an index, which is no column.
+    np.testing.assert_array_equal(model.predict_proba(frame.iloc[[7, 3]]), answers[[7, 3]])
+
+
+LABELS = {
+    "booleans": (Y == "yes", None, [False, True]),
+    "booleans of pandas": (pd.Series(Y == "yes", dtype="boolean"), None, [False, True]),
+    "integers": ((Y == "yes").astype(int), [0, 1], [0, 1]),
+    "integers with names": ((Y == "yes").astype(int), {1: "well", 0: "ill"}, [0, 1]),
+    "numbers": ((Y == "yes").astype(float), [0, 1], [0.0, 1.0]),
+    "texts": (Y, ["yes", "no"], ["no", "yes"]),
+    "categories": (pd.Series(pd.Categorical(Y)), ["yes", "no"], ["no", "yes"]),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_classes_are_the_values_of_y_beside_a_schema_of_the_features(declared, kind):
+    y, classes, values = LABELS[kind]
+    features = {"fields": SCHEMA["fields"][:1], "fieldsMatch": "subset"}
+    declared |= {"schema": features, "bounds": None, "classes": classes}
+    model = PrivateClassifier(**declared).fit(FRAME, y)
+    assert model.classes_.tolist() == values
+    assert type(model.classes_.tolist()[0]) is type(values[0])
+    assert model.score(FRAME[["age"]], y) == np.mean(model.predict(FRAME[["age"]]) == np.asarray(y)) > 0.6
+
+
+@pytest.mark.parametrize("kind", ["booleans", "booleans of pandas", "texts"])
+def test_classes_are_the_values_of_a_column_that_the_schema_describes(declared, kind):
+    y, _, values = LABELS[kind]
+    of_y = {"type": "boolean"} if values[0] is False else {"type": "string", "constraints": {"enum": ["yes", "no"]}}
+    content = {"fields": [SCHEMA["fields"][0], {"name": "ok", **of_y}], "fieldsMatch": "subset"}
+    declared |= {"schema": content, "bounds": None, "classes": None}
+    model = PrivateClassifier(**declared).fit(FRAME.reset_index(drop=True).assign(ok=y), "ok")
+    assert model.classes_.tolist() == values
+    assert model.score(FRAME[["age"]], y) > 0.6
+
+
+def test_what_y_may_be_is_declared_and_by_one_thing(declared):
+    declared |= {"bounds": None, "classes": None, "schema": {"fields": SCHEMA["fields"][:1], "fieldsMatch": "subset"}}
+    with pytest.raises(ValueError, match="classes="):
+        PrivateClassifier(**declared).fit(FRAME[["age"]], (Y == "yes").astype(int))
+    declared |= {"schema": SCHEMA, "classes": ["yes", "no"]}
+    with pytest.raises(ValueError, match="leave classes= out"):
+        PrivateClassifier(**declared).fit(FRAME, "ok")
+
+
+def test_weights_are_refused_with_the_reason(declared, home):
+    with pytest.raises(ValueError, match="a record counts once"):
+        PrivateClassifier(**declared).fit(FRAME, "ok", sample_weight=np.ones(len(FRAME)))
+    with pytest.raises(TypeError, match="a record counts once"):
+        PrivateClassifier(**declared, class_weight="balanced")
+    with pytest.raises(TypeError, match="unexpected"):
+        PrivateClassifier(**declared).fit(FRAME, "ok", weight=1)
+    assert not (home / "home" / "trained").exists()
 
 
 @pytest.mark.filterwarnings("ignore:mu n / C:UserWarning")
@@ -351,11 +406,12 @@ class TestWhatNoBudgetCovers:
         apart = PrivateClassifier(**declared | {"epsilon": 1, "classes": {1: "yes", 0: "no"}})
         apart.fit(ROWS, (Y == "yes").astype(int))
         loaded = PrivateClassifier.load(PrivateClassifier(**declared | {"epsilon": 1}).fit(X, Y).save(home / "bundle"))
-        for known, rows in ((apart, ROWS), (loaded, X)):
+        numbers = (Y == "yes").astype(int)
+        for known, rows, y in ((apart, ROWS, numbers), (loaded, X, Y)):
             with pytest.warns(PrivacyWarning, match="400 of the 400 rows are records of the lineage 'people"):
-                known.score(rows, Y)
+                known.score(rows, y)
         with pytest.warns(PrivacyWarning, match="rows are records"):
-            permutation_importance(apart, ROWS[::2], Y[::2], n_repeats=1, random_state=0)
+            permutation_importance(apart, ROWS[::2], numbers[::2], n_repeats=1, random_state=0)
         with no_privacy_warning():
             model.score(ROWS * 0.99, Y)
             assert model.predict(ROWS).shape == (400,)
@@ -369,12 +425,6 @@ class TestWhatNoBudgetCovers:
                 model.score(rows, Y)
         with no_privacy_warning():
             model.score(ROWS * 0.99, Y)
-
-    def test_no_weight_lets_a_record_count_more(self, declared):
-        with pytest.raises(TypeError, match="sample_weight"):
-            PrivateClassifier(**declared).fit(X, Y, sample_weight=np.ones(400))
-        with pytest.raises(TypeError, match="class_weight"):
-            PrivateClassifier(**declared, class_weight="balanced")
 
 
 class TestMissingValues:
@@ -521,7 +571,7 @@ class TestBundles:
         ({"bounds": "-1:1"}, r"bounds= takes \(LOW, HIGH\)"),
         ({"bounds": (0, 1)}, r"(?s)'age': .* is below the declared bound 0.*clip= clips"),
         ({"classes": ["yes", "maybe"]}, "'no' is not one of yes, maybe"),
-        ({"schema": SCHEMA}, "schema= takes the place of classes= and bounds="),
+        ({"schema": SCHEMA, "classes": None}, "schema= takes the place of bounds="),
         ({"epsilon": None}, "say what all answers together cost: epsilon="),
         ({"delta": None}, "say what all answers together cost"),
         ({"epsilon": 1e-3}, "must lie between"),
@@ -596,6 +646,8 @@ def test_a_fit_prints_nothing(declared, capfd, release):
 def test_values_beyond_the_bounds_are_clipped_on_demand(declared):
     model = PrivateClassifier(**declared | {"bounds": (0, 1), "clip": True}).fit(FRAME, "ok")
     assert model.certificate_.feature_map.lower == (0.0, 0.0)
+    within = FRAME[["age", "income"]].clip(0, 1)
+    np.testing.assert_array_equal(model.predict_proba(FRAME[["age", "income"]]), model.predict_proba(within))
 
 
 def test_it_works_where_an_event_loop_runs(declared):

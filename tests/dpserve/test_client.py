@@ -138,6 +138,37 @@ def test_a_data_frame_with_other_columns_is_refused_before_anything_is_sent(serv
         assert client.budget()["queries_left"] == 10
 
 
+@pytest.mark.parametrize("made", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_columns_that_the_model_does_not_take_are_left_out_and_named(service, key, made):
+    frame = made({"note": ["a", "b", "c"], "income": ROWS[:, 1], "age": ROWS[:, 0], "label": ["no"] * 3})
+    by_name = [{"age": age, "income": income, "note": "a", "label": "no"} for age, income in ROWS]
+    with Client(service, key) as client:
+        for rows in (frame, by_name):
+            with pytest.warns(UserWarning, match="label"):
+                answers = client.predict_proba(rows)
+            np.testing.assert_array_equal(answers, client.predict_proba(ROWS))
+        assert client.budget()["queries_left"] == 7
+
+
+def test_one_row_without_a_list_is_refused_in_words(service, key):
+    with Client(service, key) as client, pytest.raises(ValueError, match=r"\[X\]"):
+        client.predict_proba({"age": 30.0, "income": 5000.0})
+
+
+def test_values_beyond_the_bounds_are_drawn_back_on_demand(service, key):
+    beyond, within = np.array([[182.0, -5.0]]), np.array([[120.0, 0.0]])
+    with Client(service, key) as client, Client(service, key, clip=True) as clipping:
+        with pytest.raises(ValueError, match="clip=True"):
+            client.predict_proba(beyond)
+        np.testing.assert_array_equal(clipping.predict_proba(beyond), client.predict_proba(within))
+        frame = pd.DataFrame({"income": beyond[:, 1], "age": beyond[:, 0]})
+        assert clipping.answers(frame).probabilities.tolist() == client.predict_proba(within).tolist()
+        assert clipping.quote(beyond)["cost"] == 0
+        with pytest.raises(ValueError, match="is inf"):
+            clipping.predict_proba([[np.inf, 0.0]])
+        assert client.budget()["queries_left"] == 9
+
+
 def test_the_package_names_its_client_where_completion_looks():
     program = (
         "import dpserve; print(*dir(dpserve)); import sys; "

@@ -86,6 +86,19 @@ def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):
     assert list(spent(run)) == ["people"]
 
 
+@pytest.mark.parametrize(("trained", "asked"), [(("--clip",), ()), ((), ("--clip",))])
+def test_values_beyond_the_bounds_are_drawn_back_as_in_training_or_on_demand(run, trained, asked):
+    (run.folder / "r.csv").write_text(HEADER + "".join(ROWS))
+    (run.folder / "held.csv").write_text(HEADER + "".join(row.replace(",", "99.5,", 1) for row in ROWS))
+    run(*TRAIN, *SUMS, *trained)
+    run("lineage", "set-budget", "model", *BUDGET)
+    if asked:
+        assert "above the declared bound" in run.fails("evaluate", "model", "--data", "held.csv", *PRICE)
+    run("evaluate", "model", "--data", "held.csv", *PRICE, *asked)
+    assert (run.folder / "model" / "evaluation.json").exists()
+    assert json.loads((run.folder / "model" / "certificate.json").read_text()).get("clips", False) is bool(trained)
+
+
 def test_fewer_figures_are_more_precise(run, model):
     run("lineage", "set-budget", "model", *BUDGET)
     errors = []

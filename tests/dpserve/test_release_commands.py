@@ -74,7 +74,10 @@ def test_the_next_command_that_is_printed_works_whatever_was_served_before(train
         process.terminate()
         process.communicate(timeout=60)
     assert started == [["--epsilon", "3", "--delta", "1e-6"], []]
-    too_much = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more").stdout
+    trained = train("--release", "class-sums", "--price", "epsilon:4@1e-6", "--out", "more")
+    too_much = trained.stdout
+    # Said before the training, too, which may be ended then.
+    assert "set-budget people" in trained.stderr
     assert "Next:" not in too_much
     assert "The lineage's budget does not pay for this model. The tier 'full'" in too_much
     assert load_model(run.folder / "more")

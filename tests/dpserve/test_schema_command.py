@@ -84,8 +84,9 @@ def test_all_that_is_wrong_with_what_is_declared_is_said_at_once(run, table):
 
 
 def test_a_draft_is_not_written_over(run, table):
-    said = run.fails("schema", "draft", "t.csv", "--label", "ill", "--out", "schema.json")
-    assert "schema.json exists already" in said
+    before = (run.folder / "schema.json").read_text()
+    assert "schema.json" in run.fails("schema", "draft", "t.csv", "--label", "ill", "--out", "schema.json")
+    assert (run.folder / "schema.json").read_text() == before
 
 
 def test_a_draft_in_toml_that_is_filled_in_trains(run, table):

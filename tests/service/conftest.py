@@ -26,6 +26,7 @@ from service.opening import hold_together
 from service.pay_once import PayOncePredictor
 from service.predictor import Predictor
 from service.telemetry.metrics import Metrics
+from service.telemetry.usage import Usage
 from tests.service.people import head_on_columns
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
@@ -77,6 +78,7 @@ class RunningService:
     models: Models
     loop: asyncio.AbstractEventLoop
     metrics: Metrics
+    usage: Usage
     clients: list[httpx.Client] = field(default_factory=list)
 
     def counts(self):
@@ -174,10 +176,11 @@ class Starter:
             predictor = make(ledger)
             if before is not None:
                 await before(ledger)
-            metrics = Metrics()
+            usage = Usage(self._folder / "usage.sqlite")
+            metrics = Metrics(usage)
             models = Models([predictor, *(more(ledger) if more else ())], default=predictor.certificate.name)
             url = url_of(listening)
-            started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics))
+            started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics, usage))
             ready.set()
             yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
             await models.close()
@@ -243,7 +246,12 @@ def owner(service, tmp_path):
     """An HTTP client of the owner's port, with its key."""
     listening = bind()
     admin = AdminPort(
-        listening, key_digest(KEY), tmp_path / "verdicts", lambda: {"refuted": False}, key_digest(METRICS_KEY)
+        listening,
+        key_digest(KEY),
+        tmp_path / "verdicts",
+        lambda: {"refuted": False},
+        key_digest(METRICS_KEY),
+        service.usage,
     )
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())

@@ -30,8 +30,13 @@ def head_on_columns():
     """A head on columns of every kind."""
     generator = np.random.default_rng(1)
     rows = [ROW | {"age": int(age), "member": bool(age > 50)} for age in generator.integers(100, size=60)]
-    X, y = encode_rows(COLUMNS, rows), np.array([int(row["age"] > 50) for row in rows])
-    names, lower, upper = coordinates_of(COLUMNS)
-    declaration = Declaration(names, lower, upper, ("no", "yes"), COLUMNS)
-    feature_map = Identity(lower=lower, upper=upper, clip_norm=2.0, bias=0.0, columns=COLUMNS)
+    return head_on(COLUMNS, rows, np.array([int(row["age"] > 50) for row in rows]))
+
+
+def head_on(columns, rows, y=None):
+    """A head on rows by name. y: their classes, of two; they take turns without it."""
+    X, y = encode_rows(columns, rows), np.arange(len(rows)) % 2 if y is None else y
+    names, lower, upper = coordinates_of(columns)
+    declaration = Declaration(names, lower, upper, ("no", "yes"), columns)
+    feature_map = Identity(lower=lower, upper=upper, clip_norm=2.0, bias=0.0, columns=columns)
     return train_head(Records(X, y, declaration, ()), Recipe("people", feature_map, 1.0), "people-lineage")

@@ -92,6 +92,38 @@ def test_lineages_and_clients_with_their_budgets(service, owner):
     problem(owner.get("/api/lineages/no-such/clients"), 404, "not-found")
 
 
+def test_clients_are_listed_by_what_they_spent_and_found_by_their_names(service, owner):
+    for name, rows in (("ann", 1), ("bob", 3), ("cyd", 0), ("dan", 2)):
+        http = service.http(service.add_client(name))
+        if rows:
+            http.post("/predict", json={"instances": [[row / 10] * 4 for row in range(rows)]})
+    path, seen, after = f"/api/lineages/{service.predictor.lineage}/clients", [], ""
+    while after is not None:
+        page = owner.get(path, params={"order": "spent", "count": 1, "after": after}).json()
+        seen += [each["client"] for each in page["clients"]]
+        after = page["next_after"]
+        assert page["total"] == 4
+    assert seen == ["bob", "dan", "ann", "cyd"]
+    found = owner.get(path, params={"match": "N"}).json()
+    assert ([each["client"] for each in found["clients"]], found["total"]) == (["ann", "dan"], 2)
+    gone = owner.get(path, params={"after": "bee"}).json()["clients"]
+    assert [each["client"] for each in gone] == ["bob", "cyd", "dan"]
+
+
+def test_a_client_is_shown_with_what_it_was_answered_and_may_still_ask(service, owner):
+    http = service.http(service.add_client("alice", rho=5.5 * PRICE / 1e12))
+    service.add_client("bob", rho=0.5 * PRICE / 1e12)
+    for _ in range(2):
+        http.post("/predict", json={"instances": [ROW, [0.5] * 4]})
+    http.post("/predict?dry_run=true", json={"instances": [ROW]})
+    http.post("/predict", json={"instances": [[9.0] * 4]})
+    alice, bob = owner.get(f"/api/lineages/{service.predictor.lineage}/clients").json()["clients"]
+    assert (alice["answers"], bob["answers"]) == ({"day": 4, "month": 4}, {"day": 0, "month": 0})
+    (standing,) = alice["models"]
+    assert standing == {"model": "colours", "held": None, "next": None, "answers_left": 3}
+    assert bob["models"][0]["answers_left"] == 0
+
+
 def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(service, owner):
     for name, rows in (("alice", [ROW, [0.5] * 4]), ("bob", [ROW, [0.3] * 4])):
         service.http(service.add_client(name)).post("/predict", json={"instances": rows})
@@ -101,6 +133,7 @@ def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(
     assert second["next_after"] is None
     told = [(each["id"], each["client"], each["charged_rows"]) for page in (first, second) for each in page["receipts"]]
     assert told == [(1, "alice", 2), (2, "bob", 1)]
+    assert {each["model"] for page in (first, second) for each in page["receipts"]} == {"colours"}
     (lineage,) = owner.get("/api/lineages").json()["lineages"]
     paid = sum(each["charged"] for page in (first, second) for each in page["receipts"])
     assert paid == pytest.approx(lineage["account"]["spent"]["rho"])

@@ -142,6 +142,29 @@ def test_a_client_moves_to_a_finer_tier_for_the_difference(service, tiered):
     assert [receipt["mechanism"] for receipt in receipts] == ["weights/coarse", "weights/fine", "weights/fine"]
 
 
+def test_the_owner_sees_what_a_client_holds_and_may_buy_next(service, tiered):
+    least, most = (to_rho(picorho_of(tiered.certificate, tier)) for tier in ("coarse", "fine"))
+    middle = to_rho(picorho_of(tiered.certificate, "middle"))
+
+    def standing(client):
+        account = service.call(service.ledger.client(service.predictor.lineage, client))
+        found = service.call(service.predictor.standing(account))
+        return found.held, found.next_tier, found.next_cost / 1e12, found.admitted
+
+    clients = {
+        name: service.http(service.add_client(name, rho=rho)) for name, rho in (("ann", 1.0), ("bob", least / 2))
+    }
+    assert standing("ann") == (None, "coarse", pytest.approx(least), True)
+    assert standing("bob") == (None, "coarse", pytest.approx(least), False)
+    for tier, following in (("coarse", ("middle", middle - least)), ("middle", ("fine", most - middle))):
+        clients["ann"].post("/predict", json={"instances": [ROW], "tier": tier})
+        assert standing("ann") == (tier, following[0], pytest.approx(following[1]), True)
+    clients["ann"].post("/predict", json={"instances": [ROW], "tier": "fine"})
+    assert standing("ann") == ("fine", None, 0.0, False)
+    service.call(service.ledger.revoke(service.predictor.lineage, "bob"))
+    assert standing("bob") == (None, None, 0.0, False)
+
+
 def test_the_prices_are_public(service, tiered):
     model = service.http().get("/models/colours").json()
 

@@ -233,3 +233,17 @@ class TestOfAModelWithASchema:
         text = document["paths"]["/invocations"]["post"]["requestBody"]["content"]["text/csv"]["example"]
         assert text.splitlines()[0] == ",".join(column.name for column in COLUMNS)
         assert http.post("/predict", content=text, headers={"Content-Type": "text/csv"}).status_code == 200
+
+
+def test_a_timestamp_of_pandas_at_midnight_is_a_date(start, by_columns):
+    """As MLflow's client writes data frames."""
+    service = start(by_columns, lineage_rho=20 * PRICE / 1e12)
+    http = service.http(service.add_client())
+    first = http.post("/predict", json={"instances": [ROW]}).json()
+    frame = pd.DataFrame([ROW]).assign(since=pd.Timestamp(ROW["since"]))
+    for split in (json.loads(frame.to_json(orient="split", date_format="iso")), frame.astype(str).to_dict("split")):
+        again = http.post("/invocations", json={"dataframe_split": split})
+        assert again.json()["predictions"] == first["predictions"], again.text
+        assert again.json()["receipt"]["charged_rows"] == 0
+    noon = http.post("/invocations", json={"dataframe_records": [ROW | {"since": "2011-05-06T12:00:00"}]})
+    problem(noon, 422, "invalid-rows")

@@ -180,6 +180,10 @@ class Declared(Protocol):
     def classes(self) -> Sequence[str]:
         """The names of the classes."""
 
+    @property
+    def clips(self) -> bool:
+        """Whether values beyond the bounds are drawn back to them."""
+
 
 class ModelCertificate(SealedCertificate):
     """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
@@ -199,6 +203,9 @@ class ModelCertificate(SealedCertificate):
     feature_names: Several[str] = Field(min_length=1)
     feature_map: Any
     """A map with public bounds of every feature, `lower` and `upper`."""
+    clips: bool = Field(default=False, exclude_if=lambda clips: not clips)
+    """Whether values beyond the bounds were drawn back to them in training, and are when the model is asked, unless a
+    request says otherwise. A row that is drawn back is the same question as the row that it becomes."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
 
     @classmethod
@@ -215,6 +222,7 @@ class ModelCertificate(SealedCertificate):
                 "classes": tuple(declared.classes),
                 "feature_names": tuple(declared.feature_names),
                 "feature_map": feature_map,
+                "clips": declared.clips,
                 "lineage": lineage,
             }
             | numbers

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -113,10 +114,14 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, mode=0o700)
-        for name, content in files.items():
-            (draft / name).touch(mode=0o600)
-            (draft / name).write_bytes(content)
-        draft.rename(folder)
+        try:
+            for name, content in files.items():
+                (draft / name).touch(mode=0o600)
+                (draft / name).write_bytes(content)
+            draft.rename(folder)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
     except OSError as error:
         raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
 

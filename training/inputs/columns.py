@@ -76,6 +76,8 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0{1,6})?)?Z?", re.ASCII)
+"""The time of day that a date has where it is written as a datetime."""
 _PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 """A pattern of dates, for `fullmatch`: what means the same in every language."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -398,7 +400,7 @@ class LevelsColumn(Column):
     def parse(self, value: Any) -> int:
         """Return the level's index. A number is the level that is written as a number equal to it."""
         index = self._index_of.get(value.strip() if isinstance(value, str) else str(value))
-        if index is None and (number := _as_number(str(value))) is not None:
+        if index is None and (number := number_in(str(value))) is not None:
             index = self._index_of.get(number)
         if index is not None:
             return index
@@ -413,7 +415,7 @@ class LevelsColumn(Column):
     def _index_of(self) -> dict[str | float, int]:
         index_of: dict[str | float, int] = {level: index for index, level in enumerate(self.levels)}
         for index, level in enumerate(self.levels):
-            if (number := _as_number(level)) is not None:
+            if (number := number_in(level)) is not None:
                 index_of.setdefault(number, index)
         return index_of
 
@@ -542,7 +544,7 @@ class TimeColumn(Column):
             text = value.strip()
             if self.pattern is not None and (found := self._by_pattern(text)) is not None:
                 value = found
-            elif not (_DATE.fullmatch(text) or (self.kind == "datetime" and DATETIME.fullmatch(text))):
+            elif not (_DATE.fullmatch(text) or self._takes_time(text)):
                 raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
             else:
                 try:
@@ -555,6 +557,10 @@ class TimeColumn(Column):
             raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def _takes_time(self, text: str) -> bool:
+        """Tell whether a text is a datetime that the column takes: a date has one at midnight, as pandas writes it."""
+        return bool(DATETIME.fullmatch(text) and (self.kind == "datetime" or _MIDNIGHT.fullmatch(text[10:])))
 
     def _by_pattern(self, text: str) -> datetime | None:
         assert self.pattern is not None
@@ -857,13 +863,14 @@ def blocks_of(columns: Sequence[SomeColumn], X: Floats) -> Iterator[tuple[SomeCo
         start += width
 
 
-def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]]) -> Floats:
+def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, clip: bool = False) -> Floats:
     """Return rows by name, as JSON gives them, encoded: (n, d).
 
     A value is a number, a boolean, a text or null; numbers and dates may also be texts, as a CSV file has them. Every
-    row has every column and no other. Raises RowRefused with all that does not fit in the first row that does not.
+    row has every column and no other. clip: draw numbers and times back to their bounds instead of refusing them.
+    Raises RowRefused with all that does not fit in the first row that does not.
     """
-    X, unencoded = checked_rows(columns, rows)
+    X, unencoded = checked_rows(columns, rows, clip=clip)
     for texts in unencoded:
         texts.encode(0, len(rows))
     return X
@@ -884,7 +891,7 @@ class UnencodedTexts:
 
 
 def checked_rows(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, object]]
+    columns: Sequence[Column], rows: Sequence[Mapping[str, object]], *, clip: bool = False
 ) -> tuple[Floats, tuple[UnencodedTexts, ...]]:
     """Return rows as `encode_rows` does, once what takes its time is encoded, too: until then that is zeros."""
     unencoded: list[UnencodedTexts] = []
@@ -896,7 +903,7 @@ def checked_rows(
     for column, block in blocks_of(columns, X):
         # Behind a row that does not fit nothing is looked at any more.
         count = first + (first < len(rows) and column.name in rows[first])
-        fault = _fill(column, [row[column.name] for row in rows[:count]], block[:count], unencoded)
+        fault = _fill(column, [row[column.name] for row in rows[:count]], block[:count], unencoded, clip)
         if fault is not None:
             wrong = wrong if fault[0] == first else []
             first = fault[0]
@@ -908,7 +915,7 @@ def checked_rows(
 
 
 def _fill(
-    column: Column, given: Sequence[object], block: Floats, unencoded: list[UnencodedTexts]
+    column: Column, given: Sequence[object], block: Floats, unencoded: list[UnencodedTexts], clip: bool
 ) -> tuple[int, str] | None:
     """Write a block, or return the first of the values that does not fit, and why. unencoded: what is left is added."""
     parsed: list[Any] = []
@@ -924,6 +931,8 @@ def _fill(
             refused = index, str(error)
             break
     values = parsed if isinstance(column, TextColumn) else np.array(parsed)
+    if clip and parsed:
+        values = column.clipped(values)
     beyond = column.outside(values) if parsed else None
     if beyond is not None and (outer := (beyond[0] | beyond[1]) & ~absent[: len(parsed)]).any():
         index = int(np.argmax(outer))
@@ -1007,7 +1016,8 @@ def _hashed_bucket(gram: str, buckets: int) -> int:
 _kept_bucket = lru_cache(maxsize=2**16)(_hashed_bucket)
 
 
-def _as_number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """Return the number that a text is, true and false among them; None of another."""
     if len(text) > LONGEST_NUMBER:
         return None
     try:

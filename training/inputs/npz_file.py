@@ -49,7 +49,7 @@ def read_npz(
     return check_records(
         X[rows],
         labels[rows],
-        Declaration(names, lower, upper, tuple(classes)),
+        Declaration(names, lower, upper, tuple(classes), clips=clip),
         source=[row.tobytes() + str(label).encode() for row, label in zip(X + 0.0, labels, strict=True)],
         clip=clip,
         values=values,

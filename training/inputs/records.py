@@ -43,6 +43,8 @@ class Declaration:
     classes: tuple[str, ...]
     columns: Columns = ()
     """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
+    clips: bool = False
+    """Whether values beyond the bounds are drawn back to them, instead of refused."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""

@@ -1,6 +1,7 @@
 """Private records from a table, read and encoded batch by batch as their public schema says."""
 
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from training.inputs.columns import (
     LevelsColumn,
     Missing,
     NumberColumn,
+    TimeColumn,
     blocks_of,
     coordinates_of,
     with_missing,
@@ -48,6 +50,17 @@ NUMBER_ADVICE = (
     + "; or describe the columns with "
     + OptionName("schema")
 )
+UNLABELLED_ADVICE = OptionName("unlabelled", "leave-out") + " leaves out the records without a label"
+SIGNS_ADVICE = '"decimalChar": "," in its field reads decimal commas, and "groupChar": "." points between thousands'
+DECIMAL_ADVICE = (
+    OptionName("decimal", ",")
+    + " reads decimal commas; with points between thousands, too, describe the columns with "
+    + OptionName("schema")
+)
+PATTERN_ADVICE = '"format": "%d.%m.%Y" in its field is the pattern of dates such as 31.01.2026'
+_WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
+"""The refusal of a number as much of Europe writes it."""
+_LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
 LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
 
 
@@ -82,7 +95,7 @@ def read_with_schema(
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
     table = open_table(source, encoding or schema.encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
-    declaration = Declaration(*coordinates_of(columns), classes.classes, columns)
+    declaration = Declaration(*coordinates_of(columns), classes.classes, columns, clips=clip)
     reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled)
     return _read(table, reading, declaration, progress)
 
@@ -118,7 +131,7 @@ def read_numbers(
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
     lower, upper = parse_bounds(bounds, features)
-    declaration = Declaration(tuple(features), lower, upper, tuple(classes))
+    declaration = Declaration(tuple(features), lower, upper, tuple(classes), clips=clip)
     columns: Columns = tuple(
         NumberColumn(
             name=name,
@@ -132,7 +145,7 @@ def read_numbers(
     )
     if missing:
         columns = with_missing(columns, missing)
-        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns)
+        declaration = Declaration(*coordinates_of(columns), tuple(classes), columns, clips=clip)
     values = tuple(classes if values is None else values)
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
@@ -148,9 +161,9 @@ def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str
     return tuple(ignore) if unit is None or unit in ignore else (*ignore, unit)
 
 
-def column_names(source: Any) -> tuple[str, ...]:
-    """Return the names of a table's columns. Raises DataError."""
-    return open_table(source).names
+def column_names(source: Any, encoding: str | None = None, sheet: str | None = None) -> tuple[str, ...]:
+    """Return the names of a table's columns. encoding, sheet: as for `open_table`. Raises DataError."""
+    return open_table(source, encoding, sheet).names
 
 
 def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Sequence[str], *, subset: bool) -> None:
@@ -192,10 +205,16 @@ class _Reading:
         """Return what the owner can do about a value that was refused."""
         if "declared bound" in detail:
             return CLIP_ADVICE
+        if column is self.label.column and ("is missing" in detail or "is required" in detail):
+            return UNLABELLED_ADVICE
         if column is self.label.column:
             return "" if self.encoded or "not one of" not in detail else message(LABEL_ADVICE)
         if "value is required" in detail and not self.encoded:
             return MISSING_ADVICE
+        if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.match(detail):
+            return SIGNS_ADVICE if self.encoded else DECIMAL_ADVICE
+        if isinstance(column, TimeColumn) and column.pattern is None and _LIKE_A_DATE.match(detail):
+            return PATTERN_ADVICE
         if isinstance(column, LevelsColumn):
             return LEVEL_ADVICE
         return message(NUMBER_ADVICE) if not self.encoded and "finite" not in detail else ""

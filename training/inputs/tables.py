@@ -24,6 +24,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
+from accounting.messages import OptionName
 from training.errors import DataError, extra
 from training.inputs.columns import DELIMITERS, NUMBER
 
@@ -42,7 +43,11 @@ _TEXT_FILES = {".csv", ".tsv"}
 _SPREADSHEETS = {".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"}
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".feather": "feather", ".arrow": "feather", ".ipc": "feather"}
 csv.field_size_limit(2 * LONGEST_LINE)  # Python's csv only counts lines here, for messages, of what Arrow has read
-ENCODING_ADVICE = ": declare its encoding, as windows-1252 or latin-1"
+ENCODING_ADVICE = (
+    ": declare its encoding, as "
+    + OptionName("encoding", "windows-1252")
+    + ' or latin-1, or in its schema, as "encoding": "windows-1252"'
+)
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4", ".br"}
 
 
@@ -337,7 +342,7 @@ class _CsvFile(_Part):
                 "opened and not closed"
             ) from None
         if "UTF8" in text:
-            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text{ENCODING_ADVICE}") from None
+            raise DataError(f"{self.name}, {self._after(done)}: is not UTF-8 text" + ENCODING_ADVICE) from None
         with _errors(self.name):
             raise error
 
@@ -351,7 +356,7 @@ class _CsvFile(_Part):
             text = start.decode("utf-8-sig", errors="strict" if len(start) < _LONGEST_HEADER else "ignore")
         except UnicodeDecodeError as error:
             if error.start < max(start.find(b"\n"), 1):
-                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start}){ENCODING_ADVICE}") from error
+                raise DataError(f"{self.name} is not UTF-8 text (byte {error.start})" + ENCODING_ADVICE) from error
             text = start.decode("utf-8-sig", errors="replace")
         line = text.lstrip("\r\n").partition("\n")[0]
         if len(line) >= _LONGEST_HEADER - 8:

@@ -71,6 +71,7 @@ class Classifier:
             "classes": json.dumps(self.certificate.classes),
             "feature_names": json.dumps(self.certificate.feature_names),
             "columns": json.dumps([column.name for column in self.columns] if self.columns_inside else []),
+            "beyond_bounds": "drawn back to the declared bounds",
             "certificate": json.dumps(self.certificate.public()),
             "written_by": f"dpserve {version('dpserve')}",
         }

@@ -103,18 +103,19 @@ export class Account {
     return new Account(this.#key, model);
   }
 
-  async quote(instances, tier) {
-    return (await this.#predict("predict?dry_run=true", { instances }, tier, {})).quote;
+  /** clip: whether values beyond the bounds are to be drawn back to them; null: as in training. */
+  async quote(instances, tier, clip) {
+    return (await this.#predict("predict?dry_run=true", { instances }, tier, clip, {})).quote;
   }
 
-  /** coverage: of prediction sets; null for none. */
-  async predict(instances, tier, name, coverage) {
+  /** coverage: of prediction sets; null for none. clip: as for `quote`. */
+  async predict(instances, tier, name, coverage, clip) {
     const path = coverage === null ? "predict" : `predict?coverage=${coverage}`;
-    return this.#predict(path, { instances, intervals: true }, tier, { "Idempotency-Key": name });
+    return this.#predict(path, { instances, intervals: true }, tier, clip, { "Idempotency-Key": name });
   }
 
-  async #predict(path, asked, tier, headers) {
-    const body = tier === null ? asked : { ...asked, tier };
+  async #predict(path, asked, tier, clip, headers) {
+    const body = { ...asked, ...(tier === null ? {} : { tier }), ...(clip === null ? {} : { clip }) };
     return (await ask(`${this.#model}/${path}`, { key: this.#key, method: "POST", body, headers })).content;
   }
 
@@ -163,8 +164,10 @@ export class Owner {
     return everyReceipt(`api/lineages/${encodeURIComponent(lineage)}/receipts`, this.#key);
   }
 
-  async clients(lineage, after = "") {
-    return this.get(`lineages/${encodeURIComponent(lineage)}/clients?count=100&after=${encodeURIComponent(after)}`);
+  /** A page of clients, those first who spent most of what they may. match: what they have in their name. */
+  async clients(lineage, { after = "", match = "" } = {}) {
+    const query = new URLSearchParams({ count: 25, order: "spent", after, match });
+    return this.get(`lineages/${encodeURIComponent(lineage)}/clients?${query}`);
   }
 
   forget() {

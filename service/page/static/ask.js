@@ -23,6 +23,7 @@ export function mountAsk(context) {
   const error = el("p", { class: "error", role: "alert", id: "rows-error" });
   const outcome = el("div", { id: "outcome", class: "answers", tabindex: -1 });
   const tier = tierChoice(context);
+  const clip = el("input", { type: "checkbox", name: "clip", id: "clip", checked: model.clips === true });
   const spent = async () => {
     await context.spent();
     tier?.renew();
@@ -43,13 +44,14 @@ export function mountAsk(context) {
       forget();
       let read;
       try {
-        read = await inputs[chosen].read();
+        read = await inputs[chosen].read(clip.checked);
       } catch (found) {
         if (!(found instanceof BadRows)) throw found;
         error.textContent = found.message;
         return;
       }
-      await quoteAll({ ...context, spent }, read.rows, tier?.node.value ?? null, outcome);
+      const wish = clip.checked === (model.clips === true) ? null : clip.checked;
+      await quoteAll({ ...context, spent, clip: wish }, read.rows, tier?.node.value ?? null, outcome);
     },
     { class: "primary" },
   );
@@ -66,6 +68,7 @@ export function mountAsk(context) {
         tier.node,
         el("p", { class: "note" }, "Paid for once, with your first answer at it; a finer one costs the difference to what you hold."),
       ),
+    el("label", { class: "choice-line", for: "clip" }, clip, " Draw values beyond the declared bounds back to them"),
     error,
     el("div", { class: "buttons" }, price, el("span", { class: "note" }, "Asking for the price costs nothing.")),
   );
@@ -136,12 +139,12 @@ function fieldsInput(model) {
     );
   return {
     node: el("div", { class: "body" }, el("div", { class: "fields" }, columns.map(part)), el("div", {}, fill)),
-    read: async () => {
+    read: async (clip) => {
       const values = columns.map((column, place) => {
         const field = fields[place];
         try {
-          if (!field.validity.valid) throw new BadRows(`${column.name} is incomplete; it must be ${expected(column)}.`);
-          const value = checkedValue(field.value, column);
+          if (!field.validity.valid && !(clip && (field.validity.rangeUnderflow || field.validity.rangeOverflow))) throw new BadRows(`${column.name} is incomplete; it must be ${expected(column)}.`);
+          const value = checkedValue(field.value, column, { clip });
           field.removeAttribute("aria-invalid");
           return value;
         } catch (found) {
@@ -209,7 +212,7 @@ function pasteInput(model) {
       ),
       el("div", {}, fill),
     ),
-    read: async () => rowsOfText(area.value, model),
+    read: async (clip) => rowsOfText(area.value, model, clip),
   };
 }
 
@@ -230,11 +233,11 @@ function fileInput(model) {
   });
   return {
     node: zone,
-    read: async () => {
+    read: async (clip) => {
       const [file] = input.files;
       if (!file) throw new BadRows("Choose a CSV file first.");
       if (file.size > LARGEST_FILE) throw new BadRows("The file is larger than 64 MB; split it, or use the Python client.");
-      const read = rowsOfText(await file.text(), model);
+      const read = rowsOfText(textOf(await file.arrayBuffer()), model, clip);
       const ignored = read.ignored.length ? ` Columns left out: ${read.ignored.slice(0, 5).join(", ")}.` : "";
       note.textContent = `${file.name}: ${counted(read.rows.length, "row")}.${ignored}`;
       return read;
@@ -242,12 +245,21 @@ function fileInput(model) {
   };
 }
 
+/** Return the text of a file: UTF-8, or what offices write where it is not. */
+function textOf(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return new TextDecoder("windows-1252").decode(bytes);
+  }
+}
+
 /** Ask what the rows would cost, and offer to pay it. */
 async function quoteAll(context, rows, tier, outcome) {
   const { account, model } = context;
   const batches = inBatches(rows, model.largest_batch).map((instances) => ({ instances, name: requestName() }));
   try {
-    for (const batch of batches) batch.quote = await account.quote(batch.instances, tier);
+    for (const batch of batches) batch.quote = await account.quote(batch.instances, tier, context.clip);
   } catch (error) {
     outcome.replaceChildren(refusalPanel(context.refused(error), { again: () => quoteAll(context, rows, tier, outcome) }));
     return;
@@ -301,7 +313,7 @@ async function payAll(context, batches, tier, outcome, coverage = context.model.
   for (const batch of batches) {
     if (batch.answer) continue;
     try {
-      batch.answer = await account.predict(batch.instances, tier, batch.name, coverage);
+      batch.answer = await account.predict(batch.instances, tier, batch.name, coverage, context.clip);
     } catch (error) {
       refused = error;
       break;

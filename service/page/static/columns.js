@@ -23,14 +23,17 @@ export function rowFrom(values, model) {
   return Object.fromEntries(columnsOf(model).map((column, place) => [column.name, values[place]]));
 }
 
-/** Return the value that `text` is, null for none, or raise BadRows unless it fits what is declared of the column. */
-export function checkedValue(text, column, where = "") {
+/**
+ * Return the value that `text` is, null for none, or raise BadRows unless it fits what is declared of the column.
+ * clip: whether the service is to draw values beyond the bounds back to them.
+ */
+export function checkedValue(text, column, { where = "", clip = false } = {}) {
   const said = text.trim();
   if (said === "" || column.missing.includes(said)) {
     if (!column.required) return null;
     throw new BadRows(`${where}${column.name} is empty; it must be ${expected(column)}.`);
   }
-  const found = READERS[column.kind](said, column, text);
+  const found = READERS[column.kind](said, clip ? { ...column, ...UNBOUNDED[column.kind] } : column, text);
   if (found === undefined) throw new BadRows(`${where}${column.name} is ${said.slice(0, 40)}; it must be ${expected(column)}.`);
   return found;
 }
@@ -42,18 +45,77 @@ export function isNumber(text) {
 const DATE = /^\d{4}-\d\d-\d\d$/;
 const DATETIME = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$/;
 
-const number = (said, { minimum, maximum, kind }) => {
-  const value = Number(said);
-  const fits = isNumber(said) && value >= minimum && value <= maximum && (kind !== "integer" || Number.isInteger(value));
+/** What the bounds of a column are while values beyond them are drawn back. */
+const UNBOUNDED = {
+  number: { minimum: -Infinity, maximum: Infinity },
+  integer: { minimum: -Infinity, maximum: Infinity },
+  date: { minimum: "0001-01-01", maximum: "9999-12-31" },
+  datetime: { minimum: "0001-01-01", maximum: "9999-12-31T23:59:59" },
+};
+
+/** Return a number's text with a decimal point and without groups, which have three digits each. */
+function plain(said, { decimal = ".", group = "" }) {
+  if (decimal === "." && group === "") return said;
+  const [whole, ...fraction] = said.split(decimal);
+  const groups = group === "" ? [whole] : whole.split(group);
+  if (groups.slice(1).some((digits) => !/^\d{3}$/.test(digits)) || [...groups, ...fraction].some((part) => /[.,]/.test(part))) return "";
+  return [groups.join(""), ...fraction].join(".");
+}
+
+const number = (said, { minimum, maximum, kind, ...signs }) => {
+  const text = plain(said, signs);
+  const value = Number(text);
+  const fits = isNumber(text) && value >= minimum && value <= maximum && (kind !== "integer" || Number.isInteger(value));
   return fits ? value : undefined;
 };
 
 /** Times without an offset are taken for UTC, as the service takes them. */
 const instant = (text) => Date.parse(DATE.test(text) ? `${text}T00:00Z` : /(Z|[+-]\d\d:\d\d)$/.test(text) ? text : `${text.replace(" ", "T")}Z`);
 
-const time = (said, { kind, minimum, maximum }) => {
-  if (!DATE.test(said) && !(kind === "datetime" && DATETIME.test(said))) return undefined;
-  const at = instant(said);
+/** The fewest and the most digits of each part of a pattern of dates. */
+const DIGITS = { Y: [4, 4], y: [2, 2], m: [1, 2], d: [1, 2], H: [1, 2], M: [1, 2], S: [1, 2], f: [1, 6] };
+const ZONE = /^(?:Z|[+-]\d\d:?\d\d)/;
+
+/** Return the parts of a date by their letters in a pattern, `%d.%m.%Y`; undefined for a text that does not follow it. */
+function partsOf(said, pattern) {
+  const parts = {};
+  let at = 0;
+  for (let place = 0; place < pattern.length; place += 1) {
+    const letter = pattern[place] === "%" ? pattern[(place += 1)] : "%";
+    let end = at;
+    if (letter === "%") {
+      if (said[at] !== pattern[place]) return undefined;
+      end += 1;
+    } else if (letter === "z") {
+      end += ZONE.exec(said.slice(at))?.[0].length ?? 0;
+    } else {
+      while (end - at < DIGITS[letter][1] && said[end] >= "0" && said[end] <= "9") end += 1;
+    }
+    if (end - at < (DIGITS[letter]?.[0] ?? 1)) return undefined;
+    parts[letter] = said.slice(at, end);
+    at = end;
+  }
+  return at === said.length ? parts : undefined;
+}
+
+/** Return a date that is written by a pattern as ISO 8601 has it; undefined for another text. */
+function byPattern(said, pattern) {
+  const of = partsOf(said, pattern);
+  if (of === undefined) return undefined;
+  const two = (name) => (of[name] ?? "0").padStart(2, "0");
+  // Years of two digits are those from 1969 on, as the service takes them.
+  const year = of.Y ?? (of.y === undefined ? "1900" : `${Number(of.y) < 69 ? 20 : 19}${of.y}`);
+  const [month, day] = ["m", "d"].map((name) => (of[name] ?? "1").padStart(2, "0"));
+  const zone = (of.z ?? "Z").replace(/^([+-]\d\d)(\d\d)$/, "$1:$2");
+  const text = `${year}-${month}-${day}T${two("H")}:${two("M")}:${two("S")}.${(of.f ?? "0").padEnd(6, "0").slice(0, 3)}${zone}`;
+  // A day that there is not, as 31.02., would be taken for one of the next month.
+  return new Date(`${year}-${month}-${day}T00:00Z`).getUTCDate() === Number(day) ? text : undefined;
+}
+
+const time = (said, { kind, minimum, maximum, pattern }) => {
+  const written = pattern === undefined || pattern === null ? undefined : byPattern(said, pattern);
+  if (written === undefined && !DATE.test(said) && !(kind === "datetime" && DATETIME.test(said))) return undefined;
+  const at = instant(written ?? said);
   return at >= instant(minimum) && at <= instant(maximum) ? said : undefined;
 };
 

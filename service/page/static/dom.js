@@ -41,26 +41,40 @@ export function button(label, act, attributes = {}) {
   return node;
 }
 
-/** A table whose first column names its rows. columns: [{title, numeric, hidden, kind}]; rows: lists of cells. */
-export function table(caption, columns, rows) {
+/**
+ * A table whose first column names its rows. columns: [{title, numeric, hidden, kind}]; rows: lists of cells. stacks:
+ * whether a small screen shows the cells of a row below each other, each after its title.
+ */
+export function table(caption, columns, rows, { stacks = false } = {}) {
+  // A table whose parts are laid out as blocks is one to the eye alone, unless its parts say what they are.
+  const role = (name) => (stacks ? { role: name } : {});
   const cell = (content, column, tag) =>
-    el(tag, { class: classOf(column), scope: tag === "th" ? "row" : null }, content);
+    el(
+      tag,
+      {
+        class: classOf(column),
+        scope: tag === "th" ? "row" : null,
+        "data-title": stacks && tag === "td" ? column.title : null,
+        ...role(tag === "th" ? "rowheader" : "cell"),
+      },
+      content,
+    );
   return scrolling(
     caption,
     el(
       "table",
-      {},
+      { class: stacks ? "stacks" : null, ...role("table") },
       el("caption", { class: "visually-hidden" }, caption),
       el(
         "thead",
-        {},
+        role("rowgroup"),
         el(
           "tr",
-          {},
+          role("row"),
           columns.map((column) =>
             el(
               "th",
-              { scope: "col", class: classOf(column) },
+              { scope: "col", class: classOf(column), ...role("columnheader") },
               column.hidden ? el("span", { class: "visually-hidden" }, column.title) : column.title,
             ),
           ),
@@ -68,8 +82,8 @@ export function table(caption, columns, rows) {
       ),
       el(
         "tbody",
-        {},
-        rows.map((row) => el("tr", {}, row.map((content, place) => cell(content, columns[place], place ? "td" : "th")))),
+        role("rowgroup"),
+        rows.map((row) => el("tr", role("row"), row.map((content, place) => cell(content, columns[place], place ? "td" : "th")))),
       ),
     ),
   );

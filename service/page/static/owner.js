@@ -4,7 +4,7 @@ import { actsAbout, close, downloadTrail, forgetActs, keyInWords, labelOf, perfo
 import { Owner } from "./api.js";
 import { plot, responsive, spendChart, ticksTo } from "./charts.js";
 import { button, byId, el, table } from "./dom.js";
-import { counted, figure, figureUp, moment, whole } from "./format.js";
+import { counted, figure, figureUp, moment, percentUp, whole } from "./format.js";
 import { modelFacts } from "./model.js";
 import { showReceipts } from "./receipts.js";
 import { refusalPanel } from "./refusal.js";
@@ -14,12 +14,16 @@ import { verdictPanel } from "./verdicts.js";
 const LIVE_EVERY = 2000;
 const ALL_EVERY = 15000;
 const SECONDS = 120;
+/** Clients that are found without a field to search by. */
+const FEW = 10;
 
 let owner = null;
 let timers = [];
 let shown = {};
 /** How many clients were asked for by "More": a refresh shows as many. */
 let unfolded = 0;
+/** What the clients that are shown have in their name. */
+let sought = "";
 /** The lineage whose clients are shown: the owner's choice, or the one that is served. */
 let chosen = null;
 let lineages = [];
@@ -47,10 +51,15 @@ function leave() {
   owner = null;
   shown = {};
   unfolded = 0;
+  forgetSought();
   chosen = opened = null;
   lineages = groups = acts = [];
   forgetActs();
   timers.forEach(clearInterval);
+}
+
+function forgetSought() {
+  sought = byId("client-search").value = "";
 }
 
 const whileSeen = (refresh) => () => document.visibilityState === "visible" && refresh();
@@ -95,14 +104,14 @@ async function refreshAll() {
 const path = () => `lineages/${encodeURIComponent(chosen)}`;
 
 async function clientsOfChosen(asked) {
-  const lineage = chosen;
-  let { clients, next_after: next } = await asked.clients(lineage);
+  const [lineage, match] = [chosen, sought];
+  let { clients, next_after: next, total } = await asked.clients(lineage, { match });
   while (next !== null && clients.length < unfolded) {
-    const page = await asked.clients(lineage, next);
+    const page = await asked.clients(lineage, { after: next, match });
     clients = [...clients, ...page.clients];
     next = page.next_after;
   }
-  return { lineage, clients, next_after: next };
+  return { lineage, clients, next_after: next, total, match };
 }
 
 function showLive({ totals, seconds }) {
@@ -117,8 +126,8 @@ function showLive({ totals, seconds }) {
   const figures = [
     ["rows a second", figure(perSecond("rows_charged") + perSecond("rows_free"), 3)],
     ["requests a second", figure(perSecond("answered") + perSecond("refused"), 3)],
-    ["rows charged in all", whole(totals.rows_charged)],
-    ["rows replayed in all", whole(totals.rows_free)],
+    ["rows charged one by one, in all", whole(totals.rows_charged)],
+    ["rows at no further cost, in all", whole(totals.rows_free)],
     ["requests answered in all", whole(totals.answered)],
     ["requests refused in all", whole(totals.refused)],
   ];
@@ -145,15 +154,37 @@ function showLive({ totals, seconds }) {
   );
 }
 
-function share(account) {
-  const { currency } = account;
-  const [limit, remaining] = [account.limit[currency], account.remaining[currency]];
-  const part = limit > 0 ? remaining / limit : 0;
+/** The part of a budget that is spent: a bar that is full when nothing is left, and in words, epsilon first. */
+function spentOf({ currency, limit, spent }) {
+  const part = limit[currency] > 0 ? Math.min(1, spent[currency] / limit[currency]) : 1;
   const bar = el("i", {});
   bar.style.width = `${100 * part}%`;
-  const said = `${currency} ${figure(remaining)} of ${figure(limit)}`;
-  return el("span", { class: "left-bar" }, el("span", { class: "track-bar", "aria-hidden": "true" }, bar), said);
+  return el(
+    "span",
+    { class: part >= 1 ? "spent-bar full" : "spent-bar" },
+    el("span", { class: "track-bar", "aria-hidden": "true" }, bar),
+    el("span", {}, `epsilon ${figureUp(spent.epsilon)} of ${figureUp(limit.epsilon)}`),
+    currency === "rho" && el("span", { class: "note" }, `rho ${figure(spent.rho)} of ${figure(limit.rho)}`),
+  );
 }
+
+/** An amount, epsilon first and rho beside it. */
+const amount = ({ epsilon, rho }) => `epsilon ${figureUp(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
+
+/** What a client has of a model, and what it may still buy of it. */
+function standing({ model, held, next, answers_left: left }) {
+  if (left !== null) return el("span", { class: "standing" }, el("span", { class: left ? "tag" : "tag warn" }, model), ` ${counted(left, "answer")} left`);
+  const tier = next === null || held === null ? "" : ` ${held}`;
+  const has = held === null ? "" : ` held${tier}`;
+  const more = next === null ? "" : `${held === null ? "" : ";"} ${held === null ? "" : `${next.tier} `}${next.admitted ? "for" : "not covered:"} ${amount(next.cost)}${held === null ? "" : " more"}`;
+  return el("span", { class: "standing" }, el("span", { class: held === null ? "tag quiet" : "tag good" }, model), has, more);
+}
+
+/** Whether nothing that is served can be bought, and nothing is held. */
+const isIdle = ({ models }) => models.length > 0 && models.every(({ held, next, answers_left: left }) => held === null && !next?.admitted && !left);
+
+/** The name that people know, and the id in small letters where that is another. */
+const called = (label, id, display) => (display ? [label, el("span", { class: "note method" }, id)] : label);
 
 /** A button that opens an account's dialog. It is found again by its name, since a refresh makes another one. */
 function opener(label, account, open) {
@@ -170,7 +201,7 @@ const openerOf = (account) => [...document.querySelectorAll("[data-account]")].f
 /** Put new content into a section; whoever was on a button of it is on the same one of the new content. */
 function replace(name, ...content) {
   const focused = byId(`${name}-body`).contains(document.activeElement) ? document.activeElement.dataset.account : undefined;
-  byId(`${name}-body`).replaceChildren(...content);
+  byId(`${name}-body`).replaceChildren(...content.filter(Boolean));
   if (focused !== undefined) openerOf(focused)?.focus();
 }
 
@@ -207,21 +238,23 @@ function accountFacts(account) {
 function showLineages(content) {
   lineages = content.lineages;
   if (!lineages.some((each) => each.lineage === chosen)) chosen = (lineages.find((each) => each.served) ?? lineages[0])?.lineage ?? null;
-  replace(
-    "lineages",
-    lineages.length === 0
-      ? el("p", { class: "loading" }, "The ledger has no lineage yet.")
-      : table(
-          "Lineages",
-          [{ title: "lineage" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "releases", numeric: true }, { title: "belief, at most", numeric: true }],
-          lineages.map((each) => [
-            [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-            share(each.account),
-            `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`,
-            whole(each.releases),
-            each.account.posterior_belief_bound.when_spent.toFixed(4),
-          ]),
-        ),
+  const [served, others] = [true, false].map((is) => lineages.filter((each) => each.served === is));
+  const open = document.querySelector("#lineages-body details")?.open === true;
+  const rest = others.length > 0 && el("details", { open: open || served.length === 0 }, el("summary", {}, `Not served here: ${counted(others.length, "lineage")}`), lineageTable("Lineages that are not served here", others));
+  replace("lineages", lineages.length === 0 && el("p", { class: "loading" }, "The ledger has no lineage yet."), served.length > 0 && lineageTable("Lineages", served), rest);
+}
+
+function lineageTable(caption, listed) {
+  return table(
+    caption,
+    [{ title: "lineage" }, { title: "spent" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }],
+    listed.map((each) => [
+      [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
+      spentOf(each.account),
+      whole(each.releases),
+      percentUp(each.account.posterior_belief_bound.when_spent),
+    ]),
+    { stacks: true },
   );
 }
 
@@ -248,38 +281,54 @@ async function openReceipts(lineage) {
 async function choose(lineage) {
   chosen = lineage;
   unfolded = 0;
+  forgetSought();
   shown = {};
   close();
   await refreshAll();
 }
 
-function showClients({ lineage, clients, next_after: next }) {
+function showClients({ lineage, clients, next_after: next, total, match }) {
+  if (match !== sought) return; // something else is sought by now
+  byId("clients-search").hidden = !sought && total <= FEW;
   const more = button("More", async () => {
-    const page = await owner.clients(lineage, next);
+    const page = await owner.clients(lineage, { after: next, match });
     unfolded = clients.length + page.clients.length;
-    showClients({ lineage, clients: [...clients, ...page.clients], next_after: page.next_after });
+    showClients({ ...page, lineage, match, clients: [...clients, ...page.clients] });
   });
-  const columns = [{ title: "client" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "answers", numeric: true }, { title: "answers left", numeric: true }, { title: "since" }];
+  const columns = [{ title: "client" }, { title: "spent" }, { title: "models" }, { title: "rows, last day", numeric: true }, { title: "30 days", numeric: true }];
   const rows = clients.map((each) => [
-    [opener(each.client, `client:${each.client}`, () => openClient(each)), each.display && [" ", el("span", { class: "note" }, each.display)], each.revoked && [" ", el("span", { class: "tag bad" }, "revoked")], each.account.queries_left === 0 && !each.revoked && [" ", el("span", { class: "tag warn" }, "spent")]],
-    share(each.account),
-    `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`,
-    whole(each.releases),
-    each.account.unlimited ? "unlimited" : each.account.queries_left === null ? "–" : whole(each.account.queries_left),
-    moment(each.created),
+    [
+      opener(called(each.display || each.client, each.client, each.display), `client:${each.client}`, () => openClient(each)),
+      each.revoked && [" ", el("span", { class: "tag bad" }, "revoked")],
+      !each.revoked && isIdle(each) && [" ", el("span", { class: "tag warn" }, "can buy nothing")],
+    ],
+    spentOf(each.account),
+    el("span", { class: "standings" }, each.models.map(standing)),
+    each.answers === null ? "–" : whole(each.answers.day),
+    each.answers === null ? "–" : whole(each.answers.month),
   ]);
+  const none = sought ? "No client has this in its name." : "There is no client yet.";
+  const shownOf = clients.length < total ? `${whole(clients.length)} of ${counted(total, "client")} of ${lineage}` : `${counted(total, "client")} of ${lineage}`;
   replace(
     "clients",
-    clients.length === 0 ? el("p", { class: "loading" }, "There is no client yet.") : table("Clients", columns, rows),
-    el("div", { class: "buttons" }, openers("client"), next !== null && more, el("span", { class: "note" }, `${counted(clients.length, "client")} of ${lineage}`)),
+    clients.length === 0 ? el("p", { class: "loading" }, none) : table("Clients", columns, rows, { stacks: true }),
+    el("div", { class: "buttons" }, openers("client"), next !== null && more, el("span", { class: "note" }, shownOf)),
   );
 }
 
-function openClient({ client, display, group, revoked, created, keys, account }) {
+/** Show the clients that have what was typed in their name. The field stays where it is while they are shown anew. */
+async function search() {
+  sought = byId("client-search").value.trim();
+  unfolded = 0;
+  await refreshPart("clients", clientsOfChosen, showClients);
+}
+
+function openClient({ client, display, group, revoked, created, keys, account, models }) {
   const facts = [
     ...(display ? [["called", display]] : []),
     ...(group ? [["group", group]] : []),
     ...accountFacts(account),
+    ...models.map((each) => ["model", standing(each)]),
     ["since", moment(created)],
     ["API keys", keys.length ? keys.map((key) => el("div", {}, keyInWords(key))) : "none"],
   ];
@@ -289,7 +338,7 @@ function openClient({ client, display, group, revoked, created, keys, account })
 
 function showGroups(content) {
   groups = content.groups;
-  const columns = [{ title: "group" }, { title: "left" }, { title: "epsilon spent", numeric: true }, { title: "members", numeric: true }];
+  const columns = [{ title: "group" }, { title: "spent" }, { title: "members", numeric: true }];
   const open = ({ group, account, members, created }) =>
     showAccount(
       `Group ${group}`,
@@ -300,7 +349,7 @@ function showGroups(content) {
     "groups",
     groups.length === 0
       ? el("p", { class: "loading" }, "There is no group.")
-      : table("Groups", columns, groups.map((each) => [opener(each.group, `group:${each.group}`, () => open(each)), share(each.account), `${figureUp(each.account.spent.epsilon)} of ${figureUp(each.account.limit.epsilon)}`, whole(each.members)])),
+      : table("Groups", columns, groups.map((each) => [opener(called(each.display || each.group, each.group, each.display), `group:${each.group}`, () => open(each)), spentOf(each.account), whole(each.members)]), { stacks: true }),
     el("div", { class: "buttons" }, openers("group")),
   );
 }
@@ -357,6 +406,7 @@ function livePanel(live) {
 
 const end = mountSession({ what: "admin key", enter, leave });
 
+byId("client-search").addEventListener("input", search);
 byId("act-close").addEventListener("click", close);
 byId("act").addEventListener("close", () => {
   byId("act-body").replaceChildren();

@@ -7,6 +7,7 @@ const PAGE = 10;
 const COLUMNS = [
   { title: "receipt" },
   { title: "time" },
+  { title: "model" },
   { title: "mechanism" },
   { title: "rows", numeric: true },
   { title: "charged", numeric: true },
@@ -30,7 +31,7 @@ export function showReceipts({ receipts, complete }, body = byId("receipts-body"
     page = Math.min(Math.max(page + by, 0), pages - 1);
     const start = page * PAGE;
     const shown = newest.slice(start, start + PAGE);
-    host.replaceChildren(table("Receipts, newest first", columns, shown.map(row)));
+    host.replaceChildren(table("Receipts, newest first", columns, shown.map(row), { stacks: true }));
     place.textContent = `${whole(start + 1)} to ${whole(start + shown.length)} of ${whole(newest.length)}`;
     newer.disabled = page === 0;
     older.disabled = page === pages - 1;
@@ -51,6 +52,7 @@ function row(receipt) {
     whole(receipt.id),
     ...(receipt.client === undefined ? [] : [receipt.client || "the owner"]),
     moment(receipt.time),
+    receipt.model ?? el("span", { class: "hash", title: receipt.model_id }, `${receipt.model_id.slice(0, 8)}…`),
     receipt.mechanism,
     whole(receipt.charged_rows),
     `${receipt.currency} ${figure(receipt.charged)}`,

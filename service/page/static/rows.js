@@ -57,8 +57,8 @@ function withoutSpaces(line) {
   return line.slice(start, end);
 }
 
-/** Return {rows, ignored}: rows as the service takes them, and the columns that were left out. */
-export function rowsOfText(text, model) {
+/** Return {rows, ignored}: rows as the service takes them, and the columns that were left out. clip: as for `checkedValue`. */
+export function rowsOfText(text, model, clip = false) {
   const columns = columnsOf(model);
   const names = columns.map((column) => column.name);
   const numbers = !model.feature_map.columns?.length;
@@ -66,7 +66,7 @@ export function rowsOfText(text, model) {
   const records = parseCsv(numbers ? lines.replace(/ {2,}/g, " ") : lines);
   if (records.length === 0) throw new BadRows("There is no row here.");
   const head = records[0].fields;
-  if (numbers && head.every(isNumber)) return { rows: records.map((record) => rowOf(record, columns, null, model)), ignored: [] };
+  if (numbers && head.every(isNumber)) return { rows: records.map((record) => rowOf(record, columns, null, model, clip)), ignored: [] };
   const placeOf = new Map(head.map((name, place) => [name, place]).reverse());
   const places = names.map((name) => placeOf.get(name) ?? -1);
   const missing = names.filter((_, feature) => places[feature] < 0);
@@ -74,18 +74,18 @@ export function rowsOfText(text, model) {
     const some = missing.slice(0, 3).join(", ") + (missing.length > 3 ? ` and ${missing.length - 3} more` : "");
     throw new BadRows(`The first line names the columns, and ${some} is not among them.`);
   }
-  const rows = records.slice(1).map((record) => rowOf(record, columns, places, model));
+  const rows = records.slice(1).map((record) => rowOf(record, columns, places, model, clip));
   if (rows.length === 0) throw new BadRows("There is a line of column names, and no row below it.");
   const known = new Set(names);
   return { rows, ignored: head.filter((name) => !known.has(name)) };
 }
 
-function rowOf(record, columns, places, model) {
+function rowOf(record, columns, places, model, clip) {
   if (places === null && record.fields.length !== columns.length) {
     throw new BadRows(`Line ${record.line} has ${record.fields.length} values; the model takes ${columns.length}.`);
   }
   const values = columns.map((column, place) =>
-    checkedValue(record.fields[places === null ? place : places[place]] ?? "", column, `Line ${record.line}, `),
+    checkedValue(record.fields[places === null ? place : places[place]] ?? "", column, { where: `Line ${record.line}, `, clip }),
   );
   return rowFrom(values, model);
 }

@@ -19,8 +19,10 @@ from accounting.budgets import Budget
 from accounting.ledger import key_digest, new_api_key
 from accounting.picorho import to_rho
 from mechanisms.gaussian import Gaussian
+from tests.service.people import head_on
 from tests.service.test_models import predictor, renamed
 from tests.service.test_prediction_sets import model_of
+from training.inputs.columns import NumberColumn, TimeColumn
 
 ROW = "0.2, 0.4, 0.6, 0.8"
 SOME = [[0.2, 0.4, 0.6, 0.8], [0.9, 0.1, 0.1, 0.1], [0.1, 0.9, 0.1, 0.1]]
@@ -281,6 +283,44 @@ def test_rows_are_read_as_people_write_them(service, tab, key):
             paste(page, text)
         assert asked.value.post_data_json == {"instances": [SOME[0]]}
         expect(page.locator("#quote")).to_be_visible()
+
+
+def test_values_beyond_the_bounds_are_drawn_back_on_demand(service, tab, key):
+    page = tab.sign_in(service.url, key)
+    paste(page, "0.2, 0.4, 0.6, 7")
+    expect(page.locator("#rows-error")).to_contain_text("d is 7")
+    page.get_by_label("Draw values beyond the declared bounds back to them").check()
+    with page.expect_request("**/predict?dry_run=true") as asked:
+        page.get_by_role("button", name="See the price").click()
+    assert asked.value.post_data_json == {"instances": [[0.2, 0.4, 0.6, 7]], "clip": True}
+    page.locator("#pay").click()
+    expect(page.locator(".answer h3")).to_be_visible()
+    within = {"instances": [[0.2, 0.4, 0.6, 1.0]]}
+    assert service.http(key).post("/predict", json=within).json()["receipt"]["charged_rows"] == 0
+    assert violations(page) == []
+
+
+def test_a_csv_of_an_office_is_read_as_its_schema_says(start, tab, tmp_path):
+    columns = (
+        NumberColumn(name="Größe", minimum=0, maximum=3000, decimal=",", group="."),
+        TimeColumn(
+            name="Tag", kind="date", minimum="2020-01-01", maximum="2030-12-31", parts=("time",), pattern="%d.%m.%Y"
+        ),
+    )
+    service = start(head_on(columns, [{"Größe": 1653.24 + row, "Tag": "2022-10-06"} for row in range(20)]))
+    page = tab.sign_in(service.url, service.add_client("alice"))
+    page.get_by_role("radio", name="CSV file").check()
+    file = tmp_path / "office.csv"
+    for line, said in (("16.53,24;06.10.2022", "Größe is 16.53,24"), ("1,5;31.02.2022", "Tag is 31.02.2022")):
+        file.write_text(f"Tag;Größe\n{';'.join(reversed(line.split(';')))}\n", "latin-1")
+        page.locator("#csv").set_input_files(file)
+        page.get_by_role("button", name="See the price").click()
+        expect(page.locator("#rows-error")).to_contain_text(said)
+    file.write_text("Tag;Größe\n06.10.2022;1.653,24\n2022-10-07;54,5\n", "latin-1")
+    page.locator("#csv").set_input_files(file)
+    page.get_by_role("button", name="See the price").click()
+    page.locator("#pay").click()
+    expect(page.locator("#paid")).to_contain_text("for new rows2")
 
 
 def test_an_exhausted_budget_refuses_and_charges_nothing(service, tab, request):

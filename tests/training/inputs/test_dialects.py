@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounting.messages import OptionName, message_of
 from training.errors import DataError
 from training.inputs.columns import NumberColumn, TimeColumn, ValueRefused
 from training.inputs.schema import parse_schema
@@ -91,6 +92,23 @@ def test_a_file_in_another_encoding_is_refused_with_what_to_do(tmp_path):
         read_with_schema(path, schema(**OFFICE), "label")
     with pytest.raises(DataError):
         parse_schema({"fields": [{"name": "a", "type": "boolean"}], "encoding": "klingon"})
+
+
+def test_what_an_office_writes_otherwise_is_refused_with_what_reads_it(tmp_path):
+    path = tmp_path / "office.csv"
+    path.write_text(office_text([*ROWS, (20, 1.5, date(2022, 3, 4), "Köln", "")]), "utf-8")
+    with pytest.raises(DataError) as refused:
+        read_with_schema(path, schema(), "label")
+    for remedy in ("decimalChar", "groupChar", "format", "unlabelled"):
+        assert remedy in str(refused.value)
+    with pytest.raises(DataError) as refused:
+        read_with_schema(path, schema(**OFFICE), "label")
+    assert [part.name for part in message_of(refused.value).parts if isinstance(part, OptionName)] == ["unlabelled"]
+    declared = {"label": "label", "classes": ["y", "n"], "bounds": ["0:1e9"], "ignore": ["day", "city", "age"]}
+    with pytest.raises(DataError) as refused:
+        read_numbers(path, **declared)
+    options = {part.name for part in message_of(refused.value).parts if isinstance(part, OptionName)}
+    assert options == {"decimal", "schema", "unlabelled"}
 
 
 def test_the_first_bytes_tell_an_encoding_that_fits(tmp_path):

@@ -1,0 +1,90 @@
+"""y, as a fit is given it: which column it becomes, and its own values, which `classes_` holds.
+
+What classes there are is declared, or follows from the type of y, and never from the labels that occur.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from training.inputs.columns import LevelsColumn, number_in
+from training.inputs.schema import Schema
+
+_NAMES = ("label", "label_", "label__")
+_BOOLEANS = ("false", "true")
+
+
+def label_beside(names: Sequence[str], schema: Schema | None, y: Any, *, classes_declared: bool) -> str:
+    """Return a name for a column of classes that came by itself, y, beside the columns `names`.
+
+    It is the field of the schema that the table lacks, unless `classes_declared` says that the schema has none of it.
+    Raises ValueError where several fields are lacking, and y is not called as one of them is.
+    """
+    described = [] if schema is None else [column.name for column in schema.columns]
+    absent = [] if classes_declared else [name for name in described if name not in names]
+    if (named := getattr(y, "name", None)) in absent:
+        return str(named)
+    if len(absent) == 1:
+        return absent[0]
+    if absent:
+        raise ValueError(
+            "say which field of the schema y is: name the Series as the field, or put it into the table, and pass its "
+            f"name. The table lacks {', '.join(map(repr, absent))}"
+        )
+    return next(name for name in _NAMES if name not in (*names, *described))
+
+
+def schema_with_label(schema: Schema, label: str, classes: Any, type_: Any) -> Schema:
+    """Return a schema that describes the label, too.
+
+    classes: the declared names, or {value: name}; None where the schema has the label. type_: Arrow's of the labels, or
+    None; booleans have their two classes without being declared. Raises ValueError where nothing says which classes
+    there are, and where both do.
+    """
+    if any(column.name == label for column in schema.columns):
+        if classes is not None:
+            raise ValueError(f"the schema says which classes {label!r} has: leave classes= out")
+        return schema
+    if classes is None:
+        if not _is_boolean(type_):
+            raise ValueError(
+                f"declare the classes of y: classes=[NAME, ...], or a field {label!r} of the schema. They are never "
+                "read off the records, which would say something about single ones"
+            )
+        classes = _BOOLEANS
+    values = tuple(map(str, classes))
+    named = tuple(map(str, classes.values())) if isinstance(classes, Mapping) else values
+    column = LevelsColumn(name=label, levels=values, missing=schema.missing or ("",))
+    return replace(schema, columns=(*schema.columns, column), class_names={**schema.class_names, label: named})
+
+
+def own_values(levels: Iterable[str], type_: Any) -> list[Any]:
+    """Return what y has for each class: booleans, integers, numbers or texts, as its type says.
+
+    levels: what each class is called in the table. type_: Arrow's of the labels; None for a file's text, whose values
+    are those that pandas would read: booleans or numbers, if all levels are.
+    """
+    levels = list(levels)
+    numbers = [number_in(level) for level in levels]
+    texts = {level.lower() for level in levels}
+    if type_ is None:
+        is_boolean, is_number = texts <= set(_BOOLEANS), True
+    else:
+        import pyarrow as pa
+
+        is_boolean = _is_boolean(type_)
+        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    if is_boolean and all(number in (0, 1) for number in numbers):
+        return [number == 1 for number in numbers]
+    if not is_number or None in numbers or texts & set(_BOOLEANS):
+        return levels
+    whole = type_ is None or pa.types.is_integer(type_)
+    if whole and all(number is not None and number.is_integer() for number in numbers):
+        return [int(number or 0) for number in numbers]
+    return list(numbers)
+
+
+def _is_boolean(type_: Any) -> bool:
+    import pyarrow as pa
+
+    return type_ is not None and bool(pa.types.is_boolean(type_))

@@ -1,0 +1,158 @@
+"""Values beyond the declared bounds are refused, or drawn back to them where a request says so, or the training did."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tests.service.people import COLUMNS, ROW
+from training.inputs.records import Declaration, Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train_head
+
+from .test_http import PRICE, problem
+
+BEYOND, WITHIN = [0.2, 1.7, -3.0, 0.4], [0.2, 1.0, 0.0, 0.4]
+
+
+@pytest.fixture(scope="module")
+def clipping(head):
+    """A head whose records were drawn back to their bounds."""
+    feature_map = head.certificate.feature_map
+    declaration = Declaration(("a", "b", "c", "d"), (0.0,) * 4, (1.0,) * 4, ("red", "green", "blue"), clips=True)
+    X = np.vstack([np.eye(4)] * 10)
+    records = Records(X, np.arange(40) % 3, declaration, ())
+    return train_head(records, Recipe("clipping", feature_map, 1.0), "clipping-lineage")
+
+
+def opened(start, head):
+    service = start(head, lineage_rho=20 * PRICE / 1e12)
+    return service.http(service.add_client("alice", rho=20 * PRICE / 1e12))
+
+
+@pytest.fixture
+def http(start, head):
+    return opened(start, head)
+
+
+def array(rows):
+    content = io.BytesIO()
+    np.save(content, np.array(rows), allow_pickle=False)
+    return {"content": content.getvalue(), "headers": {"Content-Type": "application/x-npy"}}
+
+
+def tensor(rows, **parameters):
+    data = {"name": "instances", "shape": [len(rows), len(rows[0])], "datatype": "FP64", "data": rows}
+    return {"json": {"inputs": [data], "parameters": parameters}}
+
+
+WAYS = {
+    "in the body": ("/predict", {"json": {"instances": [BEYOND], "clip": True}}),
+    "in the query": ("/predict?clip=true", {"json": {"instances": [BEYOND]}}),
+    "by name": ("/predict?clip=true", {"json": {"instances": [dict(zip("abcd", BEYOND, strict=True))]}}),
+    "as an array": ("/predict?clip=true", array([BEYOND])),
+    "as CSV": (
+        "/predict?clip=true",
+        {"content": b"a,b,c,d\n0.2,1.7,-3,0.4\n", "headers": {"Content-Type": "text/csv"}},
+    ),
+    "by MLflow's protocol": ("/invocations", {"json": {"inputs": [BEYOND], "params": {"clip": True}}}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_is_drawn_back_is_the_question_that_it_becomes(http, way):
+    path, asked = WAYS[way]
+    first = http.post("/predict", json={"instances": [WITHIN]}).json()
+    clipped = http.post(path, **asked)
+    assert clipped.status_code == 200, clipped.text
+    assert clipped.json()["predictions"] == first["predictions"]
+    assert clipped.json()["receipt"]["charged_rows"] == 0
+
+
+def test_so_it_is_by_open_inference(http, head):
+    path = f"/v2/models/{head.certificate.name}/infer"
+    first = http.post("/predict", json={"instances": [WITHIN]}).json()
+    assert http.post(path, **tensor([BEYOND])).status_code == 422
+    clipped = http.post(path, **tensor([BEYOND], clip=True)).json()
+    probabilities = next(each for each in clipped["outputs"] if each["name"] == "probabilities")
+    assert probabilities["data"] == first["predictions"][0]
+    assert http.post(path, **tensor([BEYOND], clip="yes")).status_code == 400
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_the_wish_it_is_refused_and_costs_nothing(http, way):
+    path, asked = WAYS[way]
+    path = path.partition("?")[0]
+    if "json" in asked:
+        asked = {"json": {name: value for name, value in asked["json"].items() if name not in ("clip", "params")}}
+    problem(http.post(path, **asked), 422, "invalid-rows")
+    assert http.get("/budget").json()["spent"]["rho"] == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_all_the_same(http, value):
+    refused = problem(http.post("/predict?clip=true", **array([WITHIN, [0.2, value, 0.3, 0.4]])), 422, "invalid-rows")
+    assert (refused["row"], refused["column"]) == (1, 1)
+    assert http.get("/budget").json()["spent"]["rho"] == 0
+
+
+def test_a_body_and_a_query_that_differ_are_refused(http):
+    asked = {"instances": [WITHIN], "clip": False}
+    problem(http.post("/predict?clip=true", json=asked), 400, "invalid-request")
+    problem(http.post("/predict?clip=perhaps", json={"instances": [WITHIN]}), 400, "invalid-request")
+
+
+def test_columns_of_a_schema_are_drawn_back_too(start, by_columns):
+    http = opened(start, by_columns)
+    beyond = ROW | {"age": 400, "since": "1850-01-01"}
+    problem(http.post("/predict", json={"instances": [beyond]}), 422, "invalid-rows")
+    named = {column.name: column for column in COLUMNS}
+    within = ROW | {"age": named["age"].maximum, "since": named["since"].minimum}
+    first = http.post("/predict", json={"instances": [within]}).json()
+    again = http.post("/predict", json={"instances": [beyond], "clip": True}).json()
+    assert again["predictions"] == first["predictions"]
+    assert again["receipt"]["charged_rows"] == 0
+    # A level that was not declared has no bound to be drawn back to.
+    problem(http.post("/predict?clip=true", json={"instances": [ROW | {"city": "Rome"}]}), 422, "invalid-rows")
+
+
+class TestOfAModelThatWasTrainedSo:
+    @pytest.fixture
+    def http(self, start, clipping):
+        return opened(start, clipping)
+
+    def test_values_are_drawn_back_without_a_wish(self, http):
+        first = http.post("/predict", json={"instances": [WITHIN]}).json()
+        again = http.post("/predict", json={"instances": [BEYOND]}).json()
+        assert again["predictions"] == first["predictions"]
+        assert again["receipt"]["charged_rows"] == 0
+
+    @pytest.mark.parametrize("path", ["/predict?clip=false", "/predict"])
+    def test_a_request_may_have_them_refused(self, http, path):
+        asked = {"instances": [BEYOND]} | ({} if "?" in path else {"clip": False})
+        problem(http.post(path, json=asked), 422, "invalid-rows")
+
+    def test_the_certificate_says_so_and_others_stay_as_they_were(self, http, head, clipping):
+        assert http.get(f"/models/{clipping.certificate.name}").json()["clips"] is True
+        assert "clips" not in head.certificate.public()
+        assert clipping.certificate.differences() == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "charset"), [("latin-1", "iso-8859-1"), ("cp1252", "Windows-1252"), ("utf-8-sig", "utf-8")]
+)
+def test_csv_comes_in_the_charset_that_it_names(start, by_columns, encoding, charset):
+    http = opened(start, by_columns)
+    row = ROW | {"note": "Größe"}
+    first = http.post("/predict", json={"instances": [row]}).json()
+    text = ";".join(row) + "\n" + ";".join("" if value is None else str(value) for value in row.values())
+    again = http.post(
+        "/predict", content=text.encode(encoding), headers={"Content-Type": f'text/csv; charset="{charset}"'}
+    )
+    assert again.status_code == 200, again.text
+    assert again.json()["predictions"] == first["predictions"]
+    unnamed = http.post("/predict", content=text.encode("latin-1"), headers={"Content-Type": "text/csv"})
+    problem(unnamed, 400, "invalid-request")
+    for unknown in ("idna", "klingon"):
+        headers = {"Content-Type": f"text/csv; charset={unknown}"}
+        problem(http.post("/predict", content=text.encode(), headers=headers), 400, "invalid-request")
