@@ -37,6 +37,7 @@ SOUND = (
     ("selected-neuron", "epsilon:0.5"),
     ("label", "epsilon:0.5"),
 )
+NEVER = 1e-6 / 24
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +47,22 @@ def head():
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
 def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price):
-    """Three seeds each; `benchmarks.noise_faults` has ten, and its p are below the limit by ten orders and more."""
+    """Three seeds each; `benchmarks.noise_faults` has ten, and its p are below the limit by ten orders and more.
+
+    Noise follows from the last bits of a trained head, which differ from machine to machine: of the 24 sound runs one
+    has a p below `NEVER` with a probability of at most 1e-6.
+    """
     sound = priced(name, price, 10)
     added = name in ("gaussian", "laplace")
     faults = [] if name == "label" else [Faulty(sound, 0.1), Faulty(sound, reused=True)]
     faults += [Faulty(sound, 0.5)] if price == "rho:0.00125" or added else []
     faults += [BareClass(sound)] if added else []
     for seed in range(3):
-        assert attacked(head, sound, seed).p_value > CONVICTS
+        assert attacked(head, sound, seed).p_value > NEVER
         for fault in faults:
             assert attacked(head, fault, seed).p_value <= CONVICTS, fault
             assert not added or self_audited(head, fault, seed)[1]
-        assert not added or self_audited(head, sound, seed) == (1.0, False)
+        assert not added or self_audited(head, sound, seed)[0] > NEVER
 
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
