@@ -1,11 +1,14 @@
-"""`python -m research.prediction_sets`: coverage and size of prediction sets, a line for each split, as CSV.
+"""`python -m research.prediction_sets`: coverage and size of prediction sets beside ordinary conformal prediction.
 
-A split draws the records to train on and the rows to ask about anew, holds records back, trains on the others, and
-releases prediction sets, as `training.fit` does. Beside each stands ordinary split conformal prediction on the same
-held-back records, which has no privacy, and the accuracy of a model that all records trained.
+`measure` writes a line for each split, as CSV. A split draws the records to train on and the rows to ask about anew,
+holds records back, trains on the others, and releases prediction sets, as `training.fit` does. Beside each stands
+ordinary split conformal prediction on the same held-back records, which has no privacy, and the accuracy of a model
+that all records trained. `table` prints means over splits: coverage, over splits, has at least the mean that was asked
+for, so that a mean below it by more than `_CHANCE` of its own deviations would be a fault.
 """
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -13,17 +16,22 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import typer
 
 from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
+from audit.reports import ReportTable
 from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from research.commands import program, run
+from research.data import location, mnist
+from research.data.labelled import LabelledSet
 from research.data.tables import TABLES, read
+from research.printing import print_tables
 from training.fit import Request, fit
 from training.holding_back import hold_back, own_probabilities
-from training.inputs.records import Records
+from training.inputs.records import Declaration, Records
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_named
 from training.pay_once.model import ReleasedModel
@@ -47,11 +55,18 @@ HEADER = (
     "accuracy_of_all",
 )
 _MOST_ASKED = 10_000
+_CHANCE = 4.8
+"""Deviations of a normal law, below which it is with a probability of 8e-7."""
+
+BENCHMARKS: dict[str, Callable[[Path], LabelledSet]] = {"mnist": mnist.read, "location": location.read}
+"""Sets of numbers from 0 to 1."""
+
+NAMES = (*TABLES, *BENCHMARKS)
 
 
 @app.command()
 def measure(
-    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}; repeatable.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(NAMES)}; repeatable.")] = None,
     kinds: Annotated[str, typer.Option(help="Names of pay-once models, separated by commas.")] = "class-sums",
     records: Annotated[str, typer.Option(help="Numbers of records, separated by commas.")] = "500,2000,8000",
     epsilons: Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")] = "0.5,1,4",
@@ -70,20 +85,75 @@ def measure(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(",".join(HEADER) + "\n", "utf-8")
     for name in dataset or ("letter", "magic"):
-        table = read(name, data_dir)
+        X, y, declaration = _read(name, data_dir)
         for kind, n, epsilon, split in product(
             kinds.split(","), map(int, records.split(",")), map(float, epsilons.split(",")), range(splits)
         ):
             key = (name, kind, str(n), f"{epsilon:g}", str(split))
-            if key in done or n >= len(table.y):
+            if key in done or n >= len(y):
                 continue
-            order = np.random.default_rng(split).permutation(len(table.y))
+            order = np.random.default_rng(split).permutation(len(y))
             rows, asked = order[:n], order[n : n + _MOST_ASKED]
             source = tuple(row.to_bytes(8, "little") for row in rows.tolist())
-            private = Records(table.X[rows], table.y[rows], table.declared(), source)
+            private = Records(X[rows], y[rows], declaration, source)
             with out.open("a", newline="", encoding="utf-8") as file:
-                lines = _measured(private, table.X[asked], table.y[asked], kind, epsilon)
+                lines = _measured(private, X[asked], y[asked], kind, epsilon)
                 csv.writer(file, lineterminator="\n").writerows([*key, *line] for line in lines)
+
+
+@app.command()
+def table(measured: Annotated[Path, typer.Argument(help="The CSV that `measure` wrote.")]) -> None:
+    """Print coverage, set size and accuracy: means over splits."""
+    lines = pd.read_csv(measured)
+    rows, below = [], []
+    for (name, kind, n, epsilon, asked), part in lines.groupby(["set", "kind", "n", "epsilon", "asked"]):
+        reached, lost = part["reached"], 100 * (part["accuracy_of_all"] - part["accuracy"])
+        deviation = reached.std() / len(part) ** 0.5
+        if reached.mean() + _CHANCE * deviation < asked:
+            below.append(f"{name}, {kind}, {n} records, epsilon {epsilon:g}, {asked:g}: {reached.mean():.4f}")
+        rows.append(
+            (
+                f"{name}, {kind}",
+                str(n),
+                f"{epsilon:g}",
+                f"{asked:g}",
+                str(len(part)),
+                f"{reached.mean():.3f}",
+                f"{part['ordinary_reached'].mean():.3f}",
+                f"{part['size'].mean():.2f}",
+                f"{part['ordinary_size'].mean():.2f}",
+                f"{part['accuracy_of_all'].mean():.3f}",
+                f"{lost.mean():+.2f} +- {lost.std() / len(part) ** 0.5:.2f}",
+                f"{100 * part['accuracy_of_all'].std():.2f}",
+            )
+        )
+    columns = (
+        "set, kind",
+        "records",
+        "epsilon",
+        "asked",
+        "splits",
+        "reached",
+        "ordinary",
+        "size",
+        "ordinary size",
+        "accuracy of all",
+        "lost, %",
+        "a split's spread, %",
+    )
+    fault = f"below what was asked by more than chance: {'; '.join(below) or 'none'}"
+    print_tables([ReportTable("Prediction sets", columns, tuple(rows))], after=[fault])
+
+
+def _read(name: str, folder: Path) -> tuple[Floats, Integers, Declaration]:
+    """Return rows, classes and the declaration of a set."""
+    if name in TABLES:
+        columns = read(name, folder)
+        return columns.X, columns.y, columns.declared()
+    benchmark = BENCHMARKS[name](folder)
+    width, classes = benchmark.X.shape[1], tuple(map(str, range(benchmark.classes)))
+    names = tuple(f"x{place}" for place in range(width))
+    return benchmark.X.astype(np.float64), benchmark.y, Declaration(names, (0.0,) * width, (1.0,) * width, classes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,12 @@ from training.pay_once.certificate import ReleaseCertificate
 
 Activation = Literal["tanh", "relu"]
 
+COVERAGES = (500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 975, 990, 995, 999)
+"""Coverages in thousandths for which a file has prediction sets. Its certificate has what gives all others."""
+
+FILES_DIFFER = 2.0**-19
+"""More than a probability of a file may differ from the model's: tests allow 1e-6."""
+
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
@@ -74,7 +80,23 @@ class Classifier:
             "beyond_bounds": "drawn back to the declared bounds",
             "certificate": json.dumps(self.certificate.public()),
             "written_by": f"dpserve {version('dpserve')}",
+        } | self._prediction_sets()
+
+    def _prediction_sets(self) -> dict[str, str]:
+        """Return the least probability of a class in a prediction set, by coverage, if there are prediction sets.
+
+        A number, or a list of one for each class where sets are by class. Each is `PredictionSets.least` less
+        FILES_DIFFER, so that a set by a file's probabilities has every class that the service's has: its coverage is
+        no smaller.
+        """
+        sets, classes = self.certificate.prediction_sets, len(self.certificate.classes)
+        if sets is None:
+            return {}
+        least = {coverage: (sets.least(coverage, classes) - FILES_DIFFER).clip(0).tolist() for coverage in COVERAGES}
+        by_coverage = {
+            f"{coverage / 1000:g}": each if sets.by == "class" else each[0] for coverage, each in least.items()
         }
+        return {"prediction_sets": json.dumps(by_coverage)}
 
 
 def calibrated_layer(weights: Floats, calibration: Calibration) -> tuple[Floats, Floats]:

@@ -47,6 +47,7 @@ from training.kinds.teachers.bundle import Teachers
 from training.kinds.teachers.networks import Schedule
 from training.kinds.teachers.train import TeachersRecipe, train_teachers
 from training.kinds.weights.model import release_weights, save_weights
+from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
 
 WHOLE = whole_picorho("rho:2")
 LOWER, UPPER = (-3.0, 0.0, -1e-3, 5.0, 17.0), (1.0, 900.0, 1e-3, 6.0, 90.0)
@@ -466,6 +467,32 @@ def test_a_file_says_that_its_answers_are_calibrated_and_for_what(kind, form):
         said = metadata_in(form, exported(model, form, tier).content)["calibration"]
         assert said == f"in the last layer; it is {GaussianLoss(step.calibration_mu)} of the price"
         assert step.calibration_mu > 0
+
+
+@pytest.mark.parametrize("by", ["all", "class"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_files_sets_hold_the_classes_of_the_models_sets(form, by, rows):
+    model = model_of("class-sums", "identity", 3)
+    held = np.random.default_rng(5)
+    own, y = held.beta(3, 1.3, 4000), held.integers(3, size=4000)
+    counts = counts_of(own, y, parts_of(None, 4000), 1 if by == "all" else 3)
+    sets = release_sets(counts, 0.05, 10, Seeded(2))
+    model = replace(model, certificate=model.certificate.with_prediction_sets(sets))
+    by_coverage = json.loads(metadata_in(form, exported(model, form).content)["prediction_sets"])
+    answers, differences = model.probabilities(rows), np.random.default_rng(6).uniform(-1e-6, 1e-6, (len(rows), 3))
+    sizes = []
+    for coverage, least in by_coverage.items():
+        inside = sets.sets_of(answers, round(float(coverage) * 1000))
+        of_file = answers + differences >= np.array(least)
+        assert (of_file >= inside).all()
+        assert (of_file > inside).sum() <= 3
+        sizes.append(of_file.mean())
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 1
+
+
+def test_a_file_of_a_model_without_prediction_sets_has_none():
+    assert "prediction_sets" not in metadata_in("onnx", exported(model_of("class-sums", "identity", 3), "onnx").content)
 
 
 def test_a_file_of_a_model_without_a_calibration_says_so():
