@@ -401,8 +401,8 @@ class Client(_Questions):
             As for `predict_proba`.
 
         Costs nothing beyond `predict_proba`. The promise is for many rows together, and for no single one. A set may be
-        empty: then no class is as likely as the own ones of so many records were. Raises ServiceError for a model
-        without prediction sets.
+        empty: then no class reaches the probability that so many records had for their own class. Raises ServiceError
+        for a model without prediction sets.
         """
         return self._all(self._ask_sets(X, coverage, tier))
 

@@ -35,9 +35,9 @@ from training.inputs.records import Declaration, Records
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_named
 from training.pay_once.model import ReleasedModel
-from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from training.pay_once.prediction_sets import counts_of, one_in, parts_of, release_sets
 from training.planning.options import DELTA
-from training.sets_choice import SetsChoice, one_in
+from training.sets_choice import SetsChoice
 
 app = program()
 

@@ -34,9 +34,9 @@ from training.kinds.options import Declared, Options, fields_of
 from training.kinds.shared_options import PRICE, RECORDS, price_words, tier_prices
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.prediction_sets import By
+from training.pay_once.prediction_sets import one_in as one_in_of
 from training.sets_choice import SetsChoice
 from training.sets_choice import by_rule as sets_by_rule
-from training.sets_choice import one_in as sets_one_in
 
 Event = Any
 """`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
@@ -442,7 +442,7 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
     from training.holding_back import hold_back, with_sets
 
     declared = job.options.get("records_declared")
-    one_in = sets_one_in(declared)
+    one_in = one_in_of(declared)
     training, held = hold_back(job.records, one_in, SystemRandomness())
     options = dict(job.options)
     if declared is not None:

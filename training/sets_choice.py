@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from training.kinds.options import Declared, Options
-from training.pay_once.prediction_sets import By
+from training.pay_once.prediction_sets import LEAST_RECORDS, By, one_in
 
-LEAST_RECORDS, MOST_RECORDS = 20_000, 1_000_000
-"""Declared numbers of records between which `auto` makes prediction sets. Below, a tenth of the records may be worth
-more than a seed's spread (docs/releases.md has figures); above, holding back would copy what does not fit memory."""
+MOST_RECORDS = 1_000_000
+"""Largest declared number of records for which `auto` makes prediction sets: above, holding back would copy what does
+not fit memory. Below LEAST_RECORDS a tenth of them may be worth more than a seed's spread (docs/releases.md)."""
 
 _ENOUGH = 560
 """Records held back, times mu: see `by_rule`."""
-_USUAL_ONE_IN, _SMALL_ONE_IN, _MOST_HELD = 10, 6, 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +26,6 @@ class SetsChoice(Options):
             "auto: by public rules."
         ),
     ] = "auto"
-
-
-def one_in(records: int | None) -> int:
-    """Return one in how many records is held back. records: declared, None where that is not known."""
-    if records is None or records < LEAST_RECORDS:
-        return _SMALL_ONE_IN
-    return max(_USUAL_ONE_IN, records // _MOST_HELD)
 
 
 def by_rule(records: int | None, classes: int, mu: float | None) -> By | None:

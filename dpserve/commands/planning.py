@@ -490,14 +490,14 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         f"{budget.epsilon_at(budget.limit):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
-    table = Table("option", "the budget pays for", "accuracy", "log loss", "intervals", "undecided")
+    table = Table("option", "the budget pays for", "accuracy", "log loss", "intervals", "undecided", "set size at 0.9")
     for each in sorted(found.estimates, key=_log_loss):
         option = option_named(each.option)
         table.add_row(option.title, option.pays, *_figures(each))
     known = {each.option for each in found.estimates}
     for name, option in planned_options().items():
         if name not in known and option.pays == "each answer":
-            table.add_row(option.title, option.pays, "not measured", "", "", "")
+            table.add_row(option.title, option.pays, "not measured", "", "", "", "")
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
@@ -526,20 +526,26 @@ def _log_loss(each: Estimate | Expected) -> float:
     return math.inf if each.log_loss is None else each.log_loss
 
 
-def _figures(each: Estimate | Expected) -> tuple[str, str, str, str]:
-    """Return what the table shows of an option: accuracy, log loss, intervals, and the share of undecided answers."""
+def _figures(each: Estimate | Expected) -> tuple[str, str, str, str, str]:
+    """Return what the table shows of an option.
+
+    That is accuracy, log loss, intervals, the share of undecided answers, and the size of prediction sets.
+    """
     share = "not known" if each.undecided is None else f"{each.undecided:.0%}"
     if isinstance(each, Expected):
         right, loss = each.accuracy, each.log_loss
         losses = "" if loss is None else f"{loss.lowest:.2f} to {loss.highest:.2f}"
         intervals = "yes" if _has_intervals(each.option) else "none"
-        return f"{right.lowest:.2f} to {right.highest:.2f}", losses, intervals, share
+        size = each.set_size
+        sizes = "not known" if size is None else f"{size.lowest:.1f} to {size.highest:.1f}"
+        return f"{right.lowest:.2f} to {right.highest:.2f}", losses, intervals, share, sizes
     if each.mean is None:
-        return "unavailable", "", "", ""
+        return "unavailable", "", "", "", ""
     spread = "" if each.spread is None else f" ± {each.spread:.3f}"
     loss_words = "" if each.log_loss is None else f"{each.log_loss:.3f}"
     width = "none" if each.interval is None else f"{each.interval:.2f} wide"
-    return f"{each.mean:.3f}{spread}", loss_words, width, share
+    size_words = "not known" if each.set_size is None else f"{each.set_size:.2f}"
+    return f"{each.mean:.3f}{spread}", loss_words, width, share, size_words
 
 
 def _print_tiers(console: Console, tiers: tuple[PlannedTier, ...]) -> None:

@@ -17,7 +17,7 @@ from accounting.budgets import Budget
 from research.commands import program, run
 from research.data.tables import HELD_OUT, KNOWN, TABLES, Table, read
 from research.planning import summaries
-from research.planning.measurements import APART, MEASURED, done_already, read_lines
+from research.planning.measurements import APART, FIGURES, MEASURED, done_already, read_lines
 from research.planning.regrets import regrets
 from training.errors import TrainingError
 from training.kinds.cases import MOST_ASKED, Case, Heads, Quality
@@ -91,8 +91,8 @@ def _measured(heads: Heads, option: str, epsilon: float) -> Sequence[str]:
         found = None
     seconds = f"{time.process_time() - started:.1f}"
     if found is None:
-        return ("", "", "", "", "", seconds)
-    known = (found.accuracy, found.log_loss, found.calibration_error, found.interval, found.undecided)
+        return (*[""] * len(FIGURES), seconds)
+    known = (getattr(found, name) for name in FIGURES)
     return (*("" if each is None else f"{each:.4f}" for each in known), seconds)
 
 

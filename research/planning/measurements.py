@@ -9,8 +9,8 @@ MEASURED = Path(__file__).with_name("measured.csv")
 APART = Path(__file__).with_name("held_out.csv")
 """The tables that the planner does not know, a line for each."""
 _KEY = ("set", "option", "epsilon", "seed")
-_FIGURES = ("accuracy", "log_loss", "calibration_error", "interval", "undecided")
-HEADER = (*_KEY, *_FIGURES, "cpu_seconds")
+FIGURES = ("accuracy", "log_loss", "calibration_error", "interval", "undecided", "set_size")
+HEADER = (*_KEY, *FIGURES, "cpu_seconds")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
                 row["option"],
                 row["epsilon"],
                 int(row["seed"]),
-                {name: float(row[name]) if row[name] else None for name in _FIGURES},
+                {name: float(row[name]) if row[name] else None for name in FIGURES},
             )
             for row in csv.DictReader(file)
         )

@@ -17,7 +17,7 @@ from training.planning.measured import SETS, PublicSet
 COMPARED = Path(tables.__file__).with_name("measured.csv")
 _SETS = ("dataset", "title", "n", "classes", "commonest", "entropy", "modality")
 _PLACE = ("dataset", "epsilon", "option", "queries")
-_FIGURES = ("mean", "spread", "log_loss", "calibration_error", "undecided", "seeds")
+_FIGURES = ("mean", "spread", "log_loss", "calibration_error", "undecided", "set_size", "seeds")
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def _table_lines(lines: Iterable[Line]) -> Iterator[dict[str, str]]:
             "log_loss": cell.mean("log_loss"),
             "calibration_error": cell.mean("calibration_error"),
             "undecided": cell.mean("undecided"),
+            "set_size": cell.mean("set_size"),
         }
         place = {"dataset": table, "epsilon": epsilon, "option": option, "queries": UNLIMITED}
         written = {name: "" if value is None else f"{value:.4f}" for name, value in figures.items()}

@@ -146,8 +146,8 @@ class PredictionSetsOut(Struct):
     least: list[float]
     """The least probability with which each class is in a set, in the order of the model's classes."""
     classes: list[list[str]]
-    """The classes in each row's set, by name. An empty one says that no class is as likely as the own ones of so many
-    records were: the row is unlike them."""
+    """The classes in each row's set, by name. An empty one says that none reaches the probability that so
+    many records had for their own class: the row is unlike them, or lies between classes."""
 
 
 class PredictResponse(Struct):

@@ -14,8 +14,8 @@ from training.fit import BudgetPlan, Candidates, Request, fit
 from training.holding_back import hold_back, own_probabilities
 from training.inputs.records import Declaration, Records, Units
 from training.kinds.loading import load_model
-from training.pay_once.prediction_sets import ASSUMPTIONS, counts_of, parts_of
-from training.sets_choice import LEAST_RECORDS, SetsChoice, by_rule, one_in
+from training.pay_once.prediction_sets import ASSUMPTIONS, LEAST_RECORDS, counts_of, one_in, parts_of
+from training.sets_choice import SetsChoice, by_rule
 
 WHOLE = whole_picorho("rho:1")
 OPTIONS = {

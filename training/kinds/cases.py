@@ -26,18 +26,25 @@ TOLERANCE = 1e-2
 """tau of every head here: it adds 1.4 % to the sensitivity, and is reached by any solver in use."""
 
 
+SETS_COVERAGE = 900
+"""The coverage in thousandths at which sizes of prediction sets are compared."""
+
 _BINS = 15
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The quality of answers. log_loss: in nats; others: as `quality` says. None: not known."""
+    """The quality of answers. log_loss: in nats; others: as `quality` says. None: not known.
+
+    set_size: the mean size of prediction sets for SETS_COVERAGE, were records held back for them.
+    """
 
     accuracy: float
     log_loss: float | None = None
     calibration_error: float | None = None
     interval: float | None = None
     undecided: float | None = None
+    set_size: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Estimate:
     """The expected quality of an option, over a number of seeds.
 
     mean, spread: mean and standard deviation of the accuracy, None where it cannot be; log_loss, calibration_error,
-    interval, undecided: see `Quality`, None where they are not known.
+    interval, undecided, set_size: see `Quality`, None where they are not known.
     """
 
     option: str
@@ -56,6 +63,7 @@ class Estimate:
     calibration_error: float | None = None
     interval: float | None = None
     undecided: float | None = None
+    set_size: float | None = None
 
     @classmethod
     def over(cls, option: str, qualities: Sequence[Quality], seeds: int) -> "Estimate":
@@ -72,6 +80,7 @@ class Estimate:
             mean_of([each.calibration_error for each in qualities]),
             mean_of([each.interval for each in qualities]),
             mean_of([each.undecided for each in qualities]),
+            mean_of([each.set_size for each in qualities]),
         )
 
 

@@ -5,16 +5,18 @@ To try one is to run the trainer and the mechanism, its noise from the same tabl
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from accounting.arrays import Floats
 from mechanisms.seeded import SeededRandomness
 from training.features.maps import FeatureMap, Quantiles
 from training.features.quantiles import price_of_counts
 from training.features.rules import Features, Modality
 
 if TYPE_CHECKING:
+    from mechanisms.answer_noise import AnyNoise
     from training.kinds.cases import Case, Heads, Quality
 
 UNLIMITED = "unlimited"
@@ -49,6 +51,16 @@ class Trial:
         part = price_of_counts(self.whole, len(chosen.counted))
         words = self.randomness("quantiles")
         return cut_at_quantiles(chosen, self.case.records, part, self.whole, words), self.whole - part
+
+    def paid_once(self, probabilities: Floats, noise: "AnyNoise | None" = None) -> Qualities:
+        """Return the quality of a pay-once model's answers (m, C), with the size that prediction sets would have."""
+        from mechanisms.gaussian_vector import mu_for
+        from training.kinds.cases import SETS_COVERAGE
+        from training.pay_once.prediction_sets import expected_share, mean_size
+
+        share = expected_share(len(self.case.y), mu_for(self.whole), SETS_COVERAGE)
+        size = mean_size(probabilities, self.case.answers, share)
+        return {UNLIMITED: replace(self.case.quality(probabilities, noise), set_size=size)}
 
     def randomness(self, *purpose: str) -> SeededRandomness:
         """Words for one purpose of this cell."""

@@ -66,10 +66,14 @@ def least_probabilities(sums: PrefixSums, noisy: Floats, coverage: int, groups: 
     noisy: (sums.groups, CELLS), released by `sums`. coverage: in thousandths. groups: the histograms that count
     together: all at once for one threshold, or each by itself for thresholds by class. The module has the proof.
     """
-    error = (PER_MILLE - coverage) / PER_MILLE
-    share = 1 - error * (1 - 1 / SPARED)
-    quantile = -float(ndtri(error / SPARED / _TRIES * (1 - 2.0**-40)))
+    share, quantile = asked_of_counts(coverage)
     return [least_in(_first_cell(sums, noisy[list(group)], share, quantile)) for group in groups]
+
+
+def asked_of_counts(coverage: int) -> tuple[float, float]:
+    """Return q of the proof, and the normal quantile of noise's bound in each try. coverage: in thousandths."""
+    error = (PER_MILLE - coverage) / PER_MILLE
+    return 1 - error * (1 - 1 / SPARED), -float(ndtri(error / SPARED / _TRIES * (1 - 2.0**-40)))
 
 
 def _first_cell(sums: PrefixSums, noisy: Floats, share: float, quantile: float) -> int:

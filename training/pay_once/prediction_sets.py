@@ -12,10 +12,14 @@ from mechanisms.prefix_sums import WHOLE, PrefixSums
 from mechanisms.randomness import Randomness
 from training.fields import Several
 from training.inputs.records import Units
-from training.pay_once.coverage import least_probabilities
+from training.pay_once.coverage import asked_of_counts, least_probabilities
 from training.pay_once.scores import CELLS, cells_of
 
 By = Literal["all", "class"]
+
+LEAST_RECORDS = 20_000
+"""Declared number of records from which on one in ten is held back: below, the noise needs more."""
+_USUAL_ONE_IN, _SMALL_ONE_IN, _MOST_HELD = 10, 6, 20_000
 
 ASSUMPTIONS = (
     "Prediction sets: the coverage is that of records exchangeable with the training's, as further ones from the same "
@@ -98,6 +102,32 @@ class PredictionSets(BaseModel):
         """Return which classes are in the sets of rows, (n, C). probabilities: (n, C). coverage: in thousandths."""
         inside: Mask = probabilities >= self.least(coverage, probabilities.shape[1])
         return inside
+
+
+def one_in(records: int | None) -> int:
+    """Return one in how many records is held back. records: declared, None where that is not known."""
+    if records is None or records < LEAST_RECORDS:
+        return _SMALL_ONE_IN
+    return max(_USUAL_ONE_IN, records // _MOST_HELD)
+
+
+def expected_share(records: int, mu: float, coverage: int) -> float:
+    """Return the share of like records whose class a set for a coverage has, as can be expected; 1 for all classes.
+
+    It is what `coverage.least_probabilities` asks of noisy counts, with the bound of their noise in the middle cell.
+    records: in all, of which one in `one_in` is held back. mu: of the counts. coverage: in thousandths.
+    """
+    share, quantile = asked_of_counts(coverage)
+    bound = PrefixSums(mu, 1, CELLS).bound(CELLS // 2, share, 1, quantile)
+    return min(1.0, share + bound * one_in(records) / records)
+
+
+def mean_size(probabilities: Floats, y: Integers, share: float) -> float:
+    """Return the mean size of sets that hold so much of the classes of rows. probabilities: (m, C); y: (m,)."""
+    if share >= 1:
+        return float(probabilities.shape[1])
+    own = probabilities[np.arange(len(y)), y]
+    return float((probabilities >= np.quantile(own, 1 - share, method="lower")).sum(axis=1).mean())
 
 
 def parts_of(units: Units | None, records: int) -> Integers:

@@ -106,12 +106,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Expected:
-    """An option's figures on similar sets. undecided: share of undecided answers, the mean; None: not known."""
+    """An option's figures on similar sets. None: not known.
+
+    undecided: share of undecided answers, the mean. set_size: of prediction sets for 0.9.
+    """
 
     option: str
     accuracy: Range
     log_loss: Range | None = None
     undecided: float | None = None
+    set_size: Range | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,9 @@ class Similar:
                 continue
             loss = Range(min(losses), max(losses), len(losses)) if len(losses) == len(right) else None
             share = fmean(undecided) if undecided else None
-            found.append(Expected(name, Range(min(right), max(right), len(right)), loss, share))
+            sizes = [each.set_size for each in known if each.set_size is not None]
+            size = Range(min(sizes), max(sizes), len(sizes)) if len(sizes) == len(right) else None
+            found.append(Expected(name, Range(min(right), max(right), len(right)), loss, share, size))
         return tuple(found)
 
     @property
@@ -231,12 +237,12 @@ def _measured() -> dict[tuple[str, float], Cells]:
     with MEASURED.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             cells = found.setdefault((row["dataset"], float(row["epsilon"])), {})
-            mean, spread, loss, error, undecided = (
+            mean, spread, loss, error, undecided, size = (
                 float(row[name]) if row[name] else None
-                for name in ("mean", "spread", "log_loss", "calibration_error", "undecided")
+                for name in ("mean", "spread", "log_loss", "calibration_error", "undecided", "set_size")
             )
             cells[row["option"], row["queries"]] = Estimate(
-                row["option"], mean, spread, int(row["seeds"]), loss, error, None, undecided
+                row["option"], mean, spread, int(row["seeds"]), loss, error, None, undecided, size
             )
     return found
 

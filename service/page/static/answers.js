@@ -67,7 +67,7 @@ function bars(answer, interval, model) {
     "div",
     { class: "answer" },
     el("h3", {}, `Row ${whole(answer.place)}: `, el("strong", { class: "top-class" }, model.classes[top])),
-    answer.set?.length === 0 && el("p", { class: "notice" }, "No class is as likely as the own ones of so many records were: this row is unlike them."),
+    answer.set?.length === 0 && el("p", { class: "notice" }, "Every class is ruled out: none reaches the probability that this share of records had for their own class. The row is unlike them, or lies between classes."),
     isUndecided(answer) && el("p", { class: "notice undecided" }, "Undecided: the noise could have made this class the likeliest."),
     el(
       "div",

@@ -73,3 +73,4 @@ def test_a_line_is_measured_once(packages):
     assert 0.5 < float(lines[0]["accuracy"]) <= 1
     assert 0 <= float(lines[0]["undecided"]) <= 1
     assert lines[1]["undecided"] == ""
+    assert all(1 <= float(line["set_size"]) <= 2 for line in lines)

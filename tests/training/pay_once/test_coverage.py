@@ -10,7 +10,14 @@ from tests.seeded import Seeded
 from training.inputs.records import Units
 from training.pay_once import coverage as coverages
 from training.pay_once.coverage import thousandths
-from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
+from training.pay_once.prediction_sets import (
+    counts_of,
+    expected_share,
+    mean_size,
+    one_in,
+    parts_of,
+    release_sets,
+)
 from training.pay_once.scores import CELLS, EDGES, cells_of, least_in
 
 ALARM = 1e-7
@@ -133,6 +140,25 @@ def test_much_more_than_asked_is_not_covered_where_records_are_many():
     for asked in (500, 800, 900, 950):
         share = np.mean(further >= sets.least(asked, 2)[0])
         assert asked / 1000 - 0.01 < share < asked / 1000 + 0.035
+
+
+@pytest.mark.parametrize(("records", "mu"), [(3_000, 0.3), (12_000, 1.0), (60_000, 0.3)])
+def test_a_plan_expects_the_share_that_sets_reach(records, mu):
+    """Noise moves the share by its deviation, at most 12/mu records: five times that are allowed."""
+    held, rng = records // one_in(records), np.random.default_rng(2)
+    y, own = SOURCES[0].draw(held, rng)
+    _, further = SOURCES[0].draw(50_000, rng)
+    for asked in (500, 900):
+        least = release_sets(counts_of(own, y, parts_of(None, held), 1), mu, 6, Seeded(4)).least(asked, 2)[0]
+        assert expected_share(records, mu, asked) == pytest.approx(np.mean(further >= least), abs=0.03 + 60 / mu / held)
+
+
+def test_a_plan_expects_all_classes_where_noise_covers_the_held_back():
+    answers, y = np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.7, 0.3]]), np.array([0, 1, 0, 1])
+    assert expected_share(200, 0.2, 900) == 1
+    assert mean_size(answers, y, 1.0) == 2
+    assert mean_size(answers, y, 0.75) == 1.0
+    assert mean_size(answers, y, 0.99) == 1.75
 
 
 def test_sets_grow_with_coverage():

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from training.features.rules import Features
-from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
@@ -16,7 +16,7 @@ def _class_sums(features: Features) -> Callable[[Trial], Qualities]:
         model = train_class_sums(
             records, "compared", feature_map, whole, "compared", words, records_declared=len(records)
         )
-        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
+        return trial.paid_once(*model.answers(trial.case.asked))
 
     return qualities
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mechanisms.gaussian_vector import mu_for
 from training.features.rules import Features
-from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
@@ -23,7 +23,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
         recipe = DpSgdRecipe("compared", chosen, choices, whole)
         known = trial.heads.directions(chosen, directions_of)
         model = train_dpsgd(case.records, recipe, "compared", words, directions=known)
-        return {UNLIMITED: case.quality(*model.answers(case.asked))}
+        return trial.paid_once(*model.answers(case.asked))
 
     return qualities
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from training.features.rules import Features
 from training.kinds.cases import TOLERANCE
-from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
@@ -16,7 +16,7 @@ def _perturbed_objective(features: Features) -> Callable[[Trial], Qualities]:
         choices = perturbation_for(whole, trial.case.classes)
         words = trial.randomness("objective", features)
         model = train_perturbed(records, "compared", chosen, choices, TOLERANCE, "compared", words)
-        return {UNLIMITED: trial.case.quality(*model.answers(trial.case.asked))}
+        return trial.paid_once(*model.answers(trial.case.asked))
 
     return qualities
 

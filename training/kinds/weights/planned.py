@@ -10,7 +10,7 @@ from training.features import rules
 from training.features.rules import Features
 from training.inputs.sums import of_rows
 from training.kinds.cases import weights_move
-from training.kinds.planned import CUT, NOT_CUT, UNLIMITED, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
 from training.pay_once import calibration
 from training.pay_once.model import rounded
 
@@ -35,7 +35,7 @@ def _released_weights(features: Features) -> Callable[[Trial], Qualities]:
         phi = trial.heads.asked(chosen)
         answers = softmax(calibrated(phi @ released))
         noise = AnswerNoise("gaussian", calibrated.scale * law.standard_deviation * norms(phi))
-        return {UNLIMITED: case.quality(answers, noise)}
+        return trial.paid_once(answers, noise)
 
     return qualities
 
