@@ -94,13 +94,16 @@ async def test_a_batch_holds_no_more_rows_than_its_size_and_any_single_request()
     assert gated.batches == [[0, 1], [2], [3], [4]]
 
 
-async def test_a_batch_time_lets_others_join() -> None:
+async def test_a_batch_time_lets_others_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, sleep = asyncio.Event(), asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: over.wait() if seconds else sleep(0))
     gated = Gated(max_batch_time=0.001)
     gated.end()
     first = gated.submit(1)
     await turns()
     assert gated.batches == []
     second = gated.submit(2)
+    over.set()
     assert [await first, await second] == [10, 20]
     assert gated.batches == [[1, 2]]
 

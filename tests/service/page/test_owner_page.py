@@ -185,6 +185,7 @@ def test_clients_are_found_by_a_part_of_their_name(tab, url, service):
     page = sign_in(tab, url)
     names = page.locator("#clients-body tbody th")
     field = page.get_by_label("Find by name")
+    expect(field).to_be_visible()  # or what is typed goes elsewhere
     field.press_sequentially("WARD-1")
     expect(names).to_have_text(["ward-1", "ward-10", "ward-11"])
     expect(field).to_be_focused()
