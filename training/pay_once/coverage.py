@@ -37,8 +37,7 @@ taking 2^-40 of the tail off.
 
 import math
 from collections.abc import Sequence
-
-from scipy.special import ndtri
+from statistics import NormalDist
 
 from accounting.arrays import Floats
 from mechanisms.prefix_sums import PrefixSums
@@ -73,7 +72,7 @@ def least_probabilities(sums: PrefixSums, noisy: Floats, coverage: int, groups: 
 def asked_of_counts(coverage: int) -> tuple[float, float]:
     """Return q of the proof, and the normal quantile of noise's bound in each try. coverage: in thousandths."""
     error = (PER_MILLE - coverage) / PER_MILLE
-    return 1 - error * (1 - 1 / SPARED), -float(ndtri(error / SPARED / _TRIES * (1 - 2.0**-40)))
+    return 1 - error * (1 - 1 / SPARED), -NormalDist().inv_cdf(error / SPARED / _TRIES * (1 - 2.0**-40))
 
 
 def _first_cell(sums: PrefixSums, noisy: Floats, share: float, quantile: float) -> int:

@@ -48,8 +48,21 @@ _CLIP = Declared(
     chosen_by_score=True,
 )
 
-
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
+"""Two ways to an interval can be proved, and neither is worth having.
+
+A sure bound. Where no gradient is clipped, and the rate is at most 2 over the smoothness, a step on a convex loss takes
+two vectors of weights no further apart. So the noise of T steps moves the last weights by at most the sum of the rates
+times the lengths of the steps' noises, and a logit by that times its row's length. Independent noise moves the weights
+along one row by the root of the sum of squares in one direction: for W weights the bound is sqrt(T W) times as wide,
+about 450 times for 200 steps and 1,000 weights.
+
+Several heads. Of k heads, each for a k-th of the price, the median of the law of one head's logit lies between the
+least and the largest of the k, but for a probability of 2^(1-k), whatever the law is. That interval is exact, and it is
+one of a head that had a sixth of the price (k = 6): the mean of the six shares its bias, which no spread shows. And a
+sixth of the price costs, at epsilon = 1 (two seeds of `research.planning`'s split), 0.060 of letter's accuracy (0.790),
+0.002 of Adult's (0.855) and of magic's (0.850), and 0.20, 0.006 and 0.010 of log loss.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
