@@ -157,7 +157,7 @@ def test_a_plan_expects_all_classes_where_noise_covers_the_held_back():
     answers, y = np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.7, 0.3]]), np.array([0, 1, 0, 1])
     assert expected_share(200, 0.2, 900) == 1
     assert mean_size(answers, y, 1.0) == 2
-    assert mean_size(answers, y, 0.75) == 1.0
+    assert mean_size(answers, y, 0.66) == 1.0
     assert mean_size(answers, y, 0.99) == 1.75
 
 
