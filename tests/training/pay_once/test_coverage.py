@@ -158,7 +158,7 @@ def test_a_plan_expects_all_classes_where_noise_covers_the_held_back():
     assert expected_share(200, 0.2, 900) == 1
     assert mean_size(answers, y, 1.0) == 2
     assert mean_size(answers, y, 0.66) == 1.0
-    assert mean_size(answers, y, 0.99) == 1.75
+    assert mean_size(answers, y, 0.99) == 1.5
 
 
 def test_sets_grow_with_coverage():
