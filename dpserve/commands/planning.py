@@ -490,7 +490,7 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         f"{budget.epsilon_at(budget.limit):.4g} at delta = {budget.delta:g}.",
         highlight=False,
     )
-    table = Table("option", "the budget pays for", "accuracy", "log loss", "intervals", "undecided", "set size at 0.9")
+    table = Table("option", "paid for", "accuracy", "log loss", "intervals", "undecided", "set at 0.9")
     for each in sorted(found.estimates, key=_log_loss):
         option = option_named(each.option)
         table.add_row(option.title, option.pays, *_figures(each))
