@@ -58,7 +58,7 @@ KINDS = ("class-sums", "class-sums with steps", "objective", "weights", "dpsgd",
 @pytest.mark.parametrize("feature_map", list(MAPS.values()), ids=list(MAPS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shadow_has_the_public_numbers_of_its_target(kind, feature_map):
-    """By its certificate it differs from the target in nothing but names, and a millionth of the noise."""
+    """Its certificate differs from the target's in nothing but names, and a millionth of the noise."""
     target = target_of(kind, feature_map, some_records(700))
     setup = shadow_setup_of(target.certificate.shown_to_strangers(), 700)
     assert isinstance(setup.recipe, OwnRecipe)
