@@ -195,7 +195,7 @@ def test_an_evaluation_of_units_counts_each_once_and_its_lineage_keeps_them(run,
 
 
 def test_an_evaluation_is_drawn_with_what_it_reports(run, model):
-    """Of two classes and without prediction sets: calibration and ROC, side by side."""
+    """Two classes and no prediction sets: calibration and ROC, side by side."""
     asked = ("evaluate", "model", "--data", "held.csv", *PRICE)
     wrong = run(*asked, *BUDGET, "--report", "accuracy", "--plot", "e.png", status=2)
     assert "none of these is reported" in wrong.stderr
