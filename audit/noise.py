@@ -348,7 +348,7 @@ def _nearest_pairs_p_value(noise: _Noise, y: Floats) -> float:
     """
     n, classes = y.shape
     least = noise.p_value(nearest_pair(y) ** 2 / 2, 2 * classes, {(1 - 1 / classes) / 2: 2.0 * classes})
-    return min(1.0, n * (n - 1) / 2 * least)
+    return float(min(1.0, n * (n - 1) / 2 * least))
 
 
 def nearest_pair(y: Floats) -> float:
