@@ -259,7 +259,7 @@ def test_choosing_before_training_by_rule(run):
     found = planned(run, *asked, "--queries", 1000)
 
     assert found["recommended"] == "dpsgd-quantiles"
-    assert "public sets with mu n / C within" in found["accuracy_from"]
+    assert "public sets with a signal (mu n / C) within" in found["accuracy_from"]
     shown = {each["option"]: each for each in found["estimates"]}
     assert shown["dpsgd-quantiles"]["accuracy"]["lowest"] < shown["dpsgd-quantiles"]["accuracy"]["highest"] <= 1
     assert not shown["dpsgd-quantiles"]["has_intervals"]
@@ -531,3 +531,18 @@ def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
     words += ["--bounds", "0:1", *BUDGET]
     assert "above the declared bound 1" in run(*words, status=1).stderr
     assert "needs at least 50 rows" in run(*words, "--clip", status=1).stderr
+
+
+def test_a_plan_draws_each_option_against_the_budget(run):
+    before = ("plan", "--classes", 2, *BUDGET)
+    run(*before, "--n", 20_000, "--plot", "range.png")
+    lines = [f"{'yes' if index % 3 else 'no'},{index % 3 + index / 90}" for index in range(60)]
+    (run.folder / "public.csv").write_text("\n".join(["ok,a", *lines]))
+    few = ("--public", "public.csv", "--label", "ok", "--class-names", "no,yes", "--bounds", "0:4")
+    run("plan", *BUDGET, *few, "--plot", "simulated.png")
+    for name in ("range.png", "simulated.png"):
+        picture = imread(run.folder / name)
+        assert picture.ndim == 3
+        assert picture.std() > 0
+    # Of so many classes too few sets were measured, and an empty picture would say nothing.
+    assert "no accuracy to draw" in run.fails("plan", "--classes", 3000, "--n", 20_000, *BUDGET, "--plot", "none.png")

@@ -59,6 +59,14 @@ def test_one_lineage_trains_models_of_one_unit(people):
     people(*BY_PERSON, "--data", "b.csv", "--lineage", "l", "--out", "second")
 
 
+def test_a_budget_is_planned_by_the_number_of_units(people):
+    (people.folder / "a.csv").write_text(rows(60))
+    budget = ("--budget", "epsilon:3@1e-6", "--records-declared", "60")
+    arguments = (*without_lam(BY_PERSON), *budget, "--data", "a.csv", "--lineage", "l", "--out", "m")
+    assert "60 privacy units" in " ".join(people(*arguments).stdout.split())
+    assert "'person'" in people("inspect", "m").stdout
+
+
 def test_a_bundle_of_another_unit_is_served_from_no_ledger_of_the_lineage(people):
     people(*BY_PERSON, "--data", "a.csv", "--lineage", "l", "--out", "m")
     forget_trained(people)

@@ -33,6 +33,9 @@ LEAST_MEASURED = min(QUERIES)
 FAR = 10.0
 """Sets whose mu n / C is so many times the records', or a part of it so small, are not like them."""
 
+BEYOND = 2.0
+"""Records whose mu n / C is so many times less than on every set that was measured are warned of."""
+
 LEAST_SETS = 4
 """Number of similar sets below which no range is quoted, and none speaks against the default."""
 
@@ -108,11 +111,13 @@ class Range:
 class Expected:
     """An option's figures on similar sets. None: not known.
 
-    undecided: share of undecided answers, the mean. set_size: of prediction sets for 0.9.
+    commonest: what the commonest class alone is right on there. undecided: share of undecided answers, the mean.
+    set_size: of prediction sets for 0.9.
     """
 
     option: str
     accuracy: Range
+    commonest: Range
     log_loss: Range | None = None
     undecided: float | None = None
     set_size: Range | None = None
@@ -138,6 +143,7 @@ class Similar:
         found = []
         for name in planned_options():
             known = [estimate for place in self.places if (estimate := place.estimates.get(name)) is not None]
+            shares = [place.public.commonest for place in self.places if name in place.estimates]
             right = [each.mean for each in known if each.mean is not None]
             losses = [each.log_loss for each in known if each.log_loss is not None]
             undecided = [each.undecided for each in known if each.undecided is not None]
@@ -147,14 +153,23 @@ class Similar:
             share = fmean(undecided) if undecided else None
             sizes = [each.set_size for each in known if each.set_size is not None]
             size = Range(min(sizes), max(sizes), len(sizes)) if len(sizes) == len(right) else None
-            found.append(Expected(name, Range(min(right), max(right), len(right)), loss, share, size))
+            commonest = Range(min(shares), max(shares), len(shares))
+            found.append(Expected(name, Range(min(right), max(right), len(right)), commonest, loss, share, size))
         return tuple(found)
+
+    def beyond(self, option: str) -> float:
+        """Return how many times the records' signal the least is at which an option was measured on similar sets.
+
+        Of the nearest of all sets, where none is similar.
+        """
+        signals = [place.signal for place in self.places if option in place.estimates]
+        return min(signals, default=self.nearest_signal) / self.signal
 
     @property
     def words(self) -> str:
         """The sets, by name, with what makes them alike."""
         names = ", ".join(f"{place.dataset} at {place.epsilon:g}" for place in self.places)
-        return f"{len(self.places)} public sets with mu n / C within {FAR:g} times yours: {names}"
+        return f"{len(self.places)} public sets with a signal (mu n / C) within {FAR:g} times yours: {names}"
 
     def best(self, suitable: Callable[[str], bool], default: str) -> str:
         """Return the default, or the option whose log loss lay the lowest below the default's on the sets.
