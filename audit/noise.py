@@ -93,6 +93,9 @@ _RATES = np.geomspace(2.0**-8, 2.0**80, 177)
 _QUADRATURE = np.linspace(-100.0, 4.0, 4001)
 _QUADRATURE_ERROR = 1e-9
 
+_COMPARED = 8
+"""Rows that each of more than MOST_ROWS is compared with: the next by a coordinate."""
+
 _ROUNDED_SELECTION = 1e-3
 """More than a selection's chance differs from that without grid, floor and slack, for up to 1,024 classes."""
 
@@ -319,10 +322,7 @@ def _added_noise(noise: _Noise, answers: Floats) -> tuple[dict[str, float], floa
     for name, difference in _differences(y).items():
         square = float((difference**2).sum()) / 2
         p_values[name] = noise.p_value(square, n * classes, {shared / 2: float(n * classes)})
-    nearest = nearest_pair(y)
-    pairs = n * (n - 1) / 2
-    least = noise.p_value(nearest**2 / 2, 2 * classes, {shared / 2: 2.0 * classes})
-    p_values["the same noise in two answers"] = min(1.0, pairs * least)
+    p_values["the same noise in two answers"] = _nearest_pairs_p_value(noise, y)
     return p_values, math.sqrt(total / (noise.variance * (n - 1) * (classes - 1)))
 
 
@@ -341,10 +341,25 @@ def _differences(y: Floats) -> dict[str, Floats]:
     }
 
 
+def _nearest_pairs_p_value(noise: _Noise, y: Floats) -> float:
+    """Return what the probability does not exceed that two of the rows of y (n, C) lie so near each other, wherever.
+
+    Any two rows do with at most the probability that their noise does, and there are n (n - 1)/2 pairs of them.
+    """
+    n, classes = y.shape
+    least = noise.p_value(nearest_pair(y) ** 2 / 2, 2 * classes, {(1 - 1 / classes) / 2: 2.0 * classes})
+    return float(min(1.0, n * (n - 1) / 2 * least))
+
+
 def nearest_pair(y: Floats) -> float:
-    """Return the least distance of two rows of y (n, C)."""
-    squares = np.array([((y[place + 1 :] - row) ** 2).sum(axis=1).min() for place, row in enumerate(y[:-1])])
-    return float(np.sqrt(squares.min()))
+    """Return the distance of the nearest two rows of y (n, C), or of two others that lie further apart.
+
+    Rows are sorted by a coordinate and compared with the next few: equal rows, and nearly equal ones, meet. A distance
+    that is too large makes p too large, and no more.
+    """
+    ordered = y[np.argsort(y[:, 0], kind="stable")]
+    lags = range(1, len(y) if len(y) <= MOST_ROWS else _COMPARED + 1)
+    return math.sqrt(min(float(((ordered[lag:] - ordered[:-lag]) ** 2).sum(axis=1).min()) for lag in lags))
 
 
 def selections(mechanism: Label | SelectedNeuron, answers: Floats) -> Integers | None:
@@ -497,6 +512,7 @@ def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, se
     for name, difference in _differences(residuals).items():
         count = 2 * len(difference) * classes
         p_values[name] = noise.p_value(float((difference**2).sum()) / 2, count, {shared / 2: float(count)})
+    p_values["the same noise in two answers"] = _nearest_pairs_p_value(noise, residuals)
     means = residuals.sum(axis=0) / math.sqrt(n * shared) * _least_share(mechanism, sensitivity, scales, classes)
     weights = {math.sqrt(shared / n): n, 1 / math.sqrt(n * classes * (classes - 1)): n * (classes - 1)}
     slack = 4 * math.sqrt(n) * noise.error

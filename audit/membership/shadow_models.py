@@ -4,7 +4,9 @@ How an attacker builds them follows from the public part of the target's certifi
 (`shadow_setup_of`). They answer through its mechanism at its price, so that what is learnt from them is what the
 target's noise leaves to be learnt.
 
-All k are one batched program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et
+A pay-once model's shadows are trained by its own kind's code from its public certificate, one after another, with
+noise, clipping and sampling of their own (`training.kinds.kind.Kind.trainer_alike`). The other k are one batched
+program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et
 al. 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full
 batch, with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies
 + (Lambda/2) ||W||_F^2 (`training.fitting.objective`) or the convexified one (`training.fitting.log_mean_exp`), on
@@ -44,6 +46,8 @@ from training.devices import Device, training_device
 from training.errors import extra
 from training.features.maps import map_as_shown
 from training.fitting.sensitivity import Convexity
+from training.inputs.records import Declaration, Records, Units
+from training.kinds.kind import TrainAlike
 from training.kinds.likeness import Likeness
 from training.kinds.published.bounds import PublishedRecipe, Topology
 from training.kinds.registry import kind_shown
@@ -55,6 +59,7 @@ Array = Any
 """A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
 
 _TINY = 1e-30
+_LEAST = 1e-308
 _TOLERANCE = 1e-3
 """Stop when no model's gradient, relative to its number of records, is longer than this."""
 
@@ -149,12 +154,12 @@ def _largest_eigenvalues(xp: Any, phi: Array, iterations: int = 30) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The records an attacker draws shadow models' records from. X: (N, d) float32 inputs as the model sees them.
+    """The records an attacker draws shadow models' records from. X: (N, d) inputs as the model sees them.
 
     of: (N,), the number of each record's privacy unit, from 0; None where every record is one by itself.
     """
 
-    X: NDArray[np.float32]
+    X: NDArray[np.float32] | Floats
     y: Labels
     of: Labels | None = None
 
@@ -167,7 +172,26 @@ class NetworkRecipe:
     alpha: float = 1.0
 
 
-ShadowRecipe = NetworkRecipe | HeadRecipe
+@dataclass(frozen=True, eq=False)
+class OwnRecipe:
+    """Shadow models that the target's own kind trains, from its public certificate, with noise of their own."""
+
+    model: Mapping[str, Any]
+
+    @property
+    def trainer(self) -> TrainAlike | None:
+        """The training; None where nobody outside can tell how the target was trained."""
+        kind, shown = kind_shown(self.model), self.model.get("feature_map")
+        return None if kind is None or shown is None else kind.trainer_alike(self.model, map_as_shown(shown))
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the target's records, as the endpoint shows it."""
+        lower, upper = (tuple(self.model["feature_map"][end]) for end in ("lower", "upper"))
+        return Declaration(tuple(self.model["feature_names"]), lower, upper, tuple(self.model["classes"]))
+
+
+ShadowRecipe = NetworkRecipe | HeadRecipe | OwnRecipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +271,9 @@ def train_shadow_models(
     units = int(of.max()) + 1
     members, others = draws.rows(units)
     rows, weights = (members, None) if pool.of is None else _rows_of_units(members, of)
-    if isinstance(recipe, HeadRecipe):
+    if isinstance(recipe, OwnRecipe):
+        logits = _train_own(pool, recipe, draws, _mask(members, units)[:, of], on_share)
+    elif isinstance(recipe, HeadRecipe):
         logits = _train_heads(pool, recipe, rows, weights, where, on_share)
     else:
         logits = _train_networks(pool, recipe, draws, rows, where, on_share)
@@ -290,6 +316,21 @@ def _train_heads(
         return computed
     logits: Floats = pool.X @ train_heads(pool.X, pool.y, rows, recipe, weights=weights, on_share=on_share)
     return logits
+
+
+def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, on_share: OnShare) -> Floats:
+    """Train one after another: each is a training of its own, with its own words of randomness."""
+    trainer = recipe.trainer
+    if trainer is None:
+        raise ValueError("nobody outside can tell how this model was trained")
+    units = None if pool.of is None else Units(str(recipe.model["unit"]), pool.of)
+    records = Records(pool.X.astype(np.float64), pool.y, recipe.declaration, (b"shadow",), units)
+    logits = []
+    for done, (seed, mask) in enumerate(zip(draws.seeds(), members, strict=True), start=1):
+        model = trainer(records.taken(mask), SeededRandomness(seed, ("shadow",)))
+        logits.append(np.log(np.maximum(model.answers(records.X)[0], _LEAST)))
+        on_share(done / draws.count)
+    return np.stack(logits)
 
 
 def _train_networks(
@@ -335,8 +376,11 @@ class ShadowSetup:
     sensitivity: float | None
     departures: tuple[str, ...] = ()
 
-    def inputs(self, X: Floats) -> NDArray[np.float32]:
+    def inputs(self, X: Floats) -> NDArray[np.float32] | Floats:
         """Return the inputs (n, d') of the shadow models for rows (n, d)."""
+        if isinstance(self.recipe, OwnRecipe):
+            declared = self.recipe.declaration
+            return np.clip(X, declared.lower, declared.upper)
         if isinstance(self.recipe, HeadRecipe):
             feature_map = map_as_shown(self.model["feature_map"])
             return feature_map(X, feature_map.public_tensors()).astype(np.float32)
@@ -344,7 +388,7 @@ class ShadowSetup:
         scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)
         return scaled
 
-    def answers(self, logits: Floats, inputs: NDArray[np.float32], seed: int, copies: int = 1) -> Floats:
+    def answers(self, logits: Floats, inputs: NDArray[np.float32] | Floats, seed: int, copies: int = 1) -> Floats:
         """Return what shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
 
         copies: the answer is the average of so many (`average_answers`). For Gaussian noise that is one answer
@@ -385,6 +429,8 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
     alike = Likeness() if kind is None else kind.likeness(model, records)
     classes, sensitivity = len(model["classes"]), alike.sensitivity
     recipe: ShadowRecipe
+    if not epochs and (own := OwnRecipe(model)).trainer is not None:
+        return ShadowSetup(model, own, None, None)
     if alike.hidden:
         topology = Topology(len(model["feature_names"]), alike.hidden, classes)
         network = PublishedRecipe(topology, alike.objective, activation=alike.activation)

@@ -18,7 +18,8 @@ from accounting.budgets import Budget
 from accounting.currency import RHO
 from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
 from accounting.picorho import to_rho
-from dpserve.commands import options
+from audit.reports import check_files
+from dpserve.commands import evaluation_plot, options
 from dpserve.commands.command import Options, option
 from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
@@ -202,6 +203,7 @@ class Reported(Options):
     )
     tier: str | None = option(None, "Which precision, of a model that has several.", default_text="the finest")
     out: Path | None = option(None, "The file to write.", default_text=f"{EVALUATION_FILE} in the bundle")
+    plot: Path | None = option(None, "Draw calibration, ROC and prediction sets into FILE.png, as far as reported.")
 
 
 def evaluate(
@@ -220,8 +222,12 @@ def evaluate(
     # Who prints certificates should not wait for what answers.
     from service.pay_once import hold_request
 
+    # What cannot be drawn is not paid for either.
+    check_files(reported.plot)
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     whole, parts = whole_picorho(reported.price), _parts(reported.report)
+    if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
+        raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
     loaded = load_model(bundle)
     if (lack := kind_of(loaded).lack("evaluation", {})) is not None:
         raise TrainingError(f"{loaded.certificate.name}: {lack}")
@@ -257,6 +263,9 @@ def evaluate(
     for line in charged:
         typer.echo(line)
     typer.echo(f"wrote {target}; it may be published")
+    if reported.plot is not None:
+        evaluation_plot.draw(reported.plot, result)
+        typer.echo(f"drew {reported.plot}")
 
 
 def _parts(report: str | None) -> tuple[Part, ...] | None:

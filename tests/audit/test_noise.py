@@ -111,6 +111,35 @@ def test_noise_that_comes_again_in_half_of_the_answers_is_convicted(name, price,
     assert (found.p_value < 1e-9) == (name != "label" or place == "two requests")
 
 
+@pytest.mark.parametrize("lag", [1, 3, 7, 1000])
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_noise_that_comes_again_once_is_convicted_at_any_distance(name, lag):
+    """One row of 1,500 has another's noise on other logits; without it nothing is convicted."""
+    mechanism = priced(name, "noise-multiplier:5", 10)
+    rng = np.random.default_rng(lag)
+    logits = rng.normal(size=(1500, 10))
+
+    class Repeating:
+        def __init__(self, place):
+            self.place = place
+
+        def words(self, count):
+            own = SeededRandomness(3, ("once", name)).words(count).reshape(1500, -1)
+            own[self.place + lag] = own[self.place]
+            return own.reshape(-1)
+
+    class Once(Repeating):
+        def words(self, count):
+            return SeededRandomness(3, ("once", name)).words(count)
+
+    sensitivity = np.full(1500, 0.5)
+    found = judge_known_logits(mechanism, mechanism.release(logits, sensitivity, Repeating(100)), logits, sensitivity)
+    assert found.p_values["the same noise in two answers"] < 1e-9
+    assert found.strongest == "the same noise in two answers"
+    sound = judge_known_logits(mechanism, mechanism.release(logits, sensitivity, Once(100)), logits, sensitivity)
+    assert sound.p_value > 1e-7
+
+
 def test_small_probabilities_are_no_smaller_noise():
     """Clipped at 1e-30 these answers have almost no spread, and a sound service would be convicted."""
     mechanism = Gaussian(4.0)

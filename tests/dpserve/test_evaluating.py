@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from accounting.picorho import to_rho
 from training.evaluation import Evaluation
@@ -191,3 +192,15 @@ def test_an_evaluation_of_units_counts_each_once_and_its_lineage_keeps_them(run,
     (run.folder / "r.csv").write_text(HEADER + "".join(row.replace(",", ".7,", 1) for row in ROWS))
     said = run.fails(*[each if each != "model" else "other" for each in records], *SUMS)
     assert "the lineage held protects all records with one value of 'who'" in said
+
+
+def test_an_evaluation_is_drawn_with_what_it_reports(run, model):
+    """Two classes and no prediction sets: calibration and ROC, side by side."""
+    asked = ("evaluate", "model", "--data", "held.csv", *PRICE)
+    wrong = run(*asked, *BUDGET, "--report", "accuracy", "--plot", "e.png", status=2)
+    assert "none of these is reported" in wrong.stderr
+    assert "has no budget yet" in run.fails(*asked, "--plot", "e.png")
+    run(*asked, *BUDGET, "--plot", "e.png")
+    image = Image.open(run.folder / "e.png")
+    assert image.size == (840, 420)
+    assert len(image.convert("L").getcolors()) > 10

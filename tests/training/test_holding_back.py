@@ -175,6 +175,8 @@ def test_by_rule_sets_are_made_where_noise_leaves_them_small():
     assert by_rule(LEAST_RECORDS, 2, 1.0) == "class"
     assert by_rule(LEAST_RECORDS, 2, 0.4) == "all"
     assert by_rule(LEAST_RECORDS, 2, 0.1) is None
+    assert by_rule(LEAST_RECORDS, 5, 1.0) is None
+    assert by_rule(25_000, 5, 1.0) == "all"
     assert one_in(LEAST_RECORDS) == 10
     assert one_in(None) == 6
     assert by_rule(10**7, 2, 1.0) is None

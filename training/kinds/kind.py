@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from accounting.losses import Cost
 from mechanisms.mechanism import Mechanism
+from mechanisms.randomness import Randomness
 from training.bundles.certificate import LambdaChoice
 from training.errors import NotExportable, TrainingError
 from training.features.maps import FeatureMap
@@ -76,6 +77,10 @@ class Job:
     progress: TrainingProgress
     choice: LambdaChoice | None = None
     inherited: "Inherited | None" = None
+
+
+TrainAlike = Callable[["Records", Randomness], "ReleasedModel"]
+"""Trains a pay-once model. Raises TrainingError and ValueError where the records allow none."""
 
 
 class Described(Protocol):
@@ -212,6 +217,13 @@ class Kind(ABC):
         public: the public part of its certificate, which is all that the attacker sees.
         """
         return Likeness()
+
+    def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":  # noqa: ARG002
+        """Return what trains models of other records as the one with this certificate was; None where nobody can tell.
+
+        public: the public part of its certificate. feature_map: its own, or as near as strangers come to it.
+        """
+        return None
 
     def claims(self, certificate: Any) -> Sequence[tuple[str, str, str]]:  # noqa: ARG002 - most kinds claim nothing
         """Return what is claimed without a proof: what it is, its value, and where it is claimed. Nothing for most."""

@@ -1,9 +1,15 @@
-"""The models that an attacker can train in another's likeness: each kind says so of its own, by what everyone sees."""
+"""The models that an attacker can train in another's likeness: each kind says so of its own, by what everyone sees.
 
+A pay-once kind trains others by its own code from the public certificate (`Kind.trainer_alike`): such models have the
+target's noise and clipping. `Likeness` describes simpler models, for kinds without that.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from accounting.losses import Cost
 from training.fitting.sensitivity import Convexity
 
 
@@ -26,6 +32,24 @@ class Likeness:
     strong_convexity: float | None = None
     convexity: Convexity | None = None
     sensitivity: float | None = None
+
+
+_MORE = 1 + 1e-9
+"""A price so much larger pays for the same noise, whatever was rounded."""
+
+
+def price_of(public: Mapping[str, Any]) -> int | None:
+    """Return about what a pay-once model cost without its features, in picorho; None where that does not say it.
+
+    That is of one chosen among several, or computed from earlier models, which an attacker has not. public: of its
+    certificate.
+    """
+    if public.get("chosen_among") is not None or public.get("earlier"):
+        return None
+    losses = Cost.parse(str(public["cost"])).losses
+    bought = (public["feature_map"].get("released") or {}).get("mu")
+    own = Cost(losses[1:] if bought else losses)
+    return math.ceil(own.picorho * _MORE)
 
 
 def head_likeness(public: Mapping[str, Any]) -> Likeness:

@@ -1,20 +1,21 @@
 """Noisy class sums: the sum of the records' directions in each class, released once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mechanisms.gaussian_vector import GaussianVector
-from mechanisms.randomness import SystemRandomness
+from mechanisms.randomness import Randomness, SystemRandomness
 from training.features.maps import FeatureMap
-from training.kinds.kind import Job, PayOnceKind
+from training.kinds.kind import Job, PayOnceKind, TrainAlike
+from training.kinds.likeness import price_of
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import ADD, PRICE, RECORDS, START
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration
+    from training.inputs.records import Declaration, Records
     from training.kinds.class_sums.certificate import ClassSumsCertificate
     from training.kinds.class_sums.model import ClassSums
     from training.pay_once.classifier import Classifier
@@ -84,6 +85,21 @@ class ClassSumsKind(PayOnceKind):
         centre, sums = shares(whole)
         GaussianVector(centre, feature_map.dimension + 1, 1.0)
         GaussianVector(sums, len(declaration.classes) * feature_map.dimension, 1.0)
+
+    def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
+        """Return a release of sums at the same price, with steps where it took steps."""
+        from training.kinds.class_sums.model import train_class_sums
+
+        if (price := price_of(public)) is None:
+            return None
+
+        def train(records: "Records", randomness: Randomness) -> "ClassSums":
+            declared = len(records) if public.get("steps_mu") else None
+            return train_class_sums(
+                records, "alike", feature_map, price, "alike", randomness, records_declared=declared
+            )
+
+        return train
 
     def load(self, folder: Path, device: str | None) -> "ClassSums":
         """Read and verify class sums."""

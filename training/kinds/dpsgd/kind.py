@@ -1,7 +1,7 @@
 """DP-SGD: a linear model or a network, trained by noisy steps on clipped gradients, released once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +10,8 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from training.features.maps import FeatureMap
 from training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
-from training.kinds.kind import Job, PayOnceKind
-from training.kinds.likeness import Likeness, network_likeness
+from training.kinds.kind import Job, PayOnceKind, TrainAlike
+from training.kinds.likeness import Likeness, network_likeness, price_of
 from training.kinds.options import Declared, Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import PRICE, RECORDS, START, Activation, widths
@@ -150,6 +150,20 @@ class DpSgdKind(PayOnceKind):
         """Return the likeness of its network."""
         del records
         return network_likeness(public)
+
+    def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
+        """Return a training by as many steps, as clipped, sampled and noisy."""
+        from training.kinds.dpsgd.choices import Choices
+        from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+
+        if (price := price_of(public)) is None:
+            return None
+        named = {each.name: public[each.name] for each in fields(Choices) if each.name in public}
+        share = {} if public["centre_mu"] else {"centre_share": 0.0}
+        choices = Choices(**named | {"hidden": tuple(public["hidden"])} | share)
+        noise = float(public["noise_multiplier"])
+        recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise)
+        return lambda records, randomness: train_dpsgd(records, recipe, "alike", randomness)
 
     def load(self, folder: Path, device: str | None) -> "DpSgdModel":
         """Read and verify a model."""

@@ -8,8 +8,6 @@ with the noise. The proof here is another one, by a bound on the gradient of the
 import math
 from dataclasses import dataclass
 
-import scipy
-
 from accounting.losses import LARGEST_COIN, ApproximateGaussianLoss
 
 _UP = 1 + 2.0**-40
@@ -127,7 +125,7 @@ def oscillation_bound(sigma: float, strong_convexity: float, norm_bound: float, 
 
     def eta(oscillation: float) -> float:
         def outside(at: float) -> float:
-            return classes * (classes - 1) * float(scipy.special.ndtr(-at / (math.sqrt(2) * sigma)))
+            return classes * (classes - 1) * math.erfc(at / (2 * sigma)) / 2
 
         largest = norm_bound * oscillation / sigma**2 + norm_bound**2 / strong_convexity
         if largest > 500:

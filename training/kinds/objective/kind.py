@@ -1,13 +1,14 @@
 """Objective perturbation: a head that minimises its objective plus noise, released once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mechanisms.randomness import SystemRandomness
-from training.kinds.kind import Job, PayOnceKind
-from training.kinds.likeness import Likeness, head_likeness
+from training.features.maps import FeatureMap
+from training.kinds.kind import Job, PayOnceKind, TrainAlike
+from training.kinds.likeness import Likeness, head_likeness, price_of
 from training.kinds.objective.bound import NO_UNITS
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
@@ -61,6 +62,18 @@ class ObjectiveKind(PayOnceKind):
         """Return the likeness of a regularised linear model."""
         del records
         return head_likeness(public)
+
+    def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
+        """Return a minimisation with as much noise."""
+        from training.kinds.objective.model import Perturbation, train_perturbed
+
+        if price_of(public) is None:
+            return None
+        choices = Perturbation(**{each.name: float(public[each.name]) for each in fields(Perturbation)})
+        tolerance = float(public["tolerance"])
+        return lambda records, randomness: train_perturbed(
+            records, "alike", feature_map, choices, tolerance, "alike", randomness
+        )
 
     def load(self, folder: Path, device: str | None) -> "PerturbedHead":
         """Read and verify a perturbed head."""

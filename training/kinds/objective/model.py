@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,7 +32,6 @@ from training.features.rows import Features
 from training.fields import Several
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
-from training.fitting.solver import OnNorm, minimise
 from training.inputs.records import Records
 from training.inputs.sums import Rows, check_count
 from training.kinds.objective.bound import NO_UNITS, perturbation_bound
@@ -40,6 +39,9 @@ from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
 from training.pay_once.model import rounded
+
+if TYPE_CHECKING:
+    from training.fitting.solver import OnNorm
 
 CURVATURE_PER_NOISE = 5.0
 """Lambda over sigma where the owner names no Lambda: less makes the proof dear, more makes the model simple."""
@@ -225,12 +227,15 @@ def train_perturbed(
     tolerance: float,
     lineage: str,
     randomness: Randomness,
-    progress: OnNorm = lambda _: None,
+    progress: "OnNorm" = lambda _: None,
 ) -> PerturbedHead:
     """Minimise a freshly perturbed objective over the records and certify the result.
 
     Raises NotConverged when the tolerance is not reached, and TrainingError for numbers that have no certificate.
     """
+    # SciPy's optimisers, which nobody needs who loads a model.
+    from training.fitting.solver import minimise
+
     check_count(len(records))
     if records.unit is not None:
         raise TrainingError(NO_UNITS)

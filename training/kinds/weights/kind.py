@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from accounting.messages import OptionName
 from mechanisms.gaussian_vector import GaussianVector, mu_for
-from mechanisms.randomness import SystemRandomness
+from mechanisms.randomness import Randomness, SystemRandomness
 from training.bundles.certificate import LambdaChoice
 from training.errors import WrongOption
 from training.features import rules
 from training.features.maps import FeatureMap
 from training.kinds.head.kind import HeadOptions, choose_lambda, convexified_lack, recipe_for
-from training.kinds.kind import Ability, Job, Pay, PayOnceKind
-from training.kinds.likeness import Likeness, head_likeness
+from training.kinds.kind import Ability, Job, Pay, PayOnceKind, TrainAlike
+from training.kinds.likeness import Likeness, head_likeness, price_of
 from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
 from training.kinds.weights.tiers import tier_steps
 
 if TYPE_CHECKING:
-    from training.inputs.records import Declaration
+    from training.inputs.records import Declaration, Records
     from training.kinds.weights.model import ReleasedWeights, WeightsCertificate
     from training.pay_once.classifier import Classifier
 
@@ -104,6 +104,24 @@ class WeightsKind(PayOnceKind):
         """Return the likeness of a regularised linear model."""
         del records
         return head_likeness(public)
+
+    def trainer_alike(self, public: Mapping[str, Any], feature_map: FeatureMap) -> "TrainAlike | None":
+        """Return a release of a head's weights; None for several precisions, of which nobody can tell which is held."""
+        from training.kinds.head.recipe import Recipe
+        from training.kinds.head.train import train_head
+        from training.kinds.weights.model import release_weights
+
+        if (price := price_of(public)) is None or len(public["precisions"]) > 1:
+            return None
+        alike = head_likeness(public)
+        assert alike.strong_convexity is not None
+        recipe = Recipe("alike", feature_map, alike.strong_convexity, convexity=alike.convexity)
+
+        def train(records: "Records", randomness: Randomness) -> "ReleasedWeights":
+            head = train_head(records, recipe, "alike")
+            return release_weights(head, {"full": price}, "alike", randomness, records)
+
+        return train
 
     def load(self, folder: Path, device: str | None) -> "ReleasedWeights":
         """Read and verify released weights."""

@@ -1,0 +1,90 @@
+"""A picture of an evaluation: calibration, ROC, and prediction sets, with intervals. All of it may be published."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from training.intervals import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from training.evaluation import Evaluation
+
+_SIDE = 4.2
+"""Inches of a panel."""
+
+
+def draw(path: Path, evaluation: "Evaluation") -> None:
+    """Draw what the evaluation reports into a file, a panel for each part that has a picture.
+
+    Raises ValueError where the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    panels = drawable(evaluation)
+    figure = Figure(figsize=(_SIDE * len(panels), _SIDE), dpi=100, layout="constrained")
+    for place, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), place)
+        axes.grid(alpha=0.3)
+        panel(axes, evaluation)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot write the plot {path}: {error}") from error
+
+
+def drawable(evaluation: "Evaluation") -> tuple[Callable[["Axes", "Evaluation"], None], ...]:
+    """Return what draws each part that the evaluation reports."""
+    sizes = [each.size for each in evaluation.coverage]
+    return (
+        *((_calibration,) if evaluation.calibration else ()),
+        *((_roc,) if evaluation.roc is not None else ()),
+        *((_coverage,) if evaluation.coverage else ()),
+        *((_set_size,) if sizes and None not in sizes else ()),
+    )
+
+
+def _calibration(axes: "Axes", evaluation: "Evaluation") -> None:
+    # Of a bin with few records or none the noise leaves nothing to see.
+    bins = [each for each in evaluation.calibration if each.right.upper - each.right.lower < 1]
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
+    _with_intervals(axes, [(each.lower + each.upper) / 2 for each in bins], [each.right for each in bins])
+    axes.set(xlabel="probability of the likeliest class", ylabel="share that is right", title="Calibration")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
+def _roc(axes: "Axes", evaluation: "Evaluation") -> None:
+    assert evaluation.roc is not None
+    points, area = evaluation.roc.points, evaluation.roc.area
+    false = np.array([each.false_positives.estimate for each in points])
+    order = np.argsort(false, kind="stable")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
+    axes.plot(false[order], [points[place].true_positives.estimate for place in order])
+    ends = [[getattr(points[place].true_positives, end) for place in order] for end in ("lower", "upper")]
+    axes.fill_between(false[order], ends[0], ends[1], alpha=0.2)
+    axes.set(xlabel="false positives", ylabel="true positives", title=f"ROC: area {area.lower:.3f} to {area.upper:.3f}")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
+def _coverage(axes: "Axes", evaluation: "Evaluation") -> None:
+    asked = [each.asked for each in evaluation.coverage]
+    axes.plot([min(asked), 1], [min(asked), 1], color="grey", linestyle=":")
+    _with_intervals(axes, asked, [each.reached for each in evaluation.coverage])
+    axes.set(xlabel="coverage asked for", ylabel="coverage reached", title="Prediction sets")
+
+
+def _set_size(axes: "Axes", evaluation: "Evaluation") -> None:
+    sizes = [each.size for each in evaluation.coverage if each.size is not None]
+    _with_intervals(axes, [each.asked for each in evaluation.coverage], sizes)
+    axes.set(xlabel="coverage asked for", ylabel="mean number of classes", title="Size of prediction sets")
+
+
+def _with_intervals(axes: "Axes", places: Sequence[float], intervals: Sequence[Interval]) -> None:
+    estimates = np.array([each.estimate for each in intervals])
+    # An estimate is drawn into its interval: noise may take it beyond what a share can be.
+    lower, upper = (np.array([getattr(each, end) for each in intervals]) for end in ("lower", "upper"))
+    middle = np.clip(estimates, lower, upper)
+    axes.errorbar(places, middle, yerr=(middle - lower, upper - middle), fmt="o", capsize=3)
