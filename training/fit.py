@@ -300,7 +300,7 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     if request.candidates is not None:
         _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
     if plan is not None:
-        _check_plan(request, plan, unit)
+        _check_plan(request, plan)
 
 
 def _check_earlier(request: Request, *, on_ray: bool) -> None:
@@ -329,17 +329,7 @@ def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> Non
             raise WrongOption(name, lack)
 
 
-def _check_plan(request: Request, plan: BudgetPlan, unit: str | None) -> None:
-    if unit is not None:
-        raise WrongOption(
-            "unit",
-            "does not go with "
-            + OptionName("budget")
-            + ": what it chooses by simulates single records. Name a "
-            + OptionName("release")
-            + " and its "
-            + OptionName("price"),
-        )
+def _check_plan(request: Request, plan: BudgetPlan) -> None:
     _check_nothing_is_chosen_twice(request)
     if plan.public is not None and request.kind is not None:
         option = request.made_kind.asked_by or "release"
@@ -591,7 +581,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     from training.planning.tiers import planned_tiers, tier_options
 
     options, queries = job.options, plan.queries
-    n = _records_declared(options)
+    n, unit = _records_declared(options), job.records.unit
     whole, declared = _picorho("budget", plan.budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
     modality = rules.modality_of(declared, shape)
@@ -605,9 +595,11 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
         found = of_kind(request.kind, queries, modality, fourier=isinstance(job.feature_map, Fourier))
     elif public is not None:
         with watcher.shares("simulating") as progress:
-            found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
+            found = by_simulation(
+                public, n=n, whole=whole, queries=queries, image_shape=shape, unit=unit, progress=progress
+            )
     else:
-        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers_to_cut(declared))
+        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers_to_cut(declared), unit)
     watcher.hear(Planned(found.reason, found.warnings))
     made = found.training_options(n, whole, queries, modality)
     chosen = found.chosen

@@ -72,7 +72,10 @@ class PlanOptions(FileOptions):
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
     bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
     clip: bool = option(False, "Before training: clip values beyond the bounds, as for train.", panel=READING)
-    n: int | None = option(None, "How many records, about.", "--n", panel=BEFORE)
+    n: int | None = option(None, "How many records, or privacy units, about.", "--n", panel=BEFORE)
+    unit: str | None = option(
+        None, "The column that identifies the person behind each record: --n counts these.", panel=BEFORE
+    )
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
     alpha: float | None = option(None, "With --lam: of the convexified objective, and --least-records.", panel=BEFORE)
@@ -351,7 +354,15 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
     tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
     if rows is not None:
         with shares("simulating") as progress:
-            found = by_simulation(rows, n=n, whole=whole, queries=given.queries, image_shape=shape, progress=progress)
+            found = by_simulation(
+                rows,
+                n=n,
+                whole=whole,
+                queries=given.queries,
+                image_shape=shape,
+                unit=given.unit,
+                progress=progress,
+            )
         if tiers:
             tiers = simulated_tiers(tiers, rows, n, tiered_option(found.estimates).features)
         n = n or len(rows)
@@ -359,7 +370,7 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         note = f"Accuracy on {origin}."
     elif n is not None and classes is not None:
         numbers = 1 if declared is None else numbers_to_cut(declared)
-        found, similar = by_rule(n, classes, whole, given.queries, modality, numbers)
+        found, similar = by_rule(n, classes, whole, given.queries, modality, numbers, given.unit)
         origin, note = f"measured on {similar.words}", _note(similar, declared=declared is not None)
     else:
         raise typer.BadParameter(
@@ -368,6 +379,7 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         )
     data = [f"--schema {given.schema_file}"] if given.schema_file else []
     data += [f"--label {given.label}"] if given.label != "label" else []
+    data += [f"--unit {given.unit}"] if given.unit is not None else []
     made = found.training_options(n, whole, given.queries, modality)
     command = _command(found, made, data, given.image_shape, rows=declared)
     tiers_command = (
@@ -401,7 +413,7 @@ def _note(similar: Similar, *, declared: bool) -> str:
     return (
         f"Lowest to highest, as measured on {similar.words}. Of tables that were kept apart to try this {held} of "
         f"{of_all} figures lay in such ranges; yours may not be like them: --public FILE simulates on rows like "
-        f"yours.{rows}"
+        f"yours. The signal says by how many deviations of the noise the records of a class stand out.{rows}"
     )
 
 

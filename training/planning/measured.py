@@ -154,7 +154,7 @@ class Similar:
     def words(self) -> str:
         """The sets, by name, with what makes them alike."""
         names = ", ".join(f"{place.dataset} at {place.epsilon:g}" for place in self.places)
-        return f"{len(self.places)} public sets with mu n / C within {FAR:g} times yours: {names}"
+        return f"{len(self.places)} public sets whose signal, mu n / C, is within {FAR:g} times yours: {names}"
 
     def best(self, suitable: Callable[[str], bool], default: str) -> str:
         """Return the default, or the option whose log loss lay the lowest below the default's on the sets.

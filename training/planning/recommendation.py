@@ -45,6 +45,7 @@ _CLOSE = 0.005
 _HALF = 0.5
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
+_FAR_FROM_MEASURED = 2.0
 
 OF_TEXTS = (
     "of texts only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right on hashed words, 0.608 on word "
@@ -147,7 +148,9 @@ def of_kind(
     return Recommendation(option.name, f"{option.title}, as you asked, set by rules from public numbers; paid {paid}")
 
 
-def _suits(option: PlannedOption, modality: Modality | None) -> bool:
+def _suits(option: PlannedOption, modality: Modality | None, unit: str | None = None) -> bool:
+    if unit is not None and option.release is not None and "units" in kind_of_option(option).lacks:
+        return False
     return option.suits is None or modality in option.suits
 
 
@@ -158,6 +161,7 @@ def by_simulation(
     whole: int,
     queries: int | None,
     image_shape: Shape | None = None,
+    unit: str | None = None,
     seeds: int = SEEDS,
     options: tuple[str, ...] | None = None,
     progress: Callable[[str, float], None] = lambda _, __: None,
@@ -166,14 +170,16 @@ def by_simulation(
 
     n: how many records there will be, if not as many as rows. Of fewer as many rows are trained on. Of more the noise
     is that of n records, as a budget of mu n / m on m gives it, which understates what more records teach. queries:
-    None for unlimited answers. image_shape: of rows that are images. Raises TrainingError for too few rows.
+    None for unlimited answers. image_shape: of rows that are images. unit: the column of privacy units, where they are
+    what n counts: each has the weight of one record, and is simulated by one row. Raises TrainingError for too few
+    rows.
     """
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
     check_declared(len(records) if n is None else n, len(records.declaration.classes))
     modality = rules.modality_of(records.declaration, image_shape)
     if options is None:
-        options = tuple(name for name, each in planned_options().items() if _suits(each, modality))
+        options = tuple(name for name, each in planned_options().items() if _suits(each, modality, unit))
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -237,7 +243,8 @@ def _expected(
     lack = kind_of_option(option).lacks.get("intervals", NO_INTERVALS)
     unknown = f"; {lack}" if chosen.interval is None else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
-    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{loss}{beside}{once}{unknown}"
+    chance = f"{constant.accuracy:.3f} by the commonest class"
+    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked} ({chance}){loss}{beside}{once}{unknown}"
     warnings = warnings_of(chosen, constant)
     if (close := ranked.undecided) is not None:
         apart, error = ranked.difference(close, chosen.option)
@@ -281,15 +288,17 @@ def by_rule(
     queries: int | None = None,
     modality: Modality | None = None,
     numbers: int = 1,
+    unit: str | None = None,
 ) -> tuple[Recommendation, Similar]:
     """Return the default for rows of a modality, or what did clearly better on similar public sets, and these sets.
 
     n, classes: declared, public numbers; n counts privacy units where there are such. whole: the budget in picorho.
     queries: None for no end. It plays no part in the choice: on every set and at every budget the best release that is
     paid for once did better than noise on each of ten answers. numbers: of a record, where they are known. An option
-    that cannot be had for these numbers gives way to the next, and the reason says why.
+    that cannot be had for these numbers gives way to the next, and the reason says why. unit: the column of privacy
+    units, where they are what n counts; kinds that cannot protect them are left out.
 
-    mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
+    The signal, mu n / C, says by how many deviations of the noise the records of a class stand out when they agree.
 
     Raises ValueError for nonsense and for a budget that buys no release.
     """
@@ -306,16 +315,20 @@ def by_rule(
 
     def suitable(name: str) -> bool:
         option = option_named(name)
-        return option.pays == "once" and _suits(option, modality)
+        return option.pays == "once" and _suits(option, modality, unit)
 
     default = default_option(modality)
     preferred = default if modality == "text" else similar.best(suitable, default)
-    fallbacks = sorted((each.fallback, name) for name, each in planned_options().items() if each.fallback is not None)
+    fallbacks = sorted(
+        (each.fallback, name)
+        for name, each in planned_options().items()
+        if each.fallback is not None and (unit is None or _suits(each, modality, unit))
+    )
     refused: list[str] = []
     for option in (preferred, *(name for _, name in fallbacks)):
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
-            found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused))
+            found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused), unit)
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
@@ -330,10 +343,12 @@ def _explained(
     queries: int | None,
     preferred: str,
     refused: tuple[str, ...],
+    unit: str | None,
 ) -> Recommendation:
+    counted = f"{n:,} records" if unit is None else f"{n:,} units by {unit}"
     parts = [
-        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {n:,} records in {classes} classes "
-        f"(mu n / C = {similar.signal:.3g})"
+        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {counted} in {classes} classes, a "
+        f"signal mu n / C of {_rounded(similar.signal)}{_how_far(similar)}"
     ]
     if refused:
         parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
@@ -347,6 +362,21 @@ def _explained(
     return Recommendation(option, "; ".join(parts), similar.expected, _warnings(option, similar))
 
 
+def _rounded(signal: float) -> str:
+    return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
+
+
+def _how_far(similar: Similar) -> str:
+    """Say how far the signal lies from all that was measured, where that is twice or more."""
+    signals = [place.signal for place in similar.places] or [similar.nearest_signal]
+    below, above = min(signals) / similar.signal, similar.signal / max(signals)
+    if below >= _FAR_FROM_MEASURED:
+        return f", {below:.2g} times less than on any of them: expect less"
+    if above >= _FAR_FROM_MEASURED:
+        return f", {above:.2g} times more than on any of them"
+    return ""
+
+
 def _what_is_known(option: str, similar: Similar) -> str:
     """Say in which range an option's figures lay on similar sets, or that what yours reach is not predictable."""
     known = next((each for each in similar.expected if each.option == option), None)
@@ -354,7 +384,9 @@ def _what_is_known(option: str, similar: Similar) -> str:
         return "what it will reach is not predictable from what was measured, on fewer than 4 sets like yours"
     right, loss = known.accuracy, known.log_loss
     losses = "" if loss is None else f", with log loss {loss.lowest:.2f} to {loss.highest:.2f}"
-    return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours{losses}"
+    chances = [place.public.commonest for place in similar.places if option in place.estimates]
+    chance = f"the commonest class alone is on {min(chances):.2f} to {max(chances):.2f}"
+    return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours ({chance}){losses}"
 
 
 def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
@@ -371,8 +403,8 @@ def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
         )
     if similar.nearest_signal / similar.signal > FAR:
         said.append(
-            f"mu n / C is {similar.nearest_signal / similar.signal:.0f} times less than on any set that was measured: "
-            f"expect answers {NO_BETTER}, unless a simulation on public rows shows more"
+            f"the signal is {similar.nearest_signal / similar.signal:.0f} times less than on any set that was "
+            f"measured: expect answers {NO_BETTER}, unless a simulation on public rows shows more"
         )
     return tuple(said)
 

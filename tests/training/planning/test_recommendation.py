@@ -9,7 +9,7 @@ from training.errors import TrainingError
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
 from training.planning.measured import LEAST_SETS
-from training.planning.options import default_option, planned_options
+from training.planning.options import default_option, kind_of_option, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
@@ -283,3 +283,23 @@ def test_fewer_answers_than_were_measured_are_named():
 def test_an_option_too_large_for_its_noise_is_refused():
     assert "has between 1 and" in refusal("class-sums", 1000, 100, whole(1), features=10**6)
     assert refusal("class-sums", 1000, 100, whole(1), features=1000) is None
+
+
+def test_units_leave_out_what_cannot_protect_them():
+    rows = blobs(80, 2)
+    units = by_simulation(rows, n=None, whole=whole(4), queries=None, unit="who", seeds=1)
+    single = by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=1)
+    assert {each.option for each in single.estimates} - {each.option for each in units.estimates} >= {"objective"}
+    for n in (50, 1_000, 100_000):
+        found, _ = by_rule(n, 2, whole(4), None, "table", unit="who")
+        kind = kind_of_option(found.chosen)
+        assert "units" not in kind.lacks
+        assert f"{n:,} units by who" in found.reason
+
+
+def test_a_signal_far_from_all_that_was_measured_is_named_in_the_recommendation():
+    few, many = (by_rule(n, 2, whole(1), None, "table") for n in (30, 20_000))
+    assert "times less" in few[0].reason
+    assert "times" not in many[0].reason.replace(" times as", "")
+    assert "by the commonest class" not in many[0].reason
+    assert "the commonest class alone" in many[0].reason
