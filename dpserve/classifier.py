@@ -53,7 +53,7 @@ from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
-from service.opening import check_unit, hold_for_owner, open_lineage
+from service.opening import check_unit, hold_earlier, hold_for_owner, open_lineage
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
@@ -70,6 +70,7 @@ from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
+from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.coverage import thousandths
 from training.sets_choice import SetsChoice
 
@@ -213,6 +214,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The largest norm of a record's gradient: at least 1e-30 and at most 1e+30. For dpsgd.
     learning_rate : float, optional
         The learning rate: above 0. For dpsgd, teachers.
+    start : str or Path, optional
+        The bundle of a pay-once model of the same features and classes, at whose weights the steps begin. For
+        class-sums, dpsgd.
+    add : str or Path, optional
+        The bundle of class sums of other records, to whose noisy sums those of these records are added. For class-sums.
     teachers : int, optional
         How many teachers, each trained on a part of the records: at least 2 and at most 10000. For teachers. Asks
         for teachers, with `release=None`.
@@ -293,6 +299,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         step_noise: float | None = None,
         gradient_clip: float | None = None,
         learning_rate: float | None = None,
+        start: str | Path | None = None,
+        add: str | Path | None = None,
         teachers: int | None = None,
         rule: str | None = None,
         prediction_sets: str = "auto",
@@ -353,6 +361,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.step_noise = step_noise
         self.gradient_clip = gradient_clip
         self.learning_rate = learning_rate
+        self.start = start
+        self.add = add
         self.teachers = teachers
         self.rule = rule
         self.prediction_sets = prediction_sets
@@ -405,7 +415,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if price is not None:
                 # The charge follows the training: what the account could not pay for should not be trained.
                 _run(self._check_account(request.lineage, price, budget))
-            fitted = fit(records, request, Path(folder) / "bundle", state=state_folder(), watcher=_Owner())
+            fitted = fit(
+                records,
+                request,
+                Path(folder) / "bundle",
+                state=state_folder(),
+                watcher=_Owner(),
+                pay_earlier=self._pay_for_earlier,
+            )
             self._levels = _levels(schema, label, self.classes)
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)), label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
@@ -789,6 +806,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
             except accounts.LedgerRefusal as refused:
                 raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
+
+    def _pay_for_earlier(self, certificate: ReleaseCertificate) -> None:
+        """Charge another lineage for a model of its records, unless it has paid for it."""
+
+        async def held() -> None:
+            async with self._opened() as ledger:
+                await hold_earlier(ledger, certificate, by=operating_systems_user())
+
+        _run(held())
 
     def _opened(self) -> Any:
         given = None if self.ledger is None else str(self.ledger)

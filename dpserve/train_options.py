@@ -178,7 +178,7 @@ class NewBundle(FileOptions):
     unit: str | None = option(
         None,
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
-        "with --release objective, nor --objective convexified.",
+        "with --release objective or --objective convexified. --records-declared then counts people.",
     )
     engine: str = option(
         LOCAL,

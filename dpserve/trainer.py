@@ -73,7 +73,15 @@ def run_training(given: TrainOptions) -> FittedModel:
     _, records = given.read_all(lambda: check_options(request))
     read.append(records)
     with _stopped_by_signals(purse):
-        return fit(records, request, given.out, state=state_folder(), watcher=Screen(), purse=purse)
+        return fit(
+            records,
+            request,
+            given.out,
+            state=state_folder(),
+            watcher=Screen(),
+            purse=purse,
+            pay_earlier=purse.pay_for_earlier,
+        )
 
 
 def _warn_of_poor_lineage(request: Request) -> None:
@@ -198,6 +206,19 @@ class LedgerPurse:
         count = 0 if among is None else len(among.candidates)
         cost = to_rho(tier.cost.picorho)
         typer.echo(f"the lineage {self.lineage} was charged rho = {cost:g} for all {count} candidates")
+
+    def pay_for_earlier(self, certificate: ReleaseCertificate) -> None:
+        """Charge another lineage for a model of its records, which costs nothing where it has paid for it."""
+        charged = asyncio.run(self._held(certificate))
+        if charged:
+            paid = f"rho = {to_rho(charged):g} for {certificate.name}, which had not been paid for"
+            typer.echo(f"the lineage {certificate.lineage} was charged {paid}")
+
+    async def _held(self, certificate: ReleaseCertificate) -> int:
+        from service.opening import hold_earlier
+
+        async with self._opened() as ledger:
+            return await hold_earlier(ledger, certificate, by=operating_systems_user())
 
     def _opened(self) -> Any:
         return open_ledger(self.ledger, self.replicas, journals=journals_folder())

@@ -19,6 +19,7 @@ from accounting.ledger import (
     UnitLost,
     UnknownLineage,
 )
+from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
@@ -137,6 +138,25 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     return (await charge_under(ledger, wish, certificate.unit, by=by)).charged
 
 
+async def hold_earlier(ledger: Ledger, certificate: ReleaseCertificate, *, by: str) -> int:
+    """See to it that a lineage paid for a model that one of another lineage is computed from; return what it cost now.
+
+    Raises CannotServe where the lineage has no account, or cannot pay: nothing is charged then.
+    """
+    what, lineage = f"the model {certificate.name}", certificate.lineage
+    try:
+        return await hold_for_owner(ledger, certificate, certificate.tiers[-1].name, by=by)
+    except UnknownLineage:
+        raise CannotServe(
+            f"the lineage {lineage} has no budget in this ledger, so that nobody has paid for {what}: serve it once, "
+            "which opens one"
+        ) from None
+    except BudgetExhausted as refused:
+        raise too_dear(what, lineage, refused, "nothing was trained") from None
+    except LedgerRefusal as refused:
+        raise CannotServe(f"the lineage {lineage} does not pay for {what}: {refused}") from None
+
+
 async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, by: str) -> Charge:
     """Charge a lineage for what protects a privacy unit, which the first that it pays for settles.
 
@@ -195,7 +215,8 @@ async def _refusal(
     """Return why one lineage does not pay for the first tiers of all of these; None where it does."""
     if unopened is None:
         return (await ledger.quote(_wishes(served))).refusal
-    costs = [certificate.tiers[0].cost for certificate in served]
+    earlier = {each.drawn: Cost.parse(each.cost) for certificate in served for each in certificate.earlier_here}
+    costs = [*earlier.values(), *(certificate.tiers[0].cost for certificate in served)]
     if sum(cost.coins for cost in costs) > unopened.coins:
         return CoinsExhausted("lineage", str(costs[-1]))
     total = sum(cost.picorho for cost in costs)

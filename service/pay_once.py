@@ -340,7 +340,8 @@ class PayOncePredictor(Predictor):
         names, model = [tier.name for tier in self._tiers], self.certificate.name
         try:
             finest = await self._quoted(account.client, names[-1])
-            held = next((step for step, free in enumerate(finest.free) if not free), len(names))
+            own = finest.free[-len(names) :]  # before them stand the releases that it was computed from
+            held = next((step for step, free in enumerate(own) if not free), len(names))
             if held == len(names):
                 return Standing(model, names[-1])
             following = finest if held + 1 == len(names) else await self._quoted(account.client, names[held])
@@ -366,7 +367,7 @@ class PayOncePredictor(Predictor):
             return tier
         if len(self._tiers) == 1:
             return self._tiers[0].name
-        held = (await self._quoted(client, self._tiers[-1].name)).free
+        held = (await self._quoted(client, self._tiers[-1].name)).free[-len(self._tiers) :]
         return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
 
     async def _quoted(self, client: str, tier: str) -> Quote:
@@ -402,6 +403,18 @@ def hold_request(
         time=now,
         idempotency=idempotency,
         key_digest=key_digest,
+        earlier=tuple(
+            HoldRequest(
+                lineage=each.lineage,
+                client=client,
+                model=each.model_id,
+                drawn=bytes.fromhex(each.drawn),
+                mechanism=f"{each.release}/full",
+                steps=(Cost.parse(each.cost),),
+                time=now,
+            )
+            for each in certificate.earlier_here
+        ),
     )
 
 

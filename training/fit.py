@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from accounting.losses import Cost
 from accounting.messages import Message, OptionName, Wording, message
@@ -37,6 +37,9 @@ from training.pay_once.prediction_sets import By
 from training.pay_once.prediction_sets import one_in as one_in_of
 from training.sets_choice import SetsChoice
 from training.sets_choice import by_rule as sets_by_rule
+
+if TYPE_CHECKING:
+    from training.kinds.inherited import Inherited
 
 Event = Any
 """`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
@@ -282,6 +285,7 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
     plan = request.plan
     _check_abilities(request, unit=unit, on_ray=on_ray)
+    _check_earlier(request, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
     if request.quantile_share and request.made_kind.answers != "once":
@@ -297,6 +301,16 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
         _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
     if plan is not None:
         _check_plan(request, plan)
+
+
+def _check_earlier(request: Request, *, on_ray: bool) -> None:
+    """Raise WrongOption for what does not go with a model that this one begins at or is added to."""
+    given = [name for name in ("start", "add") if request.options.get(name) is not None]
+    if len(given) > 1:
+        raise WrongOption("add", "takes the place of " + OptionName("start") + ": give one of them")
+    if given and (request.candidates is not None or on_ray):
+        other = "engine" if on_ray else "choose"
+        raise WrongOption(other, "does not go with " + OptionName(given[0]))
 
 
 def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> None:
@@ -351,12 +365,14 @@ def fit(
     state: Path,
     watcher: Watcher | None = None,
     purse: Purse | None = None,
+    pay_earlier: Callable[[ReleaseCertificate], None] | None = None,
 ) -> FittedModel:
     """Train what is asked for and write its bundle; note the records in their lineage.
 
     records: private. out: the bundle, a new folder. state: the folder of the owner's secrets. watcher: who hears of
     progress, warnings and choices; None for nobody. purse: who pays for a choice; needed with candidates alone. A
-    pay-once model is not charged here, but when it is served or taken.
+    pay-once model is not charged here, but when it is served or taken. pay_earlier: charges another lineage for a model
+    that this one is computed from, unless it has paid for it, durably, or raises; needed with such a model alone.
 
     Raises WrongOption for fields that are wrong or do not go together, TrainingError for records that do not suit, and
     what `purse` raises.
@@ -365,6 +381,10 @@ def fit(
     check(request, unit=records.unit)
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
+    inherited = _inherited(request)
+    if inherited is not None:
+        feature_map = inherited.check(records.declaration, feature_map, records.unit)
+        inherited = _apart(inherited, records, request, state, pay_earlier)
     with noted_in_lineage(
         records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
     ) as warning:
@@ -372,18 +392,76 @@ def fit(
             with watcher.steps_with_progress(len(records), "features") as done:
                 compute_features(feature_map, records.X, done)
         job = Job(
-            records, request.name, request.lineage, feature_map, out, dict(request.options), state, progress=watcher
+            records,
+            request.name,
+            request.lineage,
+            feature_map,
+            out,
+            dict(request.options),
+            state,
+            progress=watcher,
+            inherited=inherited,
         )
         if (sets := _sets_of(request, records)) is None:
             certificate = _make_model(job, request, watcher, purse)
         else:
             certificate = _train_with_sets(job, request, sets, watcher, purse)
+        for remark in request.made_kind.remarks(certificate) if inherited is not None else ():
+            watcher.hear(Warned(message(remark)))
     return FittedModel(certificate, out, warning)
+
+
+def _inherited(request: Request) -> "Inherited | None":
+    """Return the model that this one begins at or is added to, if one is named. Raises WrongOption, BundleError."""
+    options: tuple[Literal["start"], Literal["add"]] = ("start", "add")
+    for option in options:
+        if (folder := request.options.get(option)) is not None:
+            # Other trainings need not load one.
+            from training.kinds.inherited import Inherited
+
+            return Inherited.read(option, folder)
+    return None
+
+
+def _apart(
+    inherited: "Inherited",
+    records: Records,
+    request: Request,
+    state: Path,
+    pay: Callable[[ReleaseCertificate], None] | None,
+) -> "Inherited":
+    """Return the earlier model with what the lineages' digests say of the new records; have other lineages pay for it.
+
+    Records of another lineage must be others, and so must all that sums are added to. Raises WrongOption where they
+    are not, or cannot be shown to be; and what `pay` raises.
+    """
+    known = KnownRecords(state)
+    lineages, option = inherited.lineages, inherited.option
+    known_digests = known.digests(records)
+    shared = known.among(known_digests)
+    why = "could be records of the model that it names, which would lose to both at once"
+    for lineage in lineages:
+        if option == "start" and lineage == request.lineage:
+            continue
+        if not known.holds(lineage):
+            reason = f"names a model of the lineage {lineage!r}, of whose records no digests are here: these {why}"
+            raise WrongOption(option, reason, remedy="train where that model was trained")
+        if lineage in shared:
+            raise WrongOption(
+                option,
+                overlap(request.lineage, known_digests, {lineage: shared[lineage]}) + f"These {why}",
+                remedy="leave them out, or begin in that lineage with " + OptionName("start"),
+            )
+    if lineages[0] != request.lineage:
+        if pay is None:
+            raise WrongOption(option, "names a model of another lineage, and needs somebody who sees it paid for")
+        pay(inherited.model.certificate)
+    return inherited.apart_from(frozenset(shared))
 
 
 def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    if request.quantile_share:
+    if request.quantile_share and job.inherited is None:  # an earlier model's are taken
         job = _cut_at_quantiles(job, request.quantile_share)
     if request.candidates is not None and not request.chooses_lambda:
         return _chosen_model(job, request, request.candidates, watcher, purse)
@@ -503,11 +581,11 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     from training.planning.tiers import planned_tiers, tier_options
 
     options, queries = job.options, plan.queries
-    n = _records_declared(options)
+    n, unit = _records_declared(options), job.records.unit
     whole, declared = _picorho("budget", plan.budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
     modality = rules.modality_of(declared, shape)
-    public, units = None if plan.public is None else plan.public(), job.records.unit is not None
+    public = None if plan.public is None else plan.public()
     if public is not None and (shared := rows_in_both(public, job.records)):
         raise TrainingError(
             f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
@@ -518,11 +596,10 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     elif public is not None:
         with watcher.shares("simulating") as progress:
             found = by_simulation(
-                public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress, units=units
+                public, n=n, whole=whole, queries=queries, image_shape=shape, unit=unit, progress=progress
             )
     else:
-        numbers = numbers_to_cut(declared)
-        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers, units=units)
+        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers_to_cut(declared), unit)
     watcher.hear(Planned(found.reason, found.warnings))
     made = found.training_options(n, whole, queries, modality)
     chosen = found.chosen

@@ -70,7 +70,10 @@ class PlanOptions(FileOptions):
     class_names: str | None = option(None, "The classes, separated by commas, or VALUE=NAME of each.", panel=READING)
     bounds: list[str] | None = option(None, "Before training: LOW:HIGH or NAME=LOW:HIGH, as for train.", panel=READING)
     clip: bool = option(False, "Before training: clip values beyond the bounds, as for train.", panel=READING)
-    n: int | None = option(None, "How many records, about; units, if training has --unit.", "--n", panel=BEFORE)
+    n: int | None = option(None, "How many records, or privacy units, about.", "--n", panel=BEFORE)
+    unit: str | None = option(
+        None, "The column that identifies the person behind each record: --n counts these.", panel=BEFORE
+    )
     classes: int | None = option(None, "C, how many classes.", panel=BEFORE)
     lam: float | None = option(None, "Lambda: plan noise on each answer of a head.", panel=BEFORE)
     alpha: float | None = option(None, "With --lam: of the convexified objective, and --least-records.", panel=BEFORE)
@@ -340,10 +343,16 @@ class _Rows:
         """Return what is recommended for a budget in picorho, and the similar sets where nothing was simulated."""
         if self.known is None:
             numbers = 1 if self.declared is None else numbers_to_cut(self.declared)
-            return by_rule(self.count, self.classes, whole, given.queries, self.modality, numbers)
+            return by_rule(self.count, self.classes, whole, given.queries, self.modality, numbers, given.unit)
         with shares("simulating") as progress:
             found = by_simulation(
-                self.known, n=given.n, whole=whole, queries=given.queries, image_shape=self.shape, progress=progress
+                self.known,
+                n=given.n,
+                whole=whole,
+                queries=given.queries,
+                image_shape=self.shape,
+                unit=given.unit,
+                progress=progress,
             )
         return found, None
 
@@ -370,6 +379,7 @@ def _plan_before_training(
         plot_options(plot, budget, found.option, names, points, outside=given.outside is not None)
     data = [f"--schema {given.schema_file}"] if given.schema_file else []
     data += [f"--label {given.label}"] if given.label != "label" else []
+    data += [f"--unit {given.unit}"] if given.unit is not None else []
     made = found.training_options(rows.count, whole, given.queries, rows.modality)
     command = _command(found, made, data, given.image_shape, rows=rows.declared)
     tiers_command = (
@@ -407,7 +417,7 @@ def _note(similar: Similar, *, declared: bool) -> str:
     return (
         f"Lowest to highest, as measured on {similar.words}. Of tables that were kept apart to try this {held} of "
         f"{of_all} figures lay in such ranges; yours may not be like them: --public FILE simulates on rows like "
-        f"yours.{rows}"
+        f"yours. The signal says by how many deviations of the noise the records of a class stand out.{rows}"
     )
 
 

@@ -113,7 +113,7 @@ async def _held(
 async def _finest_held(predictor: PayOncePredictor, ledger: Ledger, caller: Caller) -> str:
     """Return the finest tier that the client holds, or the coarsest where it holds none."""
     names = predictor.tier_names
-    held = (await _quote(predictor, ledger, caller, names[-1])).free
+    held = (await _quote(predictor, ledger, caller, names[-1])).free[-len(names) :]
     return names[max(1, (*held, False).index(False)) - 1]
 
 

@@ -281,7 +281,7 @@ def test_weights_are_refused_with_the_reason(declared, home):
     assert not (home / "home" / "trained").exists()
 
 
-@pytest.mark.filterwarnings("ignore:mu n / C:UserWarning")
+@pytest.mark.filterwarnings("ignore:the signal is:UserWarning")
 @pytest.mark.parametrize(
     ("release", "more"),
     [
@@ -636,7 +636,7 @@ def test_a_budget_and_tiers_are_checked_before_records_are_noted(declared, home,
     assert not (home / "home" / "trained").exists()
 
 
-@pytest.mark.filterwarnings("ignore:mu n / C:UserWarning")
+@pytest.mark.filterwarnings("ignore:the signal is:UserWarning")
 @pytest.mark.parametrize("release", ["auto", "class-sums"])
 def test_a_fit_prints_nothing(declared, capfd, release):
     PrivateClassifier(**declared | {"release": release, "records_declared": 400}).fit(FRAME, "ok")

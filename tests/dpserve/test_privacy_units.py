@@ -59,14 +59,6 @@ def test_one_lineage_trains_models_of_one_unit(people):
     people(*BY_PERSON, "--data", "b.csv", "--lineage", "l", "--out", "second")
 
 
-def test_a_budget_is_planned_by_the_number_of_units(people):
-    (people.folder / "a.csv").write_text(rows(60))
-    budget = ("--budget", "epsilon:3@1e-6", "--records-declared", "60")
-    arguments = (*without_lam(BY_PERSON), *budget, "--data", "a.csv", "--lineage", "l", "--out", "m")
-    assert "60 privacy units" in " ".join(people(*arguments).stdout.split())
-    assert "'person'" in people("inspect", "m").stdout
-
-
 def test_a_bundle_of_another_unit_is_served_from_no_ledger_of_the_lineage(people):
     people(*BY_PERSON, "--data", "a.csv", "--lineage", "l", "--out", "m")
     forget_trained(people)
@@ -131,3 +123,14 @@ def test_an_estimator_of_another_unit_is_not_fitted(people, monkeypatch, tmp_pat
         limits = {name: each for name, each in bounds.items() if name != unit}
         with pytest.raises(ValueError, match="the lineage l protects"):
             PrivateClassifier(**declared, bounds=limits, unit=unit, ignore=ignore).fit(other, "ok")
+
+
+def test_a_budget_plans_for_units_and_chooses_no_kind_that_cannot_protect_them(people):
+    budget = ("--budget", "epsilon:4@1e-5", "--records-declared", "6", "--lineage", "l")
+    said = people(*without_lam(BY_PERSON), "--data", "a.csv", *budget, "--out", "m").stdout
+    assert "6 units by person" in " ".join(said.split())
+    assert json.loads(people("inspect", "m", "--json").stdout)["unit"] == "person"
+    planned = people("plan", "--n", 6, "--classes", 2, "--epsilon", 4, "--delta", "1e-5", "--unit", "person", "--json")
+    found = json.loads(planned.stdout)
+    assert found["recommended"] != "objective-quantiles"
+    assert "--unit person" in found["command"]

@@ -280,6 +280,7 @@ def test_a_release_protects_all_records_of_a_unit(run, table, arguments):
     ("arguments", "said"),
     [
         (["--release", "objective", "--price", "rho:1"], "has no proof for privacy units"),
+        (["--budget", "rho:1"], "does not go with --budget"),
         (["--engine", "ray", "--budget", "rho:1"], "goes with neither"),
     ],
 )

@@ -230,6 +230,11 @@ class KnownRecords:
         notes = files_in(self.folder / lineage).get(_ROWS + NOTE, ())
         return [path.stem for path in notes if is_ended(path)]
 
+    def holds(self, lineage: str) -> bool:
+        """Tell whether there are digests of records that a model of a lineage was trained on."""
+        paths = files_in(self.folder / check_lineage_name(lineage))
+        return any(paths.get(suffix) for suffix in (_ROWS, *_FORMER))
+
     def how_to_forget(self, lineages: Iterable[str]) -> str:
         """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""
         left = [str(self.folder / lineage / f"{token}.*") for lineage in lineages for token in self.ended(lineage)]

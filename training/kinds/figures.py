@@ -9,6 +9,7 @@ from training.features.maps import Bins, Encoder, Quantiles
 from training.inputs.columns import encodings_among
 from training.kinds.outputs import Outputs
 from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.earlier import losses_by_part
 
 Figures = list[tuple[str, str]]
 """The name and the value of each figure."""
@@ -23,6 +24,7 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
         *features_figures(certificate),
         *choice_figures(certificate),
         *sets_figures(certificate),
+        *earlier_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes)))
         if outputs.classes is not None
@@ -55,6 +57,32 @@ def sets_figures(certificate: ReleaseCertificate) -> Figures:
             )
             for coverage, each in least
         ),
+    ]
+
+
+def earlier_figures(certificate: ReleaseCertificate) -> Figures:
+    """Return which models it was computed from, and what a record loses by which it trained; nothing of most."""
+    if not certificate.earlier:
+        return []
+    trained = certificate.derived_cost()
+    losses = losses_by_part(trained, certificate.earlier)
+    roles = {"weights": "its weights were begun at", "sums": "its sums were added to", "before": "it came before that"}
+
+    def mu(cost: Cost) -> str:
+        return f"mu = {math.sqrt(2 * float(cost.rho)):.4g}"
+
+    return [
+        *(
+            (
+                f"computed from {each.model_id[:12]}",
+                f"{roles[each.role]}: {each.release} of the lineage {each.lineage}, SHA-256 "
+                f"{each.weights_sha256[:16]}... (private); its records "
+                f"{'are others' if each.apart else 'may be the same'}; "
+                f"one of them loses {mu(losses[each.model_id])} by it",
+            )
+            for each in certificate.earlier
+        ),
+        ("a record that trained this one", f"loses {mu(losses['new'])} by all of them, {mu(trained)} of it here"),
     ]
 
 

@@ -13,6 +13,7 @@ A field without a default is needed. `None` stands for "by rule".
 import dataclasses
 import functools
 import math
+import os
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ class OptionField:
 
     def _one(self, given: Any, kind: Any) -> Any:
         if kind is str:
+            given = os.fspath(given) if isinstance(given, os.PathLike) else given
             if not isinstance(given, str) or (self.words and given not in self.words):
                 raise self._wrong(given, f"must be one of {', '.join(self.words)}" if self.words else "must be a word")
             return given

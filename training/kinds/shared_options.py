@@ -66,6 +66,18 @@ RECORDS = Declared(
     "one is there",
 )
 
+START = Declared(
+    "The bundle of a pay-once model of the same features and classes, at whose weights the steps begin.",
+    form="FOLDER",
+    default_text="none",
+)
+
+ADD = Declared(
+    "The bundle of class sums of other records, to whose noisy sums those of these records are added.",
+    form="FOLDER",
+    default_text="none",
+)
+
 LAMBDA = Declared(
     "Lambda: a larger one means less noise and a simpler model.",
     least=SMALLEST_PARAMETER,

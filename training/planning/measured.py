@@ -33,9 +33,6 @@ LEAST_MEASURED = min(QUERIES)
 FAR = 10.0
 """Sets whose mu n / C is so many times the records', or a part of it so small, are not like them."""
 
-BEYOND = 2.0
-"""Records whose mu n / C is so many times less than on every set that was measured are warned of."""
-
 LEAST_SETS = 4
 """Number of similar sets below which no range is quoted, and none speaks against the default."""
 
@@ -157,19 +154,11 @@ class Similar:
             found.append(Expected(name, Range(min(right), max(right), len(right)), commonest, loss, share, size))
         return tuple(found)
 
-    def beyond(self, option: str) -> float:
-        """Return how many times the records' signal the least is at which an option was measured on similar sets.
-
-        Of the nearest of all sets, where none is similar.
-        """
-        signals = [place.signal for place in self.places if option in place.estimates]
-        return min(signals, default=self.nearest_signal) / self.signal
-
     @property
     def words(self) -> str:
         """The sets, by name, with what makes them alike."""
         names = ", ".join(f"{place.dataset} at {place.epsilon:g}" for place in self.places)
-        return f"{len(self.places)} public sets with a signal (mu n / C) within {FAR:g} times yours: {names}"
+        return f"{len(self.places)} public sets whose signal, mu n / C, is within {FAR:g} times yours: {names}"
 
     def best(self, suitable: Callable[[str], bool], default: str) -> str:
         """Return the default, or the option whose log loss lay the lowest below the default's on the sets.

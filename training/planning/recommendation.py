@@ -30,7 +30,7 @@ from training.inputs.sums import check_count
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
 from training.planning.answers import NO_BETTER
-from training.planning.measured import BEYOND, FAR, LEAST_MEASURED, LEAST_SETS, Expected, Similar, similar_sets
+from training.planning.measured import FAR, LEAST_MEASURED, Expected, Similar, similar_sets
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import HELD_OUT, Ranking
 
@@ -45,6 +45,7 @@ _CLOSE = 0.005
 _HALF = 0.5
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
+_FAR_FROM_MEASURED = 2.0
 
 OF_TEXTS = (
     "of texts only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right on hashed words, 0.608 on word "
@@ -151,13 +152,10 @@ def of_kind(
     return Recommendation(option.name, f"{option.title}, as you asked, set by rules from public numbers; paid {paid}")
 
 
-def _suits(option: PlannedOption, modality: Modality | None, *, units: bool = False) -> bool:
-    """Return whether an option is for rows of a modality, and is proved for units of several records, if there are."""
-    return (option.suits is None or modality in option.suits) and _proved(option, units=units)
-
-
-def _proved(option: PlannedOption, *, units: bool) -> bool:
-    return not units or kind_of_option(option).lack("units", option.settings) is None
+def _suits(option: PlannedOption, modality: Modality | None, unit: str | None = None) -> bool:
+    if unit is not None and option.release is not None and "units" in kind_of_option(option).lacks:
+        return False
+    return option.suits is None or modality in option.suits
 
 
 def by_simulation(
@@ -167,26 +165,25 @@ def by_simulation(
     whole: int,
     queries: int | None,
     image_shape: Shape | None = None,
+    unit: str | None = None,
     seeds: int = SEEDS,
     options: tuple[str, ...] | None = None,
     progress: Callable[[str, float], None] = lambda _, __: None,
-    units: bool = False,
 ) -> Recommendation:
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
 
     n: how many records there will be, if not as many as rows. Of fewer as many rows are trained on. Of more the noise
     is that of n records, as a budget of mu n / m on m gives it, which understates what more records teach. queries:
-    None for unlimited answers. image_shape: of rows that are images. units: as in `by_rule`: each row
-    then stands for one.
-
-    Raises TrainingError for too few rows.
+    None for unlimited answers. image_shape: of rows that are images. unit: the column of privacy units, where they are
+    what n counts: each has the weight of one record, and is simulated by one row. Raises TrainingError for too few
+    rows.
     """
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
     check_declared(len(records) if n is None else n, len(records.declaration.classes))
     modality = rules.modality_of(records.declaration, image_shape)
     if options is None:
-        options = tuple(name for name, each in planned_options().items() if _suits(each, modality, units=units))
+        options = tuple(name for name, each in planned_options().items() if _suits(each, modality, unit))
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -250,8 +247,8 @@ def _expected(
     lack = kind_of_option(option).lacks.get("intervals", NO_INTERVALS)
     unknown = f"; {lack}" if chosen.interval is None else ""
     loss = "" if chosen.log_loss is None else f", with log loss {chosen.log_loss:.3f}"
-    commonest = f", where the commonest class alone is right on {constant.accuracy:.3f}"
-    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked}{commonest}{loss}{beside}{once}{unknown}"
+    chance = f"{constant.accuracy:.3f} by the commonest class"
+    reason = f"{option.title}: {chosen.mean:.3f} is expected for {asked} ({chance}){loss}{beside}{once}{unknown}"
     warnings = warnings_of(chosen, constant)
     if (close := ranked.undecided) is not None:
         apart, error = ranked.difference(close, chosen.option)
@@ -295,19 +292,17 @@ def by_rule(
     queries: int | None = None,
     modality: Modality | None = None,
     numbers: int = 1,
-    *,
-    units: bool = False,
+    unit: str | None = None,
 ) -> tuple[Recommendation, Similar]:
     """Return the default for rows of a modality, or what did clearly better on similar public sets, and these sets.
 
-    n, classes: declared, public numbers. units: whether n counts privacy units and each may have several records. A
-    unit's records then have weights that add up to at most 1, however many they are (`training.inputs.records.Units`):
-    it stands out as one record does, and n of them have the signal of n records. whole: the budget in picorho.
+    n, classes: declared, public numbers; n counts privacy units where there are such. whole: the budget in picorho.
     queries: None for no end. It plays no part in the choice: on every set and at every budget the best release that is
     paid for once did better than noise on each of ten answers. numbers: of a record, where they are known. An option
-    that cannot be had for these numbers gives way to the next, and the reason says why.
+    that cannot be had for these numbers gives way to the next, and the reason says why. unit: the column of privacy
+    units, where they are what n counts; kinds that cannot protect them are left out.
 
-    mu n / C says by how many standard deviations of the noise the records of a class stand out when they agree.
+    The signal, mu n / C, says by how many deviations of the noise the records of a class stand out when they agree.
 
     Raises ValueError for nonsense and for a budget that buys no release.
     """
@@ -324,19 +319,20 @@ def by_rule(
 
     def suitable(name: str) -> bool:
         option = option_named(name)
-        return option.pays == "once" and _suits(option, modality, units=units)
+        return option.pays == "once" and _suits(option, modality, unit)
 
     default = default_option(modality)
     preferred = default if modality == "text" else similar.best(suitable, default)
-    fallbacks = sorted((each.fallback, name) for name, each in planned_options().items() if each.fallback is not None)
+    fallbacks = sorted(
+        (each.fallback, name)
+        for name, each in planned_options().items()
+        if each.fallback is not None and (unit is None or _suits(each, modality, unit))
+    )
     refused: list[str] = []
     for option in (preferred, *(name for _, name in fallbacks)):
-        if not _proved(option_named(option), units=units):
-            continue
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
-            whose = "privacy units" if units else "records"
-            found = _explained(option, similar, f"{n:,} {whose}", classes, whole, queries, preferred, tuple(refused))
+            found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused), unit)
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
@@ -345,17 +341,18 @@ def by_rule(
 def _explained(
     option: str,
     similar: Similar,
-    had: str,
+    n: int,
     classes: int,
     whole: int,
     queries: int | None,
     preferred: str,
     refused: tuple[str, ...],
+    unit: str | None,
 ) -> Recommendation:
+    counted = f"{n:,} records" if unit is None else f"{n:,} units by {unit}"
     parts = [
-        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {had} in {classes} classes, "
-        f"a signal (mu n / C) of {similar.signal:.3g}: a class whose rows agree stands out by so many standard "
-        "deviations of the noise"
+        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {counted} in {classes} classes, a "
+        f"signal mu n / C of {_rounded(similar.signal)}{_how_far(similar)}"
     ]
     if refused:
         parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
@@ -369,20 +366,30 @@ def _explained(
     return Recommendation(option, "; ".join(parts), similar.expected, _warnings(option, similar))
 
 
+def _rounded(signal: float) -> str:
+    return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
+
+
+def _how_far(similar: Similar) -> str:
+    """Say how far the signal lies from all that was measured, where that is twice or more."""
+    signals = [place.signal for place in similar.places] or [similar.nearest_signal]
+    below, above = min(signals) / similar.signal, similar.signal / max(signals)
+    if below >= _FAR_FROM_MEASURED:
+        return f", {below:.2g} times less than on any of them: expect less"
+    if above >= _FAR_FROM_MEASURED:
+        return f", {above:.2g} times more than on any of them"
+    return ""
+
+
 def _what_is_known(option: str, similar: Similar) -> str:
     """Say in which range an option's figures lay on similar sets, or that what yours reach is not predictable."""
-    beyond = similar.beyond(option)
-    far = f", but their signal is at least {beyond:.1f} times yours: expect less" if beyond > BEYOND else ""
     known = next((each for each in similar.expected if each.option == option), None)
     if known is None:
-        few = f"on fewer than {LEAST_SETS} sets like yours"
-        return f"what it will reach is not predictable from what was measured, {few}{far}"
-    right, loss, commonest = known.accuracy, known.log_loss, known.commonest
+        return "what it will reach is not predictable from what was measured, on fewer than 4 sets like yours"
+    right, loss = known.accuracy, known.log_loss
     losses = "" if loss is None else f", with log loss {loss.lowest:.2f} to {loss.highest:.2f}"
-    return (
-        f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours, where the commonest "
-        f"class alone is right on {commonest.lowest:.2f} to {commonest.highest:.2f}{losses}{far}"
-    )
+    chance = f"the commonest class alone is on {known.commonest.lowest:.2f} to {known.commonest.highest:.2f}"
+    return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours ({chance}){losses}"
 
 
 def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
@@ -397,11 +404,10 @@ def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
             f"on {len(little)} of {len(known)} public sets like yours its probabilities told no more than the shares "
             "of the classes do: raise the budget, or train on more records"
         )
-    if (beyond := similar.beyond(option)) > BEYOND:
-        expected = f"answers {NO_BETTER}" if beyond > FAR else "less accurate answers"
+    if similar.nearest_signal / similar.signal > FAR:
         said.append(
-            f"the signal is {beyond:.1f} times less than on any set that was measured: expect {expected}, unless a "
-            "simulation on public rows shows more"
+            f"the signal is {similar.nearest_signal / similar.signal:.0f} times less than on any set that was "
+            f"measured: expect answers {NO_BETTER}, unless a simulation on public rows shows more"
         )
     return tuple(said)
 

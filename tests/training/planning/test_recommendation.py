@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from accounting.budgets import Budget
-from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.gaussian_vector import LEAST_PRICE
 from training.errors import TrainingError
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
 from training.planning.measured import LEAST_SETS
-from training.planning.options import default_option, kind_of_option, option_named, planned_options
+from training.planning.options import default_option, kind_of_option, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
@@ -286,37 +285,21 @@ def test_an_option_too_large_for_its_noise_is_refused():
     assert refusal("class-sums", 1000, 100, whole(1), features=1000) is None
 
 
-def test_a_signal_under_half_of_the_least_measured_is_said_in_the_sentence_itself():
-    """The least signal of the measured sets of two classes, by the sets' own figures."""
-    least = by_rule(2, 2, whole(0.1), None, "table")[1].nearest_signal
-    mu = np.sqrt(2 * whole(0.1) / PICORHO_PER_RHO)
-    n = least * 2 / mu
-    below, near = (recommended(int(n / factor), 2, whole(0.1), None, "table") for factor in (2.2, 1.8))
-    assert "expect less" in below.reason
-    assert any("2.2 times less" in each for each in below.warnings)
-    assert "expect less" not in near.reason
-    assert near.warnings == () or "times less" not in near.warnings[-1]
+def test_units_leave_out_what_cannot_protect_them():
+    rows = blobs(80, 2)
+    units = by_simulation(rows, n=None, whole=whole(4), queries=None, unit="who", seeds=1)
+    single = by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=1)
+    assert {each.option for each in single.estimates} - {each.option for each in units.estimates} >= {"objective"}
+    for n in (50, 1_000, 100_000):
+        found, _ = by_rule(n, 2, whole(4), None, "table", unit="who")
+        kind = kind_of_option(found.chosen)
+        assert "units" not in kind.lacks
+        assert f"{n:,} units by who" in found.reason
 
 
-def test_accuracy_stands_beside_that_of_the_commonest_class():
-    found, similar = by_rule(15_000, 2, whole(1), None, "table")
-    shares = [place.public.commonest for place in similar.places]
-    assert f"{min(shares):.2f} to {max(shares):.2f}" in found.reason
-    rows = blobs(600, 5)
-    simulated = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=2, options=("class-sums",))
-    assert "the commonest class alone is right on 0." in simulated.reason
-
-
-def test_units_are_planned_for_by_what_is_proved_for_units(monkeypatch):
-    price = whole(1)
-    unit, record = (by_rule(15_000, 2, price, None, "table", units=units)[0] for units in (True, False))
-    assert (unit.option, unit.estimates) == (record.option, record.estimates)
-    assert "15,000 privacy units" in unit.reason
-    # Were the proof of its kind for single records alone, another would be recommended.
-    kind = type(kind_of_option(unit.chosen))
-    monkeypatch.setattr(kind, "lack", lambda *_: "not proved")
-    other = by_rule(15_000, 2, price, None, "table", units=True)[0]
-    assert type(kind_of_option(other.chosen)) is not kind
-    rows = blobs(300, 3)
-    by_units = by_simulation(rows, n=None, whole=price, queries=None, seeds=1, units=True)
-    assert all(kind_of_option(option_named(each.option)).lack("units", {}) is None for each in by_units.estimates)
+def test_a_signal_far_from_all_that_was_measured_is_named_in_the_recommendation():
+    few, many = (by_rule(n, 2, whole(1), None, "table") for n in (30, 20_000))
+    assert "times less" in few[0].reason
+    assert "times" not in many[0].reason.replace(" times as", "")
+    assert "by the commonest class" not in many[0].reason
+    assert "the commonest class alone" in many[0].reason

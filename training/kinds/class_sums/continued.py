@@ -113,24 +113,26 @@ def rates(noise: float, classes: int, records_declared: int) -> Floats:
 
 
 def descended(
-    directions: Floats,
+    begun: Floats,
+    constants_begun: Floats,
     records: Sums,
     rows: Rows,
     mu: float,
     records_declared: int,
     randomness: Randomness,
 ) -> tuple[Floats, Floats]:
-    """Return the weights (C, D) and the constants (C,) of the logits that steps of mu lead to from directions (C, D).
+    """Return the weights (C, D) and the constants (C,) of the logits that steps of mu lead to.
 
-    rows: makes v (n, D), at most 1 long, each a function of its record and of what was released. Raises TrainingError
-    for records in too many files.
+    begun, constants_begun: those that the first step is taken from, released numbers, of the same shapes. rows: makes v
+    (n, D), at most 1 long, each a function of its record and of what was released. Raises TrainingError for records in
+    too many files.
     """
     check_shards(records)
-    classes, dimension = directions.shape
+    classes, dimension = begun.shape
     network, vector = Network((dimension, classes)), law(mu, classes, dimension)
     parameters = np.zeros(network.size)
     ((weights, constants),) = network.layers(parameters)
-    weights[:] = START * math.sqrt(classes) * directions.T
+    weights[:], constants[:] = begun.T, constants_begun
     for step in rates(vector.standard_deviation, classes, records_declared).tolist():
         total = records.total(functools.partial(gradient_sum, network=network, parameters=parameters, rows=rows))
         network.layers(total)[0][1][:] *= BIAS

@@ -12,11 +12,12 @@ from training.kinds.kind import Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import price_of
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import PRICE, RECORDS
+from training.kinds.shared_options import ADD, PRICE, RECORDS, START
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
-    from training.kinds.class_sums.model import ClassSums, ClassSumsCertificate
+    from training.kinds.class_sums.certificate import ClassSumsCertificate
+    from training.kinds.class_sums.model import ClassSums
     from training.pay_once.classifier import Classifier
 
 
@@ -26,6 +27,8 @@ class ClassSumsOptions(Options):
 
     price: Annotated[int, PRICE]
     records_declared: Annotated[int | None, RECORDS] = None
+    start: Annotated[str | None, START] = None
+    add: Annotated[str | None, ADD] = None
 
 
 class ClassSumsKind(PayOnceKind):
@@ -42,9 +45,26 @@ class ClassSumsKind(PayOnceKind):
         words, declared = SystemRandomness(), options.records_declared
         with job.progress.steps_with_progress(2 * len(job.records)) as report:
             model = train_class_sums(
-                job.records, job.name, job.feature_map, options.price, job.lineage, words, report, declared
+                job.records,
+                job.name,
+                job.feature_map,
+                options.price,
+                job.lineage,
+                words,
+                report,
+                declared,
+                job.inherited,
             )
         return save_class_sums(job.out, model)
+
+    def remarks(self, certificate: "ClassSumsCertificate") -> Sequence[str]:
+        """Say where a fresh sum would be better than one that was added."""
+        if not certificate.added or not certificate.fresh_sums_are_better():
+            return ()
+        return (
+            "A fresh sum would be better: the noise of the sums that these were added to is large beside what they "
+            "say, so that sums of these records alone, for the same price, would tell more",
+        )
 
     @property
     def planned(self) -> Sequence[PlannedOption]:

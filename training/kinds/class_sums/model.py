@@ -11,6 +11,10 @@ What is released, in this order, each on exact integer-grid noise (`mechanisms.g
 3. gradient steps from the sums' directions, where the price allows it: `training.kinds.class_sums.continued`.
 4. how far to trust what came of it: `training.pay_once.calibration`.
 
+Begun at another model's weights (`--start`) there are its centre and steps from there, and neither a centre nor sums of
+its own. Added to another one's sums (`--add`) there is that one's centre, and the sums of these records around it are
+added to the sums of those.
+
 What is computed from that is post-processing: the classes' directions under the noise
 (`training.kinds.class_sums.shrinkage`), and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what
 the steps led to, or TEMPERATURE times the direction of class c where there were none. The constants that steps add to
@@ -23,34 +27,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from accounting import picorho, sampling_error
 from accounting.arrays import Floats, Integers
-from accounting.losses import Cost, GaussianLoss
 from mechanisms.answer_noise import AnswerNoise, AnyNoise, UnknownNoise
 from mechanisms.elementary import row_sums, softmax
-from mechanisms.gaussian_vector import LEAST_PRICE, GaussianVector, mu_for
+from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.devices import NUMPY, Arithmetic, Matrix, matrices
-from training.errors import TrainingError
+from training.errors import TrainingError, WrongOption
 from training.exact.products import on_grid, squared_lengths
 from training.features.maps import FeatureMap
 from training.features.rows import Features
-from training.fields import Several
 from training.fitting.around import around
 from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import Rows, Shard, Sums, check_count
 from training.kinds.class_sums import continued
+from training.kinds.class_sums.certificate import AddedSums, ClassSumsCertificate, cost_of
 from training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
+from training.kinds.inherited import Inherited
+from training.kinds.shared_options import RECORDS
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
-from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate, check_on_grid
+from training.pay_once.certificate import check_on_grid
 from training.pay_once.model import Around, rounded
 
 CENTRE_SHARE = Fraction(1, 20)
@@ -69,89 +73,18 @@ _SHRINK = 1.0 - 2.0**-30
 _SPARSE_LENGTH = 1.0 - 2.0**-12
 
 
-STEPS_ASSUMPTIONS = (
-    "In the gradient steps a record's gradient comes of products that round nothing, in any order, and exp gives the "
-    "same bits for the same number wherever it stands in an array. That there were as many steps, with the noise that "
-    "steps_mu says, is the owner's word, which the weights do not refute.",
-)
-"""Further assumptions of a model with gradient steps."""
-
-
-def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: float) -> Cost:
-    """Return the composition of all: what `ClassSumsCertificate.derived_cost` proves."""
-    before = (GaussianLoss(centre_mu), GaussianLoss(sums_mu))
-    return Cost((*before, *calibration.losses(steps_mu), *calibration.losses(calibration_mu)))
-
-
 _OF_STEPS = UnknownNoise(
     "gradient steps followed the class sums, each with noise: nothing is proved of how far all of it moved an answer"
 )
-
-
-class ClassSumsCertificate(ReleaseCertificate):
-    """The certificate of noisy class sums."""
-
-    ASSUMPTIONS: ClassVar[tuple[str, ...]] = (
-        *COMMON_ASSUMPTIONS,
-        "A record's features and direction are computed from that record and released numbers alone, number by number "
-        "or by sums that are exact, and the same arithmetic on the same numbers gives the same bits.",
-    )
-
-    release: Literal["class-sums"] = "class-sums"
-    assumptions: Several[str] = ASSUMPTIONS
-    centre_mu: float = Field(gt=0, allow_inf_nan=False)
-    """The cost of the noisy centre: mu-GDP."""
-    sums_mu: float = Field(gt=0, allow_inf_nan=False)
-    """The cost of the noisy class sums, given the centre: mu-GDP."""
-    steps_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda mu: not mu)
-    """The cost of the gradient steps, given both: mu-GDP; 0 where there are none."""
-    calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """The cost of the calibration, given all before: mu-GDP; 0 where there is none."""
-
-    def assumed(self) -> tuple[str, ...]:
-        """Return what the proof assumes: more where there were steps."""
-        return (*super().assumed(), *(STEPS_ASSUMPTIONS if self.steps_mu else ()))
-
-    def derived_cost(self) -> Cost:
-        """Return centre_mu-GDP, sums_mu-GDP, steps_mu-GDP and calibration_mu-GDP, composed adaptively.
-
-        Proof. A neighbour has one record more or less. Its term in the centre is the vector `grid_terms` returns for
-        (sqrt(1 - b^2) u, b), a multiple of the grid of norm at most 1, and all other terms are the same, bit for bit,
-        because a term depends on its own record alone. Sums of at most MOST_RECORDS multiples of 2^-28 are exact, so
-        the computed centres differ by exactly that term: the L2 sensitivity is 1. Given the released centre, m is
-        a public number, and the record's term in the class sums is again one vector of norm at most 1, in one row
-        of the (C, D) matrix: its sensitivity is 1 (of sparse rows by `sparse_sums_of`). Both are released by
-        `GaussianVector` with that sensitivity; the second depends on the first through its output alone, and adaptive
-        composition adds the squares of the mus (Dong, Roth and Su 2022, Corollary 3.3). What steps and calibration cost
-        beside them is proved in `training.kinds.class_sums.continued` and `training.pay_once.calibration`. Everything
-        else is computed from these.
-
-        Privacy units. Let a neighbour have all n records of one unit more or less, each with the weight w <= 1/n that
-        `training.inputs.records.Units` gives it, a function of n alone: no other unit's terms change. The unit's term
-        in the centre is the sum of its records' w times theirs, rounded towards zero: by the triangle inequality at
-        most n w <= 1 long. In the class sums its records may lie in several rows of the matrix, and the same inequality
-        holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others by their weights'
-        change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
-        """
-        centre, sums = self.mechanisms()
-        if self.steps_mu:
-            continued.law(self.steps_mu, len(self.classes), self.feature_map.dimension)
-        return cost_of(centre.mu, sums.mu, self.steps_mu, self.calibration_mu)
-
-    def mechanisms(self) -> tuple[GaussianVector, GaussianVector]:
-        """The mechanism that releases the centre and the sums. Raises ValueError where they cannot be."""
-        dimension = self.feature_map.dimension
-        return (
-            GaussianVector(self.centre_mu, dimension + 1, 1.0),
-            GaussianVector(self.sums_mu, len(self.classes) * dimension, 1.0),
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
-    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.
+    Where steps began at another model's weights, sums are zeros and centre is that model's mean, (D,).
+    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None. earlier: the sums that
+    these are added to, (C, D), or None.
     arithmetic: what computes its products.
 
     Nothing in it but the certificate's lineage and digest is private.
@@ -163,6 +96,7 @@ class ClassSums:
     tensors: dict[str, Floats]
     calibration: Calibration
     stepped: Floats | None = None
+    earlier: Floats | None = None
     arithmetic: Arithmetic = NUMPY
 
     def probabilities(self, X: Floats) -> Floats:
@@ -215,7 +149,7 @@ class ClassSums:
     @functools.cached_property
     def _both(self) -> Around:
         """The logits, and behind them `answers`' r, before calibration."""
-        released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
+        released = rounded(TEMPERATURE * self.total / self._lengths[:, None])
         return Around.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
 
     @functools.cached_property
@@ -227,22 +161,31 @@ class ClassSums:
     @functools.cached_property
     def _lengths(self) -> Floats:
         """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
-        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.sums))
+        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.total))
         lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
         return lengths
 
     @functools.cached_property
     def _shrunk(self) -> Floats:
-        return shrunk(self.sums, self._standard_deviation)
+        return shrunk(self.total, self._standard_deviation)
+
+    @functools.cached_property
+    def total(self) -> Floats:
+        """The sums and those that they were added to, (C, D)."""
+        return self.sums if self.earlier is None else self.earlier + self.sums
 
     @property
     def _standard_deviation(self) -> float:
-        return self.certificate.mechanisms()[1].standard_deviation
+        return self.certificate.standard_deviation()
 
     @functools.cached_property
     def mean(self) -> Floats:
         """m: the noisy mean of the records' directions, (D,)."""
-        return mean_of(self.centre)
+        return self.centre if self._begins_at_weights else mean_of(self.centre)
+
+    @property
+    def _begins_at_weights(self) -> bool:
+        return not self.certificate.sums_mu
 
     @functools.cached_property
     def directions(self) -> Floats:
@@ -259,58 +202,117 @@ def train_class_sums(
     randomness: Randomness,
     progress: Callable[[int], None] = lambda _: None,
     records_declared: int | None = None,
+    inherited: Inherited | None = None,
 ) -> ClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
     progress is told how many rows are done, of two passes over them. records_declared: about how many records there
-    are, as a public number; without it there are no gradient steps. Raises TrainingError for a price that cannot be,
-    and for more than MOST_RECORDS records.
+    are, as a public number; without it there are no gradient steps. inherited: the model at whose weights steps begin,
+    or to whose sums these are added. Raises TrainingError for a price that cannot be, and for more than MOST_RECORDS
+    records.
     """
     check_count(len(records))
-    tensors, declaration = feature_map.public_tensors(), records.declaration
-    classes = len(declaration.classes)
-    try:
-        for_calibration, others = calibration.divided(whole)
-        calibration_mu = calibration.mu_of(for_calibration)
-        for_steps, for_sums = continued.divided(
-            others, classes, feature_map.dimension, records_declared, feature_map.degrees
-        )
-        steps_mu = mu_for(for_steps) if for_steps else 0.0
-        centre_mu, sums_mu = shares(for_sums, feature_map.dimension, records_declared)
-        certificate = ClassSumsCertificate.fresh(
-            name,
-            declaration,
-            feature_map,
-            lineage,
-            unit=records.unit,
-            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
-            calibration_mu=calibration_mu,
-            centre_mu=centre_mu,
-            sums_mu=sums_mu,
-            steps_mu=steps_mu,
-        )
-        centre_release, sums_release = certificate.mechanisms()
-    except ValueError as error:
-        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
+    classes = len(records.declaration.classes)
+    certificate = _certified(records, name, feature_map, whole, lineage, records_declared, inherited)
     rows = rows_of(feature_map)
-    centre = centre_release.release(centre_of(records.sums, rows, progress), randomness)
-    add = sparse_sums_of if is_sparse(feature_map) else sums_of
-    exact = add(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
-    sums = sums_release.release(exact, randomness)
-    model = ClassSums(certificate, centre, sums, tensors, Calibration.none(classes))
-    constants = np.zeros(classes)
-    if steps_mu and records_declared is not None:
+    model, weights, constants = _released(certificate, records, rows, randomness, progress, inherited)
+    if certificate.steps_mu and records_declared is not None:
         centred = around(rows, model.mean) if is_sparse(feature_map) else Rows(Centred(rows.make, model.mean))
         stepped, constants = continued.descended(
-            model.directions, records.sums, centred, steps_mu, records_declared, randomness
+            weights, constants, records.sums, centred, certificate.steps_mu, records_declared, randomness
         )
         model = replace(model, stepped=stepped)
 
     def logits(X: Floats) -> Floats:
         return model.logits(X) + constants
 
-    found = calibration.calibrated(records.sums, logits, classes, calibration_mu, randomness)
+    found = calibration.calibrated(records.sums, logits, classes, certificate.calibration_mu, randomness)
     return replace(model, calibration=Calibration(found.scale, found.scale * constants + found.offsets))
+
+
+def _certified(
+    records: Records,
+    name: str,
+    feature_map: FeatureMap,
+    whole: int,
+    lineage: str,
+    records_declared: int | None,
+    inherited: Inherited | None,
+) -> ClassSumsCertificate:
+    """Return the certificate of a training before it is made, from public numbers alone. Raises TrainingError."""
+    declaration, role = records.declaration, None if inherited is None else inherited.option
+    classes, dimension = len(declaration.classes), feature_map.dimension
+    if role is not None and records_declared is None:
+        raise WrongOption("records_declared", "is needed", remedy=RECORDS.needed_text)
+    numbers: dict[str, Any] = {"centre_mu": 0.0, "sums_mu": 0.0, "steps_mu": 0.0}
+    try:
+        for_calibration, others = calibration.divided(whole)
+        if role == "start":
+            numbers["steps_mu"] = mu_for(others)
+        else:
+            for_steps, for_sums = continued.divided(others, classes, dimension, records_declared, feature_map.degrees)
+            numbers["steps_mu"] = mu_for(for_steps) if for_steps else 0.0
+            if inherited is None:
+                numbers["centre_mu"], numbers["sums_mu"] = shares(for_sums, dimension, records_declared)
+            else:
+                numbers["sums_mu"] = mu_for(for_sums)
+                numbers |= {"added": parts_of(inherited.model), "records_declared": records_declared}
+        numbers["calibration_mu"] = calibration.mu_of(for_calibration)
+        parts = (numbers[f"{part}_mu"] for part in ("centre", "sums", "steps", "calibration"))
+        certificate = ClassSumsCertificate.fresh(
+            name,
+            declaration,
+            feature_map,
+            lineage,
+            unit=records.unit,
+            cost=str(cost_of(*parts)),
+            earlier=() if inherited is None else inherited.earlier,
+            **numbers,
+        )
+        certificate.whole_cost()
+    except ValueError as error:
+        raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
+    return certificate
+
+
+def parts_of(model: Any) -> tuple[AddedSums, ...]:
+    """Return the sums that a model is made of, for others to be added to. Raises WrongOption where it has none."""
+    if not isinstance(model, ClassSums) or not model.certificate.sums_mu:
+        raise WrongOption("add", "has no class sums of its own", remedy="take a model of class sums that has")
+    certificate = model.certificate
+    counted = max(float(model.centre[-1]) / COUNT_COORDINATE, 0.0)
+    own = AddedSums(mu=certificate.sums_mu, records=float(certificate.records_declared or counted))
+    return (*certificate.added, own)
+
+
+def _released(
+    certificate: ClassSumsCertificate,
+    records: Records,
+    rows: Rows,
+    randomness: Randomness,
+    progress: Callable[[int], None],
+    inherited: Inherited | None,
+) -> tuple[ClassSums, Floats, Floats]:
+    """Release the centre and the sums, as far as the certificate says; return the model so far.
+
+    With it the weights (C, D) and constants (C,) that steps begin at.
+    """
+    feature_map, classes = certificate.feature_map, len(certificate.classes)
+    tensors, uncalibrated = feature_map.public_tensors(), Calibration.none(classes)
+    if inherited is not None and inherited.option == "start":
+        mean, ((weights, constants),) = inherited.layers((feature_map.dimension, classes), "tanh")
+        sums = np.zeros((classes, feature_map.dimension))
+        return ClassSums(certificate, mean, sums, tensors, uncalibrated), weights.T, constants
+    releases, earlier = certificate.mechanisms(), None
+    if inherited is None:
+        centre = releases["centre"].release(centre_of(records.sums, rows, progress), randomness)
+    else:
+        centre, earlier = inherited.model.centre, inherited.model.total
+    add = sparse_sums_of if is_sparse(feature_map) else sums_of
+    exact = add(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
+    sums = releases["sums"].release(exact, randomness)
+    model = ClassSums(certificate, centre, sums, tensors, uncalibrated, earlier=earlier)
+    return model, continued.START * math.sqrt(classes) * model.directions, np.zeros(classes)
 
 
 def shares(whole: int, dimension: int = 0, records_declared: int | None = None) -> tuple[float, float]:
@@ -507,6 +509,8 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
     if model.stepped is not None:
         own["stepped"] = model.stepped
+    if model.earlier is not None:
+        own["earlier"] = model.earlier
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
@@ -514,12 +518,19 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
     """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
     certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
-    shapes = {"centre": (dimension + 1,), "sums": (classes, dimension), "calibration": (classes + 1,)}
+    begins_at_weights = not certificate.sums_mu
+    shapes: dict[str, tuple[int, ...]] = {
+        "centre": (dimension + (not begins_at_weights),),
+        "sums": (classes, dimension),
+        "calibration": (classes + 1,),
+    }
+    if certificate.added:
+        shapes["earlier"] = (classes, dimension)
     if certificate.steps_mu:
         shapes["stepped"] = (classes, dimension)
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, shapes, public)
-    for name, vector in zip(("centre", "sums"), certificate.mechanisms(), strict=True):
+    for name, vector in certificate.mechanisms().items():
         check_on_grid(name, released[name], vector.step)
     return ClassSums(
         certificate,
@@ -528,4 +539,5 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
         public,
         Calibration.read(released["calibration"]),
         released.get("stepped"),
+        released.get("earlier"),
     )

@@ -44,12 +44,16 @@ _SAMPLING_RATE = 0.1
 _LEAST_EXPECTED_BATCH = 1000
 _LINEAR_WAY, _LINEAR_POWER = 18.0, 4 / 3
 _LINEAR_THROW, _NETWORK_THROW = 0.7, 0.3
+_STARTED_THROW = 0.14
 
 
-def by_rule(records_declared: int, mu: float, size: int, **made: Any) -> Choices:
+def by_rule(records_declared: int, mu: float, size: int, *, started: bool = False, **made: Any) -> Choices:
     """Return the choices for about so many records and a run that may cost mu; `made`: those that the owner made.
 
-    size: how many parameters there are. Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of
+    size: how many parameters there are. started: whether steps begin at a model: then w is at most 0.14 mu
+    records_declared, so that noise leaves what that model knows, and no mean is bought, since its own is taken.
+
+    Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of
     full length would take the weights, and r = sqrt(size)/(mu records_declared), which is the length of all noise
     beside that of all gradients. For a linear head w = 18 r^(-4/3), but at most 0.7 mu records_declared, and for a
     network, which small steps suit better, w = 0.3 mu records_declared. Noise throws each weight in proportion to
@@ -60,6 +64,8 @@ def by_rule(records_declared: int, mu: float, size: int, **made: Any) -> Choices
     rate = min(1.0, max(_SAMPLING_RATE, _LEAST_EXPECTED_BATCH / records_declared))
     chosen = Choices(records_declared, sampling_rate=rate, steps=_STEPS, learning_rate=1.0)
     chosen = replace(chosen, **made)
+    if started:
+        chosen = replace(chosen, centre_share=0.0)
     if "learning_rate" in made:
         return chosen
     reach = mu * records_declared
@@ -67,4 +73,6 @@ def by_rule(records_declared: int, mu: float, size: int, **made: Any) -> Choices
         way = _NETWORK_THROW * reach
     else:
         way = min(_LINEAR_WAY * (reach / math.sqrt(size)) ** _LINEAR_POWER, _LINEAR_THROW * reach)
+    if started:
+        way = min(way, _STARTED_THROW * reach)
     return replace(chosen, learning_rate=way * (1 - chosen.momentum) / (chosen.steps * chosen.clip_norm))

@@ -14,7 +14,7 @@ from training.kinds.kind import Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, network_likeness, price_of
 from training.kinds.options import Declared, Options
 from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import PRICE, RECORDS, Activation, widths
+from training.kinds.shared_options import PRICE, RECORDS, START, Activation, widths
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
@@ -83,6 +83,7 @@ class DpSgdOptions(Options):
     )
     step_noise: Annotated[float | None, _NOISE] = None
     gradient_clip: Annotated[float | None, _CLIP] = None
+    start: Annotated[str | None, START] = None
 
 
 class DpSgdKind(PayOnceKind):
@@ -109,7 +110,8 @@ class DpSgdKind(PayOnceKind):
             made["clip_norm"] = options.gradient_clip
         hidden = widths(options.hidden)
         network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
-        choices = by_rule(options.records_declared, mu_for(options.price), network.size, hidden=hidden, **made)
+        mu, started = mu_for(options.price), job.inherited is not None
+        choices = by_rule(options.records_declared, mu, network.size, started=started, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,
@@ -119,7 +121,8 @@ class DpSgdKind(PayOnceKind):
             sampling=options.sampling,
         )
         with job.progress.steps_with_progress(choices.steps) as report:
-            return save_dpsgd(job.out, train_dpsgd(job.records, recipe, job.lineage, SystemRandomness(), report))
+            model = train_dpsgd(job.records, recipe, job.lineage, SystemRandomness(), report, inherited=job.inherited)
+        return save_dpsgd(job.out, model)
 
     @property
     def planned(self) -> Sequence[PlannedOption]:

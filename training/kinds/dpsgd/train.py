@@ -18,7 +18,7 @@ from training.features.maps import FeatureMap
 from training.features.rows import Features
 from training.fields import NAME
 from training.fitting.around import around, on_steps
-from training.fitting.network import check_shards
+from training.fitting.network import Network, check_shards
 from training.inputs.records import Records
 from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions, is_sparse, rows_of
@@ -28,7 +28,9 @@ from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.descent import descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel
 from training.kinds.dpsgd.step import private_step
+from training.kinds.inherited import Inherited
 from training.pay_once import calibration
+from training.pay_once.earlier import EarlierModel
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,17 @@ class DpSgdRecipe:
             )
 
 
-def certify(recipe: DpSgdRecipe, declared: Declared, lineage: str, unit: str | None = None) -> DpSgdCertificate:
+def certify(
+    recipe: DpSgdRecipe,
+    declared: Declared,
+    lineage: str,
+    unit: str | None = None,
+    earlier: tuple[EarlierModel, ...] = (),
+) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
     unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
+    earlier: the models that it is computed from.
 
     Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
@@ -86,9 +95,10 @@ def certify(recipe: DpSgdRecipe, declared: Declared, lineage: str, unit: str | N
             centre_mu=centre_mu,
             steps_mu=steps_mu,
             calibration_mu=calibration_mu,
+            earlier=earlier,
             **choices.as_fields(),
         )
-        certificate.derived_cost()
+        certificate.whole_cost()
     except ValidationError as error:
         first = error.errors()[0]
         where = str(first["loc"][0]).replace("_", " ") if first["loc"] else "the choices"
@@ -136,10 +146,13 @@ def train_dpsgd(
     randomness: Randomness,
     progress: OnCount = lambda _: None,
     directions: Floats | None = None,
+    inherited: Inherited | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
     directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
+    inherited: the model at whose weights steps begin, and whose centre is taken: released numbers, so that all of it is
+    post-processing of them (`training.pay_once.earlier.cost_beside`).
     Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
     is touched.
     """
@@ -147,7 +160,8 @@ def train_dpsgd(
     sums = records.sums if directions is None else of_rows(directions, records.y)
     check_shards(sums)
     declaration = records.declaration
-    certificate = certify(recipe, declaration, lineage, records.unit)
+    earlier = () if inherited is None else inherited.earlier
+    certificate = certify(recipe, declaration, lineage, records.unit, earlier)
     tensors = recipe.feature_map.public_tensors()
     rows = ROWS if directions is not None else rows_of(recipe.feature_map)
     centre = np.zeros(recipe.feature_map.dimension)
@@ -155,6 +169,9 @@ def train_dpsgd(
         noisy_sum = release.release(sum_of_rows(sums, rows), randomness)
         centre = mean_of(noisy_sum, certificate.records_declared)
     network = certificate.network
+    parameters = network.initial(certificate.first_weights_seed)
+    if inherited is not None:
+        centre = _begin_at(inherited, network, parameters, certificate.input_norm)
     step = private_step(network, certificate.step_release, randomness)
     if directions is None and is_sparse(recipe.feature_map):
         centre = on_steps(centre)
@@ -163,7 +180,7 @@ def train_dpsgd(
         inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
     parameters = descend(
         lambda parameters: step.noisy_total(parameters, sums, inputs),
-        network.initial(certificate.first_weights_seed),
+        parameters,
         certificate.descent,
         lambda done, _, __: progress(done),
     )
@@ -180,6 +197,15 @@ def train_dpsgd(
     last_biases *= found.scale
     last_biases += found.offsets
     return replace(model, parameters=parameters)
+
+
+def _begin_at(inherited: Inherited, network: Network, parameters: Floats, input_norm: float) -> Floats:
+    """Write a model's weights into parameters (size,) of inputs of length input_norm; return its centre, (D,)."""
+    centre, layers = inherited.layers(network.widths, network.activation)
+    for place, (views, (weights, biases)) in enumerate(zip(network.layers(parameters), layers, strict=True)):
+        views[0][:] = weights if place else weights / input_norm
+        views[1][:] = biases
+    return centre
 
 
 _LINEAR_LOGIT_NOISE = 2.0

@@ -260,7 +260,7 @@ def test_who_sees_everything_released_learns_what_is_claimed():
         model = train_class_sums(worlds[which], "audited", identity(records), whole, "lineage", Seeded(seed))
         exact = [sums(r, w.y, 2, mean_of(model.centre)) for r, w in zip(rows, worlds, strict=True)]
         released = ((model.centre, centres), (model.sums, exact))
-        noises = [release.standard_deviation for release in model.certificate.mechanisms()]
+        noises = [release.standard_deviation for release in model.certificate.mechanisms().values()]
         ratios = [0.0, 0.0]
         for (seen, whole_sums), noise in zip(released, noises, strict=True):
             for index, fault in enumerate((1.0, 2.0)):
@@ -304,7 +304,7 @@ def test_intervals_hold_what_the_same_scales_make_of_sums_without_noise(classes,
     model = train_class_sums(records, "small", identity(records), WHOLE, "lineage", Seeded(0))
     generator, draws = np.random.default_rng(8), 500
     assert stats.binom.cdf(int(0.89 * draws), draws, 0.95) < FALSE_ALARM
-    sigma, row = model.certificate.mechanisms()[1].standard_deviation, records.X[:1]
+    sigma, row = model.certificate.standard_deviation(), records.X[:1]
     exact = signal * generator.standard_normal(model.sums.shape)
     held, control = (np.zeros((draws, classes), dtype=bool) for _ in range(2))
     for draw in range(draws):
