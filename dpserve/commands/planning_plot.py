@@ -32,7 +32,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Point:
-    """What the options reach at an epsilon."""
+    """A plan at an epsilon, with what each option reaches there."""
 
     epsilon: float
     found: Recommendation

@@ -197,7 +197,7 @@ def similar_sets(
     default = default_option(rows)
     alike: dict[str, Place] = {}
     signals = []
-    for (dataset, epsilon), cells in _measured().items():
+    for (dataset, epsilon), cells in measured_cells().items():
         public, signal = SETS[dataset], _signal(dataset, epsilon)
         if public.modality != rows or (default, UNLIMITED) not in cells:
             continue
@@ -236,7 +236,8 @@ def _of_count(cells: Cells, count: int | None) -> dict[str, Estimate]:
 
 
 @lru_cache(maxsize=1)
-def _measured() -> dict[tuple[str, float], Cells]:
+def measured_cells() -> dict[tuple[str, float], Cells]:
+    """Return what was measured, by set and epsilon."""
     found: dict[tuple[str, float], Cells] = {}
     with MEASURED.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
