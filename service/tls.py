@@ -88,7 +88,7 @@ class Tls:
 
     @property
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Times, sizes and numbers of the files, through links: later files have others. Zeros for one that is not there."""
+        """Times, sizes and numbers of the files, through links; zeros for one that is not there."""
         return tuple(map(_stamp_of, (self.certificate, self.key)))
 
 
