@@ -1,4 +1,4 @@
-"""What each picture is made of, and which pictures are older than that.
+"""The sources of each picture, and which pictures are older than theirs.
 
 A picture's file cannot be compared with a fresh one: browsers and versions of matplotlib draw a little otherwise. So a
 digest of its sources, data and code that draws, is kept beside the pictures, as they were when it was made.
