@@ -305,9 +305,8 @@ def test_what_is_held_back_for_prediction_sets_trained_no_earlier_model(trained,
     options = {"price": PRICE, "records_declared": 20_000, "start": str(folder)}
 
     def begun(lineage, records, name):
-        request = Request(
-            name=name, lineage=lineage, kind="class-sums", options=options, sets=SetsChoice(prediction_sets=asked)
-        )
+        sets, choice = SetsChoice(prediction_sets=asked), FeatureChoice(features="identity")
+        request = Request(name=name, lineage=lineage, kind="class-sums", options=options, features=choice, sets=sets)
         state = trained.folder / "state"
         return fit(records, request, trained.folder / name, state=state, pay_earlier=trained.paid).certificate
 
