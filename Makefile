@@ -10,7 +10,7 @@ TESTS := $(VENV)/.tests-installed
 # More than there are processors: a test waits for stores and services as long as it computes.
 TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 
-.PHONY: demo demo-metered serve test test-all test-whole faults bench bench-quick lint docs proto lock advisories release clean
+.PHONY: demo demo-metered serve test test-all test-whole faults bench bench-quick lint docs pictures proto lock advisories release clean
 
 demo: $(RUN)
 	@$(BIN)/dpserve demo
@@ -57,6 +57,10 @@ lint: $(TESTS)
 docs: $(TESTS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
+
+# The pictures of README.md and docs/ whose sources changed; those of the pages need Chromium.
+pictures: $(TESTS)
+	@$(BIN)/python -m research.pictures
 
 # The messages of gRPC, which are committed as they are compiled.
 proto: $(TESTS)

@@ -1,11 +1,17 @@
-"""HTTPS: a certificate and its key, checked before the service listens."""
+"""HTTPS: a certificate and its key, checked before the service listens, and read again whenever the files change."""
 
 import ssl
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import uvicorn
 
 from service.errors import CannotServe
+from service.telemetry import logs
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -44,18 +50,85 @@ class Tls:
         context.load_verify_locations(cadata=own.public_bytes(Encoding.DER))
         return context
 
-    def for_grpc(self) -> tuple[bytes, bytes]:
-        """Return the key, and the certificate with its chain."""
-        return self.key.read_bytes(), self.certificate.read_bytes()
+    def for_grpc(self) -> Any:
+        """Return gRPC's credentials of a server; a handshake after the files changed has the new ones."""
+        import grpc
+
+        kept = Renewed(self, self._configuration)
+        return grpc.dynamic_ssl_server_credentials(kept.made, kept.current, require_client_authentication=False)
+
+    def _configuration(self) -> Any:
+        import grpc
+
+        Tls(self.certificate, self.key)  # gRPC takes a key of another certificate, and then refuses every client
+        return grpc.ssl_server_certificate_configuration([(self.key.read_bytes(), self.certificate.read_bytes())])
 
     def for_uvicorn(self) -> dict[str, Any]:
-        """Return uvicorn's settings: TLS 1.2 or newer, with forward secrecy and authenticated encryption."""
+        """Return uvicorn's settings: TLS 1.2 or newer, with forward secrecy and authenticated encryption.
+
+        A handshake after the files changed has the new certificate.
+        """
         return {
             "ssl_certfile": str(self.certificate),
             "ssl_keyfile": str(self.key),
             "ssl_version": ssl.PROTOCOL_TLS_SERVER,
             "ssl_ciphers": _CIPHERS,
+            "ssl_context_factory": self._renewed_context,
         }
+
+    def _renewed_context(self, config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        del config
+        kept = Renewed(self, make)
+
+        def newest(connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            connection.context = kept.current()
+
+        kept.made.sni_callback = newest
+        return kept.made
+
+    @property
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Times, sizes and numbers of the files, through links; zeros for one that is not there."""
+        return tuple(map(_stamp_of, (self.certificate, self.key)))
+
+
+@dataclass
+class Renewed(Generic[_Made]):
+    """Something made of the files, and made again once they change. What cannot be made leaves the former in use.
+
+    Two files are seldom replaced at one moment: a certificate whose key is still the former's cannot be made, and is
+    tried again when the key has changed, too.
+    """
+
+    tls: Tls
+    make: Callable[[], _Made]
+    made: _Made = field(init=False)
+    stamp: object = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make it for the first time. Raises what `make` raises."""
+        self.stamp = self.tls.stamp
+        self.made = self.make()
+
+    def current(self) -> _Made:
+        """Return it, of the files as they are now."""
+        if (stamp := self.tls.stamp) != self.stamp:
+            self.stamp = stamp
+            try:
+                self.made = self.make()
+            except (OSError, ssl.SSLError, CannotServe) as error:
+                logs.log.error("the certificate that was renewed cannot be used, and the former stays: %s", error)
+            else:
+                logs.log.info("the certificate was renewed")
+        return self.made
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"

@@ -402,7 +402,7 @@ def fit(
             progress=watcher,
             inherited=inherited,
         )
-        if (sets := _sets_of(request, records)) is None:
+        if (sets := _sets_of(request, records, inherited)) is None:
             certificate = _make_model(job, request, watcher, purse)
         else:
             certificate = _train_with_sets(job, request, sets, watcher, purse)
@@ -473,12 +473,23 @@ def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | Non
     return kinds.train_and_save(kind, job)
 
 
-def _sets_of(request: Request, records: Records) -> By | None:
-    """Return how prediction sets are made; None where they are not: as asked for, or by public rules."""
+def _sets_of(request: Request, records: Records, inherited: "Inherited | None" = None) -> By | None:
+    """Return how prediction sets are made; None where they are not: as asked for, or by public rules.
+
+    Records that are held back must have trained nothing, or they are unlike further ones: not the model that this one
+    begins at either. Raises WrongOption where they may have.
+    """
     asked = request.sets.prediction_sets
+    trained_before = inherited is not None and not all(each.apart for each in inherited.earlier)
     if asked != "auto":
+        if trained_before and asked != "off":
+            raise WrongOption(
+                "prediction_sets",
+                "hold for records that trained nothing, and of these some may have trained the model that is begun at",
+                remedy="begin at a model of other records, or leave the sets out",
+            )
         return None if asked == "off" else asked
-    if _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
+    if trained_before or _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
         return None
     options = request.options
     price = options.get("price") if request.plan is None else _picorho("budget", request.plan.budget)

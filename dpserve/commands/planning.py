@@ -12,24 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from accounting.budgets import Accepts, Budget
-from accounting.currency import EPSILON
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from audit.reports import check_files
 from dpserve.commands import options
 from dpserve.commands.command import option
-from dpserve.commands.console import figure, shares, stdout_console
+from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.console import whole as folding
+from dpserve.commands.planning_plot import plot_accuracy, plot_options, points_about
 from dpserve.commands.retraining import asks_retraining, plan_retraining
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
 from training.errors import TrainingError, WrongOption
 from training.feature_choice import FeatureChoice, shape_of
 from training.features import rules
+from training.features.hog import Shape
 from training.features.maps import NORM_BOUND, UNIT_ROWS, Quantiles
 from training.fitting.sensitivity import Convexity
 from training.inputs.declared import parse_classes
@@ -40,7 +40,7 @@ from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import release_names
 from training.kinds.shared_options import PRICE_FORM, tier_prices
-from training.planning.answers import MECHANISMS, NO_BETTER, Plan, PublicSample, accepted_by, accuracy_by_queries
+from training.planning.answers import NO_BETTER, Plan, PublicSample
 from training.planning.answers import plan as plan_budget
 from training.planning.heads import PlannedHead, sample_of
 from training.planning.measured import HELD, LEAST_SETS, Expected, Similar
@@ -55,8 +55,6 @@ OUTSIDE = "--simulate-outside-the-guarantee"
 EXACT = "--score-outside-the-guarantee"
 """The option that scores a metered bundle's exact answers: its name says what comes of it."""
 
-_POINTS = 41
-_MOST_QUERIES = 1_000_000
 _OVERHEAD = 1.02
 """More noise on the grid than so many times what was planned is said."""
 
@@ -160,7 +158,11 @@ def plan(
     ),
     budget: options.BudgetOptions,
     given: PlanOptions,
-    plot: Path | None = option(None, "Draw accuracy against number of queries into FILE.png."),
+    plot: Path | None = option(
+        None,
+        "Draw accuracy into FILE.png: against the budget, of each option, which simulates five times as long; for a "
+        "head against the number of queries.",
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Say what a budget buys: which mechanism to take, or, for a head, the price of an answer and its accuracy.
@@ -175,7 +177,7 @@ def plan(
     budgets = budget.budgets()
     _check_exact(given, bundle)
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
-        _plan_before_training(budgets, given, as_json=as_json)
+        _plan_before_training(budgets, given, plot, as_json=as_json)
         return
     before = (given.outside, given.bounds, given.clip, given.tier, given.schema_file, given.image_shape)
     if any(before) or (given.class_names and not (bundle and given.public)):
@@ -326,31 +328,60 @@ _INSTEAD = (
 )
 
 
-def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
-    """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
+@dataclass(frozen=True)
+class _Rows:
+    """Public numbers of the records. known: rows to simulate on; declared: the columns; count: of records, about."""
 
-    Raises ValueError where the file cannot be written.
-    """
-    queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
-    with figure(path) as axes:
-        for mechanism in MECHANISMS:
-            for budget in accepted_by(mechanism, budgets):
-                pure = ", pure" * (budget.currency is EPSILON)
-                accuracies = accuracy_by_queries(mechanism, budget, sample, queries)
-                axes.plot(queries, accuracies, label=mechanism + pure)
-        if plan.noiseless_accuracy is not None:
-            axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
-        axes.set_xscale("log")
-        axes.set_ylim(0, 1.02)
-        axes.set_xlabel("queries that the budget pays for")
-        axes.set_ylabel("expected accuracy")
-        title = f"epsilon = {plan.budgets[0].epsilon:.3g} at delta = {plan.delta:g}"
-        axes.set_title(title + "; outside the guarantee" * plan.outside_the_guarantee, fontsize="medium")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+    known: Records | None
+    declared: Declaration | None
+    count: int
+    classes: int
+    modality: rules.Modality | None
+    shape: Shape | None
+
+    @classmethod
+    def of(cls, given: PlanOptions) -> "_Rows":
+        """Return what the options say. Raises typer.BadParameter where they say too little."""
+        schema = given.declared_schema()
+        known = given.rows(schema)
+        declared = known.declaration if known is not None else declaration_of(schema, given.label) if schema else None
+        count = given.n or (None if known is None else len(known))
+        classes = given.classes if declared is None else len(declared.classes)
+        if count is None or classes is None:
+            raise typer.BadParameter(
+                "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and "
+                f"--classes, --n and --schema, --public FILE or {OUTSIDE} FILE, to choose a mechanism"
+            )
+        # Most records are rows of a table with few numbers, or with a schema.
+        modality: rules.Modality | None = "table" if declared is None else rules.modality_of(declared)
+        shape = None
+        if given.image_shape is not None:
+            sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
+            shape = shape_of(sides, None if declared is None else declared.features)
+            modality = rules.modality_of(declared, shape) if declared else "images"
+        return cls(known, declared, count, classes, modality, shape)
+
+    def recommended(self, given: PlanOptions, whole: int) -> tuple[Recommendation, Similar | None]:
+        """Return what is recommended for a budget in picorho, and the similar sets where nothing was simulated."""
+        if self.known is None:
+            numbers = 1 if self.declared is None else numbers_to_cut(self.declared)
+            return by_rule(self.count, self.classes, whole, given.queries, self.modality, numbers, given.unit)
+        with shares("simulating") as progress:
+            found = by_simulation(
+                self.known,
+                n=given.n,
+                whole=whole,
+                queries=given.queries,
+                image_shape=self.shape,
+                unit=given.unit,
+                progress=progress,
+            )
+        return found, None
 
 
-def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions, *, as_json: bool) -> None:
+def _plan_before_training(
+    budgets: Mapping[Accepts, Budget], given: PlanOptions, plot: Path | None, *, as_json: bool
+) -> None:
     """Compare the options, recommend one and print why: by simulation where there are rows, or by what was measured."""
     budget = budgets.get("gaussian")
     if budget is None:
@@ -358,52 +389,21 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
     if given.queries is not None and given.queries < 1:
         raise ValueError(f"the number of queries must be at least 1, not {given.queries}")
     given.convexity()
-    schema, n, whole = given.declared_schema(), given.n, budget.limit
-    classes = given.classes
-    # Most records are rows of a table with few numbers, or with a schema.
-    modality: rules.Modality | None = "table"
-    rows = given.rows(schema)
-    declared = rows.declaration if rows is not None else declaration_of(schema, given.label) if schema else None
-    shape = None
-    if given.image_shape is not None:
-        sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
-        shape = shape_of(sides, None if declared is None else declared.features)
-        modality = rules.modality_of(declared, shape) if declared else "images"
-    elif declared is not None:
-        modality = rules.modality_of(declared)
-    if declared is not None:
-        classes = len(declared.classes)
+    whole, rows = budget.limit, _Rows.of(given)
     tiers = planned_tiers(tier_prices(given.tier), whole) if given.tier else ()
-    if rows is not None:
-        with shares("simulating") as progress:
-            found = by_simulation(
-                rows,
-                n=n,
-                whole=whole,
-                queries=given.queries,
-                image_shape=shape,
-                unit=given.unit,
-                progress=progress,
-            )
-        if tiers:
-            tiers = simulated_tiers(tiers, rows, n, tiered_option(found.estimates).features)
-        n = n or len(rows)
-        origin = _origin(given, len(rows))
-        note = f"Accuracy on {origin}."
-    elif n is not None and classes is not None:
-        numbers = 1 if declared is None else numbers_to_cut(declared)
-        found, similar = by_rule(n, classes, whole, given.queries, modality, numbers, given.unit)
-        origin, note = f"measured on {similar.words}", _note(similar, declared=declared is not None)
-    else:
-        raise typer.BadParameter(
-            "name a bundle; or give --lam and --classes to plan the noise on a head's answers; or --n and --classes, "
-            f"--n and --schema, --public FILE or {OUTSIDE} FILE, to choose a mechanism"
-        )
+    found, similar = rows.recommended(given, whole)
+    if rows.known is not None and tiers:
+        tiers = simulated_tiers(tiers, rows.known, given.n, tiered_option(found.estimates).features)
+    origin, note = _origin(given, rows, similar)
+    if plot is not None:
+        names = [each.option for each in sorted(found.estimates, key=_log_loss)]
+        points = points_about(budget, lambda whole: rows.recommended(given, whole)[0])
+        plot_options(plot, budget, found.option, names, points, outside=given.outside is not None)
     data = [f"--schema {given.schema_file}"] if given.schema_file else []
     data += [f"--label {given.label}"] if given.label != "label" else []
     data += [f"--unit {given.unit}"] if given.unit is not None else []
-    made = found.training_options(n, whole, given.queries, modality)
-    command = _command(found, made, data, given.image_shape, rows=declared)
+    made = found.training_options(rows.count, whole, given.queries, rows.modality)
+    command = _command(found, made, data, given.image_shape, rows=rows.declared)
     tiers_command = (
         _command(Recommendation(tiered_option().name, ""), tier_options(tiers), data, given.image_shape)
         if tiers
@@ -416,11 +416,15 @@ def _plan_before_training(budgets: Mapping[Accepts, Budget], given: PlanOptions,
         print_comparison(stdout_console(), shown)
 
 
-def _origin(given: PlanOptions, rows: int) -> str:
+def _origin(given: PlanOptions, rows: "_Rows", similar: Similar | None) -> tuple[str, str]:
+    """Return where the accuracies come from, and a sentence of what they are worth."""
+    if similar is not None:
+        return f"measured on {similar.words}", _note(similar, declared=rows.declared is not None)
     whose = (
         "declared public" if given.public else "private: no guarantee covers these figures, so keep them to yourself"
     )
-    return f"{rows} rows of {given.public or given.outside}, {whose}"
+    origin = f"{len(rows.known or ())} rows of {given.public or given.outside}, {whose}"
+    return origin, f"Accuracy on {origin}."
 
 
 def _note(similar: Similar, *, declared: bool) -> str:

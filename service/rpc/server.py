@@ -150,10 +150,7 @@ class GrpcPort:
             ],
         )
         try:
-            if tls is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, grpc.ssl_server_credentials([tls.for_grpc()]))
+            port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls.for_grpc())
         except RuntimeError as error:
             raise CannotServe(
                 f"cannot listen on {address} for gRPC; choose another with " + OptionName("grpc_port")

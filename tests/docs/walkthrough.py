@@ -141,8 +141,12 @@ class Walkthrough:
     def start(self, command, expected):
         """Start a command and return as many lines as are expected of it."""
         words = shlex.split(self.here(command.removesuffix(" &")))
-        process = subprocess.Popen(
-            words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        errors = self.folder.parent / f"{self.folder.name}-errors-{len(self.background)}"
+        with errors.open("w") as file:
+            process = subprocess.Popen(
+                words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=file, text=True
+            )
         self.background.append(process)
-        return [self._said(line.rstrip())[0] for _, line in zip(expected, process.stdout, strict=False)]
+        said = [self._said(line.rstrip())[0] for _, line in zip(expected, process.stdout, strict=False)]
+        assert len(said) == len(expected), f"{command}\n{errors.read_text()}"
+        return said

@@ -1,11 +1,12 @@
 """`dpserve serve` over HTTPS with a certificate of one's own, called by the client and at the owner's port."""
 
 import asyncio
+import logging
 import ssl
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -128,6 +129,41 @@ def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):
     assert asyncio.run(ask(pinned)) == 503
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         asyncio.run(ask(impostor))
+
+
+def test_a_renewed_certificate_is_taken_at_the_next_handshake(tmp_path, caplog):
+    """A certificate without its key yet, and one that is damaged, leave the former in use."""
+    first, second = write_certificate(tmp_path, "first"), write_certificate(tmp_path, "second")
+    served = [tmp_path / "served.pem", tmp_path / "served.key"]
+    for source, target in zip(first, served, strict=False):
+        target.write_bytes(source.read_bytes())
+    tls = Tls(*served)
+
+    async def ask():
+        seen = []
+        with bind() as listening:
+            url = url_of(listening, tls)
+            async with answering(listening, tls):
+
+                async def look():
+                    for name, files in (("first", first), ("second", second)):
+                        with suppress(httpx.ConnectError):
+                            async with httpx.AsyncClient(verify=Tls(*files[:2]).pinned()) as http:
+                                await http.get(f"{url}/livez")
+                                seen.append(name)
+
+                await look()
+                served[0].write_bytes(second[0].read_bytes())
+                await look()
+                served[1].write_bytes(second[1].read_bytes())
+                await look()
+                served[0].write_text("no certificate")
+                await look()
+        return seen
+
+    with caplog.at_level(logging.ERROR):
+        assert asyncio.run(ask()) == ["first", "first", "second", "second"]
+    assert len([record for record in caplog.records if "cannot be used" in record.message]) == 2
 
 
 def test_the_client_trusts_whom_it_is_told_to(tmp_path):

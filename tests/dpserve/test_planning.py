@@ -547,3 +547,18 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
         budget,
     ):
         run("plan", *wrong, status=2)
+
+
+def test_a_plan_draws_each_option_against_the_budget(run):
+    before = ("plan", "--classes", 2, *BUDGET)
+    run(*before, "--n", 20_000, "--plot", "range.png")
+    lines = [f"{'yes' if index % 3 else 'no'},{index % 3 + index / 90}" for index in range(60)]
+    (run.folder / "public.csv").write_text("\n".join(["ok,a", *lines]))
+    few = ("--public", "public.csv", "--label", "ok", "--class-names", "no,yes", "--bounds", "0:4")
+    run("plan", *BUDGET, *few, "--plot", "simulated.png")
+    for name in ("range.png", "simulated.png"):
+        picture = imread(run.folder / name)
+        assert picture.ndim == 3
+        assert picture.std() > 0
+    # Of so many classes too few sets were measured, and an empty picture would say nothing.
+    assert "no accuracy to draw" in run.fails("plan", "--classes", 3000, "--n", 20_000, *BUDGET, "--plot", "none.png")

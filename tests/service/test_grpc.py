@@ -506,6 +506,21 @@ def test_tls_is_that_of_https(service, tmp_path):
     opened.close()
 
 
+def test_a_renewed_certificate_is_taken_at_the_next_handshake(service, tmp_path):
+    first, second = (write_certificate(tmp_path, name)[:2] for name in ("first", "second"))
+    served = [tmp_path / "served.pem", tmp_path / "served.key"]
+    for source, target in zip(first, served, strict=True):
+        target.write_bytes(source.read_bytes())
+    opened = Opened(service, tls=Tls(*served))
+    with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(first[0])) as client:
+        assert client.is_server_live()
+    for source, target in zip(second, served, strict=True):
+        target.write_bytes(source.read_bytes())
+    with triton.InferenceServerClient(opened.address, ssl=True, root_certificates=str(second[0])) as client:
+        assert client.is_server_live()
+    opened.close()
+
+
 def test_the_compiled_messages_are_those_of_the_source(tmp_path):
     folder = Path(__file__).parents[2] / "service" / "rpc"
     made = tmp_path / "made.binpb"

@@ -296,3 +296,24 @@ def test_a_fresh_sum_is_better_where_the_earlier_ones_are_mostly_noise(trained):
     fine, _ = trained("december", month(4), "december", add=folder)
     assert not fine.fresh_sums_are_better()
     assert not kind_of(fine).remarks(fine)
+
+
+@pytest.mark.parametrize("asked", ["all", "auto"])
+def test_what_is_held_back_for_prediction_sets_trained_no_earlier_model(trained, asked):
+    """Records that trained the model that is begun at are unlike further ones: coverage would not be theirs."""
+    _, folder = trained("october", month(1), "loans")
+    options = {"price": PRICE, "records_declared": 20_000, "start": str(folder)}
+
+    def begun(lineage, records, name):
+        sets, choice = SetsChoice(prediction_sets=asked), FeatureChoice(features="identity")
+        request = Request(name=name, lineage=lineage, kind="class-sums", options=options, features=choice, sets=sets)
+        state = trained.folder / "state"
+        return fit(records, request, trained.folder / name, state=state, pay_earlier=trained.paid).certificate
+
+    assert begun("apart", month(2), "apart").prediction_sets is not None
+    if asked == "auto":
+        assert begun("loans", month(1), "same").prediction_sets is None
+    else:
+        with pytest.raises(WrongOption) as refused:
+            begun("loans", month(1), "same")
+        assert refused.value.field == "prediction_sets"

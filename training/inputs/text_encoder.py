@@ -208,7 +208,9 @@ def read_text_encoder(folder: Path, sha256: str | None = None) -> TextEncoder:
         raise DataError(f"{folder}: {error.errors()[0]['msg']}") from error
     if sha256 is not None and encoder.encoding.sha256 != sha256:
         raise DataError(f"the encoder in {folder} has the SHA-256 {encoder.encoding.sha256}, not {sha256}")
-    return _open.setdefault(encoder.encoding.sha256, encoder)
+    # The same encoder may lie in several folders, and is called as the one that was asked for.
+    _open[encoder.encoding.sha256] = encoder
+    return encoder
 
 
 def open_bundled(folder: Path, encoding: TextEncoding) -> None:

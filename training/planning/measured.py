@@ -108,11 +108,13 @@ class Range:
 class Expected:
     """An option's figures on similar sets. None: not known.
 
-    undecided: share of undecided answers, the mean. set_size: of prediction sets for 0.9.
+    commonest: what the commonest class alone is right on there. undecided: share of undecided answers, the mean.
+    set_size: of prediction sets for 0.9.
     """
 
     option: str
     accuracy: Range
+    commonest: Range
     log_loss: Range | None = None
     undecided: float | None = None
     set_size: Range | None = None
@@ -138,6 +140,7 @@ class Similar:
         found = []
         for name in planned_options():
             known = [estimate for place in self.places if (estimate := place.estimates.get(name)) is not None]
+            shares = [place.public.commonest for place in self.places if name in place.estimates]
             right = [each.mean for each in known if each.mean is not None]
             losses = [each.log_loss for each in known if each.log_loss is not None]
             undecided = [each.undecided for each in known if each.undecided is not None]
@@ -147,7 +150,8 @@ class Similar:
             share = fmean(undecided) if undecided else None
             sizes = [each.set_size for each in known if each.set_size is not None]
             size = Range(min(sizes), max(sizes), len(sizes)) if len(sizes) == len(right) else None
-            found.append(Expected(name, Range(min(right), max(right), len(right)), loss, share, size))
+            commonest = Range(min(shares), max(shares), len(shares))
+            found.append(Expected(name, Range(min(right), max(right), len(right)), commonest, loss, share, size))
         return tuple(found)
 
     @property
@@ -193,7 +197,7 @@ def similar_sets(
     default = default_option(rows)
     alike: dict[str, Place] = {}
     signals = []
-    for (dataset, epsilon), cells in _measured().items():
+    for (dataset, epsilon), cells in measured_cells().items():
         public, signal = SETS[dataset], _signal(dataset, epsilon)
         if public.modality != rows or (default, UNLIMITED) not in cells:
             continue
@@ -232,7 +236,8 @@ def _of_count(cells: Cells, count: int | None) -> dict[str, Estimate]:
 
 
 @lru_cache(maxsize=1)
-def _measured() -> dict[tuple[str, float], Cells]:
+def measured_cells() -> dict[tuple[str, float], Cells]:
+    """Return what was measured, by set and epsilon."""
     found: dict[tuple[str, float], Cells] = {}
     with MEASURED.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):

@@ -83,12 +83,16 @@ def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of."""
+    """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of.
+
+    constant: what it is worth to answer every simulated row with the shares of the classes.
+    """
 
     option: str
     reason: str
     estimates: tuple[Estimate | Expected, ...] = ()
     warnings: tuple[str, ...] = ()
+    constant: Quality | None = None
 
     @property
     def chosen(self) -> PlannedOption:
@@ -253,7 +257,7 @@ def _expected(
             f"these rows are too few to rank {option.title} and {option_named(close).title}: their log losses differ "
             f"by {abs(apart):.3f}, with a standard error of {error:.3f}",
         )
-    return Recommendation(chosen.option, reason, estimates, warnings)
+    return Recommendation(chosen.option, reason, estimates, warnings, constant)
 
 
 def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: int | None = None) -> Case:
@@ -384,8 +388,7 @@ def _what_is_known(option: str, similar: Similar) -> str:
         return "what it will reach is not predictable from what was measured, on fewer than 4 sets like yours"
     right, loss = known.accuracy, known.log_loss
     losses = "" if loss is None else f", with log loss {loss.lowest:.2f} to {loss.highest:.2f}"
-    chances = [place.public.commonest for place in similar.places if option in place.estimates]
-    chance = f"the commonest class alone is on {min(chances):.2f} to {max(chances):.2f}"
+    chance = f"the commonest class alone is on {known.commonest.lowest:.2f} to {known.commonest.highest:.2f}"
     return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours ({chance}){losses}"
 
 
