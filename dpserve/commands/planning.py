@@ -172,7 +172,7 @@ def plan(
     """
     check_files(plot)
     if asks_retraining(given, bundle, plot, budget):
-        plan_retraining(given, _origin, as_json=as_json)
+        plan_retraining(given, _source, as_json=as_json)
         return
     budgets = budget.budgets()
     _check_exact(given, bundle)
@@ -420,11 +420,16 @@ def _origin(given: PlanOptions, rows: "_Rows", similar: Similar | None) -> tuple
     """Return where the accuracies come from, and a sentence of what they are worth."""
     if similar is not None:
         return f"measured on {similar.words}", _note(similar, declared=rows.declared is not None)
+    origin = _source(given, len(rows.known or ()))
+    return origin, f"Accuracy on {origin}."
+
+
+def _source(given: PlanOptions, count: int) -> str:
+    """Say where so many rows come from."""
     whose = (
         "declared public" if given.public else "private: no guarantee covers these figures, so keep them to yourself"
     )
-    origin = f"{len(rows.known or ())} rows of {given.public or given.outside}, {whose}"
-    return origin, f"Accuracy on {origin}."
+    return f"{count} rows of {given.public or given.outside}, {whose}"
 
 
 def _note(similar: Similar, *, declared: bool) -> str:
