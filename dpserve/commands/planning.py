@@ -24,6 +24,7 @@ from dpserve.commands.command import option
 from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.console import whole as folding
 from dpserve.commands.planning_plot import plot_accuracy, plot_options, points_about
+from dpserve.commands.retraining import asks_retraining, plan_retraining
 from dpserve.commands.tables import IMAGE_SHAPE, READING, SCHEMA, FileOptions, check_public, schema_alone
 from training.errors import TrainingError, WrongOption
 from training.feature_choice import FeatureChoice, shape_of
@@ -38,7 +39,7 @@ from training.kinds.cases import Estimate
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import release_names
-from training.kinds.shared_options import tier_prices
+from training.kinds.shared_options import PRICE_FORM, tier_prices
 from training.planning.answers import NO_BETTER, Plan, PublicSample
 from training.planning.answers import plan as plan_budget
 from training.planning.heads import PlannedHead, sample_of
@@ -48,6 +49,7 @@ from training.planning.recommendation import Recommendation, by_rule, by_simulat
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options, tiered_option
 
 BEFORE = "Before training"
+RETRAINING = "Train again as records come"
 OUTSIDE = "--simulate-outside-the-guarantee"
 """The option that simulates on private records: its name says what comes of it."""
 EXACT = "--score-outside-the-guarantee"
@@ -100,6 +102,18 @@ class PlanOptions(FileOptions):
         "NAME=PRICE, a precision of released weights, repeatable from the coarsest to the finest: PRICE as for train. "
         "Says what the tiers cost.",
         panel=BEFORE,
+    )
+    retrain: str | None = option(
+        None,
+        "How often to train again as records come by block: year, quarter, month, week, for as many blocks as a year "
+        "has, or their number.",
+        panel=RETRAINING,
+    )
+    block_budget: str | None = option(
+        None, f"What all models may tell of the records of one block: {PRICE_FORM}.", panel=RETRAINING
+    )
+    window: int | None = option(
+        None, "How many of the last blocks each retraining is on.", panel=RETRAINING, default_text="all", ge=1
     )
     margins: str | None = option(
         None,
@@ -157,9 +171,11 @@ def plan(
     On a bundle, or with --lam and --classes, it is about noise on each answer of a certified head.
     """
     check_files(plot)
+    if asks_retraining(given, bundle, plot, budget):
+        plan_retraining(given, _source, as_json=as_json)
+        return
     budgets = budget.budgets()
-    if given.exact and not (bundle and given.public):
-        raise WrongOption(EXACT[2:], "goes with a bundle and --public rows, which its exact answers are scored on")
+    _check_exact(given, bundle)
     if bundle is None and given.lam is None and given.margins is None and given.accuracy is None:
         _plan_before_training(budgets, given, plot, as_json=as_json)
         return
@@ -192,6 +208,12 @@ def plan(
         typer.echo(found.model_dump_json(indent=2))
     else:
         _print_plan(stdout_console(), found)
+
+
+def _check_exact(given: PlanOptions, bundle: Path | None) -> None:
+    """Raise WrongOption where exact answers are asked for, and there are none or no rows to score them on."""
+    if given.exact and not (bundle and given.public):
+        raise WrongOption(EXACT[2:], "goes with a bundle and --public rows, which its exact answers are scored on")
 
 
 def _plan_bundle(bundle: Path, given: PlanOptions) -> PlannedHead:
@@ -398,11 +420,16 @@ def _origin(given: PlanOptions, rows: "_Rows", similar: Similar | None) -> tuple
     """Return where the accuracies come from, and a sentence of what they are worth."""
     if similar is not None:
         return f"measured on {similar.words}", _note(similar, declared=rows.declared is not None)
+    origin = _source(given, len(rows.known or ()))
+    return origin, f"Accuracy on {origin}."
+
+
+def _source(given: PlanOptions, count: int) -> str:
+    """Say where so many rows come from."""
     whose = (
         "declared public" if given.public else "private: no guarantee covers these figures, so keep them to yourself"
     )
-    origin = f"{len(rows.known or ())} rows of {given.public or given.outside}, {whose}"
-    return origin, f"Accuracy on {origin}."
+    return f"{count} rows of {given.public or given.outside}, {whose}"
 
 
 def _note(similar: Similar, *, declared: bool) -> str:

@@ -15,7 +15,7 @@ PAGE = DOCS / "mechanisms.md"
 
 def test_every_command_prints_what_the_page_says(tmp_path):
     ran = [(command, expected, printed(command, tmp_path)) for command, expected in commands(PAGE.read_text())]
-    assert len(ran) == 3
+    assert len(ran) == 4
     for command, expected, found in ran:
         assert matches(expected, found), command + "\n" + "\n".join(found)
 

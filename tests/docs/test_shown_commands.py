@@ -39,6 +39,7 @@ NOT_RUN = {
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
+    ("releases.md", "train --data november.csv"): "tests/dpserve/test_earlier_models.py runs both on months of its own",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
     (
         "data.md",

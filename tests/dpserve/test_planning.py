@@ -533,6 +533,22 @@ def test_public_rows_beyond_the_bounds_are_clipped_where_that_is_asked(run):
     assert "needs at least 50 rows" in run(*words, "--clip", status=1).stderr
 
 
+def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
+    budget = ("--block-budget", "rho:0.3", "--n", 40_000, "--classes", 2)
+    found = planned(run, "plan", "--retrain", 4, "--window", 3, *budget)
+    assert found["price"] == 10**11
+    assert [(each["first"], each["last"]) for each in found["retrainings"]] == [(1, 1), (1, 2), (1, 3), (2, 4)]
+    assert "give each rho:0.1," in run("plan", "--retrain", "quarter", "--window", 3, *budget).stdout
+    for wrong in (
+        ("--retrain", "never", *budget),
+        ("--retrain", 4, "--n", 100, "--classes", 2),
+        ("--retrain", 4, *budget, "--epsilon", 1, "--delta", 1e-5),
+        ("--retrain", 4, *budget, "--queries", 10),
+        budget,
+    ):
+        run("plan", *wrong, status=2)
+
+
 def test_a_plan_draws_each_option_against_the_budget(run):
     before = ("plan", "--classes", 2, *BUDGET)
     run(*before, "--n", 20_000, "--plot", "range.png")

@@ -45,9 +45,14 @@ class Inherited:
                 value=folder,
                 remedy="take a model that is private itself: train one with " + OptionName("release"),
             )
-        certificate = model.certificate
-        if len(certificate.tiers) > 1:
+        if len(model.certificate.tiers) > 1:
             raise WrongOption(option, "has several tiers, and is held in parts", value=folder, remedy="take one of one")
+        return cls.released(option, model)
+
+    @classmethod
+    def released(cls, option: Option, model: Any, *, apart: bool = False) -> "Inherited":
+        """Return a pay-once model as another one takes it. apart: whether its records are known to be others."""
+        certificate = model.certificate
         this = EarlierModel(
             role="weights" if option == "start" else "sums",
             model_id=certificate.model_id,
@@ -56,7 +61,7 @@ class Inherited:
             drawn=certificate.drawn.hex(),
             lineage=certificate.lineage,
             cost=str(certificate.tiers[0].cost),
-            apart=False,  # until the digests say more
+            apart=apart,
         )
         before = [each.model_copy(update={"role": "before"}) for each in certificate.earlier]
         return cls(option, model, (this, *before))

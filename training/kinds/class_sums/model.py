@@ -246,7 +246,8 @@ def _certified(
         raise WrongOption("records_declared", "is needed", remedy=RECORDS.needed_text)
     numbers: dict[str, Any] = {"centre_mu": 0.0, "sums_mu": 0.0, "steps_mu": 0.0}
     try:
-        for_calibration, others = calibration.divided(whole)
+        # What steps begin at is calibrated, and a calibration of every month's would add to the noise of those before.
+        for_calibration, others = (0, whole) if role == "start" else calibration.divided(whole)
         if role == "start":
             numbers["steps_mu"] = mu_for(others)
         else:

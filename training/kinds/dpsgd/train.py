@@ -78,7 +78,8 @@ def certify(
     """
     choices = recipe.choices
     try:
-        for_calibration, for_training = calibration.divided(recipe.price)
+        # What steps begin at is calibrated, and a calibration of every month's would add to the noise of those before.
+        for_calibration, for_training = (0, recipe.price) if earlier else calibration.divided(recipe.price)
         calibration_mu = calibration.mu_of(for_calibration)
         centre_mu, steps_mu = shares(for_training, choices.centre_share)
         noise = _noise(recipe, steps_mu)

@@ -1,0 +1,99 @@
+"""`dpserve plan --retrain`: what each of several retrainings may cost, and its accuracy, as records come by block."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from accounting.picorho import to_rho
+from dpserve.commands.console import shares, stdout_console
+from dpserve.commands.options import BudgetOptions
+from mechanisms.gaussian_vector import whole_picorho
+from training.errors import WrongOption
+from training.feature_choice import FeatureChoice, shape_of
+from training.inputs.schema import declaration_of
+from training.kinds.options import fields_of
+from training.kinds.shared_options import PRICE_FORM, price_words
+from training.planning.options import option_named
+from training.planning.retraining import Schedule, by_measurement, by_simulation, retrainings_of
+
+if TYPE_CHECKING:
+    from dpserve.commands.planning import PlanOptions
+
+
+def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None, budget: BudgetOptions) -> bool:
+    """Return whether a plan is about retrainings. Raises WrongOption for options that do not go with that."""
+    if given.retrain is None:
+        for name in ("block_budget", "window"):
+            if getattr(given, name) is not None:
+                raise WrongOption(name, "goes with --retrain")
+        return False
+    if bundle is not None or plot is not None or budget.is_given:
+        raise WrongOption("retrain", "plans by --block-budget before training: leave bundle, budget and --plot out")
+    for name in ("queries", "accuracy", "lam", "alpha", "margins", "tier", "unit"):
+        if getattr(given, name) is not None:
+            raise WrongOption("retrain", f"does not go with --{name}")
+    return True
+
+
+def plan_retraining(given: "PlanOptions", origin: "Callable[[PlanOptions, int], str]", *, as_json: bool) -> None:
+    """Say what each retraining may cost, and its accuracy: by simulation where there are rows, or as measured.
+
+    origin: says where rows come from, and how many they are.
+    """
+    if given.block_budget is None:
+        raise WrongOption("block_budget", "is needed", remedy=f"what one block's records may lose: {PRICE_FORM}")
+    count = retrainings_of(str(given.retrain))
+    window, budget = min(given.window or count, count), whole_picorho(given.block_budget)
+    schema = given.declared_schema()
+    rows = given.rows(schema)
+    shape = None
+    if given.image_shape is not None:
+        sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
+        shape = shape_of(sides, None if rows is None else rows.declaration.features)
+    if rows is not None:
+        with shares("simulating") as progress:
+            found = by_simulation(
+                rows, n=given.n, count=count, window=window, budget=budget, image_shape=shape, progress=progress
+            )
+        note = f"Accuracy on {origin(given, len(rows))}."
+    else:
+        declared = declaration_of(schema, given.label) if schema else None
+        classes = given.classes if declared is None else len(declared.classes)
+        if given.n is None or classes is None:
+            raise typer.BadParameter("give --n, the records of all blocks, and --classes or --schema; or --public FILE")
+        found = by_measurement(given.n, classes, count, window, budget, declared)
+        note = f"Lowest to highest, as measured on {found.figures}." if found.figures else "No public set is like this."
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"price_rho": to_rho(found.price), "note": note}, indent=2))
+    else:
+        print_schedule(stdout_console(), found, note)
+
+
+def print_schedule(console: Console, shown: Schedule, note: str) -> None:
+    """Print the retrainings, what each may cost and why, and where their accuracies come from."""
+    table = Table("retraining", "blocks", "records, about", "accuracy")
+    for each in shown.retrainings:
+        accuracy = "not known"
+        if each.accuracy is not None:
+            accuracy = f"{each.accuracy:.3f}" + ("" if each.spread is None else f" ± {each.spread:.3f}")
+        elif each.expected is not None:
+            accuracy = f"{each.expected.lowest:.2f} to {each.expected.highest:.2f}"
+        table.add_row(str(each.number), f"{each.first} to {each.last}", f"{each.records:,}", accuracy)
+    console.print(table, highlight=False)
+    console.print(note, highlight=False)
+    models = "one model" if shown.window == 1 else f"up to {shown.window} models"
+    console.print(
+        f"Each block is in {models}: give each {price_words(shown.price)}, by {option_named(shown.option).title}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "Begun at the last model (train --start) on the new block alone, each may have the block's whole budget.",
+        highlight=False,
+    )

@@ -1,0 +1,79 @@
+"""Retrainings over a window of blocks: no block pays more than its budget, and figures follow the trainings."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, whole_picorho
+from tests.training.conftest import make_records
+from training.errors import TrainingError, WrongOption
+from training.planning.retraining import by_measurement, by_simulation, retrainings_of, share_of, windows
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(count=st.integers(1, 60), window=st.integers(1, 60), budget=st.integers(LEAST_PRICE * 60, 10**13))
+def test_no_block_pays_more_than_its_budget_and_a_picorho_more_a_model_would(count, window, budget):
+    """The oracle charges each block of each retraining, one by one."""
+    price, spent = share_of(budget, window), dict.fromkeys(range(1, count + 1), 0)
+    for each in windows(count, window, 1000):
+        for block in range(each.first, each.last + 1):
+            spent[block] += price
+    assert max(spent.values()) <= budget
+    if count >= 2 * window and price < LARGEST_PRICE:
+        assert max(spent.values()) + window > budget
+
+
+def test_each_retraining_is_on_the_last_blocks():
+    assert [(each.first, each.last, each.records) for each in windows(4, 2, 400)] == [
+        (1, 1, 100),
+        (1, 2, 200),
+        (2, 3, 200),
+        (3, 4, 200),
+    ]
+
+
+def test_periods_are_as_many_as_a_year_has():
+    assert [retrainings_of(words) for words in ("year", "quarter", "month", "week", "7")] == [1, 4, 12, 52, 7]
+    for words in ("0", "-1", "day", "1.5", "1001"):
+        with pytest.raises(WrongOption):
+            retrainings_of(words)
+
+
+def test_a_budget_that_buys_no_model_of_a_window_is_refused():
+    with pytest.raises(WrongOption) as refused:
+        share_of(LEAST_PRICE * 5, 6)
+    assert refused.value.field == "window"
+
+
+def learnable(n):
+    records = make_records(n=n)
+    records.y[:] = records.X[:, :3].argmax(axis=1)
+    return records
+
+
+def test_a_simulation_asks_held_out_rows_after_each_retraining_and_repeats_itself():
+    budget = whole_picorho("epsilon:3@1e-6")
+    made = [by_simulation(learnable(1500), n=None, count=3, window=2, budget=budget, seeds=2) for _ in range(2)]
+    assert made[0] == made[1]
+    accuracies = [each.accuracy for each in made[0].retrainings]
+    assert made[0].price == budget // 2
+    assert np.all(np.array(accuracies) > 0.45)
+    with pytest.raises(TrainingError):
+        by_simulation(learnable(60), n=None, count=55, window=2, budget=budget, seeds=1)
+
+
+def test_more_records_are_simulated_by_less_noise():
+    budget = whole_picorho("epsilon:0.5@1e-6")
+    few, many = (
+        by_simulation(learnable(600), n=n, count=2, window=2, budget=budget, seeds=3).retrainings[-1].accuracy
+        for n in (None, 60_000)
+    )
+    assert many > few
+
+
+def test_without_rows_the_figures_are_ranges_of_public_sets():
+    found = by_measurement(40_000, 2, 12, 3, whole_picorho("epsilon:3@1e-6"))
+    assert len(found.retrainings) == 12
+    assert all(0 < each.expected.lowest <= each.expected.highest < 1 for each in found.retrainings)
+    assert found.retrainings[2].expected == found.retrainings[11].expected
