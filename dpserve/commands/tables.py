@@ -204,8 +204,8 @@ def draft(
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
-    No value is looked at, but for the encoding that a CSV file's bytes fit: bounds, levels and classes are public, and
-    must be known without the records.
+    No value is looked at, but for the encoding that a CSV file's bytes fit and its header's delimiter: bounds, levels
+    and classes are public, and must be known without the records.
     """
     # Only who reads a table should wait for Arrow.
     from training.inputs.tables import encoding_of, open_table
@@ -221,6 +221,12 @@ def draft(
     no_fields = (unit, id)
     described = [(name, type_) for name, type_ in zip(table.names, table.types, strict=True) if name not in no_fields]
     content, missing = drafted(described, label, encoding)
+    if table.delimiter == ";":
+        # Where a comma is the decimal sign, offices put semicolons between columns.
+        missing.append(
+            'if numbers are written 1.234,5: "decimalChar": "," and "groupChar": "." in their fields; if dates are '
+            'written 31.01.2026: "format": "%d.%m.%Y"'
+        )
     text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
     with whole_file(out, text.encode()):
         pass

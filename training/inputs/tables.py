@@ -73,7 +73,9 @@ class Batch:
 
 
 class _Part:
-    """A file of a table, or a stream."""
+    """A file of a table, or a stream. delimiter: between a CSV file's columns."""
+
+    delimiter: str | None = None
 
     def __init__(self, name: str, path: str = "") -> None:
         """name: for people. path: which file of the table it is."""
@@ -104,6 +106,11 @@ class Table:
     names: tuple[str, ...]
     types: tuple[str | None, ...]
     _parts: tuple[_Part, ...]
+
+    @property
+    def delimiter(self) -> str | None:
+        """The sign between the columns of a CSV file, the first of several; None of other files."""
+        return next((part.delimiter for part in self._parts), None)
 
     def batches(self) -> Iterator[tuple[Batch, float]]:
         """Yield the records with the share of all that has been read. Raises DataError that names the place."""
@@ -236,7 +243,7 @@ class _CsvFile(_Part):
         self._files, self._path, self._encoding = files, path, encoding
         self._share = 0.0
         self._size = max(files.get_file_info(path).size or 1, 1)
-        self.names, self._delimiter = self._header()
+        self.names, self.delimiter = self._header()
 
     @property
     def share(self) -> float:
@@ -273,7 +280,7 @@ class _CsvFile(_Part):
                 pa_csv.ReadOptions(
                     use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
                 ),
-                pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
                 pa_csv.ConvertOptions(
                     column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
                 ),
@@ -287,7 +294,7 @@ class _CsvFile(_Part):
         before = -1
         try:
             with self._lines() as lines:
-                reader = csv.reader(lines, delimiter=self._delimiter)
+                reader = csv.reader(lines, delimiter=self.delimiter)
                 for each in reader:
                     before += bool(each)
                     if before == row + 1:
@@ -311,7 +318,7 @@ class _CsvFile(_Part):
         number = 0
         try:
             with self._lines() as lines:
-                reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+                reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
                 for _ in reader:
                     number = reader.line_num
         except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):
