@@ -243,7 +243,8 @@ class _CsvFile(_Part):
         self._files, self._path, self._encoding = files, path, encoding
         self._share = 0.0
         self._size = max(files.get_file_info(path).size or 1, 1)
-        self.names, self.delimiter = self._header()
+        self.names, self._delimiter = self._header()
+        self.delimiter = self._delimiter
 
     @property
     def share(self) -> float:
@@ -280,7 +281,7 @@ class _CsvFile(_Part):
                 pa_csv.ReadOptions(
                     use_threads=threads, block_size=_BLOCK, column_names=self.names, skip_rows_after_names=1
                 ),
-                pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+                pa_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse),
                 pa_csv.ConvertOptions(
                     column_types=dict.fromkeys(self.names, pa.string()), strings_can_be_null=False, null_values=[]
                 ),
@@ -294,7 +295,7 @@ class _CsvFile(_Part):
         before = -1
         try:
             with self._lines() as lines:
-                reader = csv.reader(lines, delimiter=self.delimiter)
+                reader = csv.reader(lines, delimiter=self._delimiter)
                 for each in reader:
                     before += bool(each)
                     if before == row + 1:
@@ -318,7 +319,7 @@ class _CsvFile(_Part):
         number = 0
         try:
             with self._lines() as lines:
-                reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
+                reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 for _ in reader:
                     number = reader.line_num
         except (csv.Error, OSError, pa.ArrowException, UnicodeDecodeError):
