@@ -55,12 +55,13 @@ def by_rule(records_declared: int, mu: float, size: int, *, started: bool = Fals
     twelve months of Adult at epsilon 1, steps of 0.14 were right on 0.853 with log loss 0.394, these on 0.851 with
     0.384, and of 0.02 on 0.848 with 0.382; they were chosen on these rows.
 
-    Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of full length would take the weights, and r = sqrt(size)/(mu records_declared), which is the length of all noise
-    beside that of all gradients. For a linear head w = 18 r^(-4/3), but at most 0.7 mu records_declared, and for a
-    network, which small steps suit better, w = 0.3 mu records_declared. Noise throws each weight in proportion to
-    w/(mu records_declared): at 0.7 it moves a logit by about 2. Longer steps were no better and swung the more, the
-    larger the budget was: Adult had log loss 0.312 at epsilon 1 and 0.322 at 4. Noise of all steps together does not
-    depend on their number; 200 steps came closer to the minimum than 100 did, at twice the processor time.
+    Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of full length would take the weights,
+    and r = sqrt(size)/(mu records_declared), which is the length of all noise beside that of all gradients. For a
+    linear head w = 18 r^(-4/3), but at most 0.7 mu records_declared, and for a network, which small steps suit
+    better, w = 0.3 mu records_declared. Noise throws each weight in proportion to w/(mu records_declared): at 0.7
+    it moves a logit by about 2. Longer steps were no better and swung the more, the larger the budget was: Adult
+    had log loss 0.312 at epsilon 1 and 0.322 at 4. Noise of all steps together does not depend on their number; 200
+    steps came closer to the minimum than 100 did, at twice the processor time.
     """
     rate = min(1.0, max(_SAMPLING_RATE, _LEAST_EXPECTED_BATCH / records_declared))
     chosen = Choices(records_declared, sampling_rate=rate, steps=_STEPS, learning_rate=1.0)
