@@ -5,6 +5,7 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 """
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -56,6 +57,8 @@ _MOST_NAMED = 10_000
 _LONGEST_REASON = 1000
 
 _TRIES = 16
+_LONGEST_PAUSE = 0.01
+"""Seconds before a second try of an act, at most; before a third twice as many, and so on."""
 """Largest number of tries of an act, where other acts keep coming before it."""
 
 
@@ -100,6 +103,7 @@ class Accounts:
         self._groups: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, tuple[str, Numbers]] = {}
         self._units: dict[str, str] = {}
+        self._acts: dict[str, asyncio.Lock] = {}
         self._by, self._why = "", ""
         self._after: int | None = None
         self._dry = False
@@ -220,12 +224,39 @@ class Accounts:
     ) -> list[Any]:
         """Call a function that writes an act, with its hash, and return its reply. Raises LedgerBusy.
 
+        Acts of this process wait for each other; one of another process may come between, and then this is tried again
+        after a moment that is random, so that not all who lost do so at once.
+
         A dry run calls it, too, as if after an act that there never was: the function finds that out last of all, once
         it has nothing else to refuse, and before it writes.
         """
-        own = LineageKeys(lineage)
         detail = msgspec.json.encode(details).decode()
-        for _ in range(_TRIES):
+        turn = self._acts.setdefault(lineage, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self.store.deadline):
+                await turn.acquire()
+        except TimeoutError as error:
+            raise LedgerBusy from error
+        try:
+            return await self._act_in_turn(lineage, function, keys, arguments, kind, subject, detail, mark)
+        finally:
+            turn.release()
+
+    async def _act_in_turn(
+        self,
+        lineage: str,
+        function: str,
+        keys: Sequence[str],
+        arguments: Arguments,
+        kind: str,
+        subject: str,
+        detail: str,
+        mark: str,
+    ) -> list[Any]:
+        own = LineageKeys(lineage)
+        for tries in range(_TRIES):
+            if tries:
+                await asyncio.sleep(_LONGEST_PAUSE * tries * secrets.randbelow(1000) / 1000)
             count, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
             with reading(lineage):
                 number, time = int(count) + 1, now.decode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.ledger import BudgetExhausted, Ledger
+from accounting.ledger import BudgetExhausted, Ledger, key_digest
 
 from .conftest import COST, asking, budget, open_accounts
 
@@ -68,3 +68,22 @@ async def test_all_together_spend_the_budget_exactly(store_url: str, lineage: st
         assert account.tally == {COST: 701}
         assert sum(receipt.price * receipt.releases for receipt in receipts) == account.spent
         assert [receipt.sequence for receipt in receipts] == list(range(1, len(receipts) + 1))
+
+
+async def test_acts_of_many_at_once_are_all_done(store_url: str, lineage: str) -> None:
+    """Fifty of two services: those of one wait for each other, and both try again where the other was first."""
+    async with await Ledger.connect(store_url) as one, await Ledger.connect(store_url) as other:
+        await open_accounts(one, lineage, budget(COST.picorho))
+        names = [f"client-{number}" for number in range(50)]
+        services = (one.acting("the owner"), other.acting("a script"))
+        own = budget(COST.picorho)
+        await asyncio.gather(
+            *(
+                services[number % 2].add_client(lineage, name, own, key_digest(f"{lineage}/{name}"), time=0.0)
+                for number, name in enumerate(names)
+            )
+        )
+        clients = await one.clients(lineage)
+        account = await one.lineage(lineage)
+    assert sorted(each.client for each in clients) == sorted(names)
+    assert account.newest_act >= len(names)
