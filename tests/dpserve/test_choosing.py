@@ -23,7 +23,7 @@ def train(run):
 
 
 def spent(run):
-    (found,) = json.loads(run("lineage", "show", "--json").stdout)
+    (found,) = json.loads(run("lineage", "list", "--json").stdout)
     return found["spent_picorho"]
 
 

@@ -529,7 +529,7 @@ class TestBundles:
             np.testing.assert_allclose(client.predict_proba(ROWS[:5]), model.predict_proba(ROWS[:5]), rtol=1e-13)
         process.terminate()
         process.communicate(timeout=60)
-        shown = run("lineage", "show", "--json").stdout
+        shown = run("lineage", "list", "--json").stdout
         assert f'"spent_picorho": {round(model.charged_rho_ * 1e12)}' in shown
 
     def test_a_loaded_model_answers_the_same_and_is_charged_once(self, declared, spent, home):
