@@ -473,7 +473,7 @@ def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | Non
     return kinds.train_and_save(kind, job)
 
 
-def _sets_of(request: Request, records: Records, inherited: "Inherited | None" = None) -> By | None:
+def _sets_of(request: Request, records: Records, inherited: "Inherited | None") -> By | None:
     """Return how prediction sets are made; None where they are not: as asked for, or by public rules.
 
     Records that are held back must have trained nothing, or they are unlike further ones: not the model that this one
