@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy.special
+import scipy
 
 from accounting import domains
 from accounting.arrays import Floats, Mask
@@ -103,7 +103,7 @@ def noncentral_t_tail(seen: float, freedom: int, noncentrality: float) -> float:
     half = freedom / 2
     logarithm = half * (u - np.expm1(u) - 1) + half * math.log(half) - float(scipy.special.gammaln(half))
     above = scipy.special.log_ndtr(noncentrality - seen * np.exp(u / 2))
-    return min(1.0, float(np.exp(logarithm + above).sum()) * (u[1] - u[0]) * (1 + _GRID) + 1e-300)
+    return min(1.0, float(np.exp(logarithm + above).sum()) * float(u[1] - u[0]) * (1 + _GRID) + 1e-300)
 
 
 def mu_of_guesses(canaries: int, guesses: int, right: int, doubt: float) -> float:

@@ -105,7 +105,7 @@ class GaussianVector:
         return self._drawn(values, randomness)
 
     def release_beside(self, values: Floats, unmoved: Floats, randomness: Randomness) -> tuple[Floats, Floats]:
-        """Return a part of the values, (..., D), and numbers that no record moves, (..., K), both with noise of one draw.
+        """Return a part of the values, (..., D), and numbers that no record moves, (..., K), with noise of one draw.
 
         See `release_part`. What goes for a record's part goes for both together: the unmoved numbers are the same for
         neighbours, before and after they are rounded to the grid, so that neighbours are no more steps apart, and given

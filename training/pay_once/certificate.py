@@ -35,15 +35,8 @@ from training.bundles.certificate import (
 from training.errors import BundleError
 from training.features.maps import HeadFeatureMap
 from training.fields import Several
-from training.pay_once.canaries import (
-    Canaries,
-    CanaryPart,
-    CanaryRun,
-    check_again,
-    judged,
-    read_run,
-    refuse_refuted,
-)
+from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
+from training.pay_once.canary_verdict import check_again, judged, refuse_refuted
 from training.pay_once.earlier import EARLIER_ASSUMPTIONS, EarlierModel, cost_beside
 from training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
 from training.pay_once.prediction_sets import PredictionSets
@@ -232,7 +225,7 @@ class ReleaseCertificate(ProvenCertificate):
         return self.model_copy(update={"canaries": refuse_refuted(verdict)})
 
     def checked_canaries(self, tensors: Mapping[str, Floats]) -> CanaryRun | None:
-        """Return the run that a bundle's tensors hold, judged again. Raises BundleError where the certificate differs."""
+        """Return the run that a bundle's tensors hold, judged again. Raises BundleError for another judgement."""
         if self.canaries is None:
             return None
         parts = self.canary_parts()

@@ -60,7 +60,6 @@ from training.pay_once.canaries import (
     columns_of,
     included_records,
     one_hot,
-    read_run,
     tensor_shapes,
 )
 from training.pay_once.certificate import check_on_grid

@@ -188,12 +188,12 @@ def train_dpsgd(
     joining = None if coins is None else _canaries(coins, certificate)
     seen = np.zeros(0 if joining is None else joining.network.layers(np.empty(joining.network.size))[0][0].size)
 
-    def noisy_sum(parameters: Floats) -> Floats:
+    def noisy_step(parameters: Floats) -> Floats:
         released, beside = step.noisy_totals(parameters, sums, inputs, joining)
         seen[:] += beside
         return released
 
-    parameters = descend(noisy_sum, parameters, certificate.descent, lambda done, _, __: progress(done))
+    parameters = descend(noisy_step, parameters, certificate.descent, lambda done, _, __: progress(done))
     run = None if coins is None else CanaryRun(coins, {"steps": seen.reshape(len(coins.included), -1)})
     certificate = certificate.with_canaries(run)
     if not np.isfinite(parameters).all():
