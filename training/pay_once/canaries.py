@@ -57,7 +57,7 @@ class Canaries(BaseModel):
     """`accounting.one_run.mu_of_means`."""
     confidence: float = Field(default=CONFIDENCE, ge=CONFIDENCE, le=CONFIDENCE)
     delta: float = Field(default=DELTA, ge=DELTA, le=DELTA)
-    """Of every epsilon here."""
+    """The delta of every epsilon here."""
     promised_epsilon: float = Field(default=0.0, ge=0)
     """The epsilon of the whole model, by its certificate."""
     observed_epsilon: float = Field(default=0.0, ge=0)

@@ -65,21 +65,12 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
     parts have the same noise.
     """
     included = run.coins.included
-    of_parts = [part.scores(run.released[part.name]) for part in parts]
-    separations = np.array([part.separation for part in parts])
-    scores = np.tensordot(separations / np.linalg.norm(separations), np.array(of_parts), axes=1)
-    step = math.sqrt(len(parts)) * max(part.step / part.deviation * math.sqrt(part.moved.shape[1]) for part in parts)
-    observed = math.hypot(*(part.mu for part in parts))
+    scores, separation, step = combined_scores(parts, run)
     both = scores[included], scores[~included]
     bound = one_run.mu_of_means(*both, 1 - CONFIDENCE, step) if _are_enough(included) else 0.0
-    guesses, right = _guesses(scores, included, float(np.linalg.norm(separations)))
+    guesses, right = _guesses(scores, included, separation)
     by_guesses = one_run.mu_of_guesses(len(scores), guesses, right, 1 - CONFIDENCE)
-    p_values = {"scores farther apart than claimed": one_run.p_value_of_means(*both, observed, step)}
-    for part in parts:
-        for name, p_value in noise_p_values(part, run.released[part.name], included).items():
-            p_values[f"{part.name}: {name}"] = p_value
-    if len(parts) > 1:
-        p_values["one part's noise in another"] = shared_noise(run, run, parts, parts)
+    observed = observed_mu(parts)
     return CanaryVerdict(
         canaries.model_copy(
             update={
@@ -93,8 +84,36 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
         observed,
         guesses,
         right,
-        p_values,
+        p_values_of(parts, run),
     )
+
+
+def observed_mu(parts: Sequence[CanaryPart]) -> float:
+    """Return the mu that is claimed of all parts together."""
+    return math.hypot(*(part.mu for part in parts))
+
+
+def combined_scores(parts: Sequence[CanaryPart], run: CanaryRun) -> tuple[Floats, float, float]:
+    """Return the score of each canary (N,), how far apart the claim has both kinds, and the step of their grid."""
+    separations = np.array([part.separation for part in parts])
+    separation = float(np.linalg.norm(separations))
+    of_parts = np.array([part.scores(run.released[part.name]) for part in parts])
+    step = math.sqrt(len(parts)) * max(part.step / part.deviation * math.sqrt(part.moved.shape[1]) for part in parts)
+    return np.tensordot(separations / separation, of_parts, axes=1), separation, step
+
+
+def p_values_of(parts: Sequence[CanaryPart], run: CanaryRun) -> dict[str, float]:
+    """Return the p-values of all tests of a run, by what they look for: see `judged`."""
+    included = run.coins.included
+    scores, _, step = combined_scores(parts, run)
+    apart = one_run.p_value_of_means(scores[included], scores[~included], observed_mu(parts), step)
+    p_values = {"scores farther apart than claimed": apart}
+    for part in parts:
+        for name, p_value in noise_p_values(part, run.released[part.name], included).items():
+            p_values[f"{part.name}: {name}"] = p_value
+    if len(parts) > 1:
+        p_values["one part's noise in another"] = shared_noise(run, run, parts, parts)
+    return p_values
 
 
 def epsilon_of(cost: Cost) -> float:

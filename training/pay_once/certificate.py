@@ -190,7 +190,7 @@ class ReleaseCertificate(ProvenCertificate):
     earlier: Several[EarlierModel] = Field(default=(), exclude_if=lambda earlier: not earlier)
     """The models that it was computed from, the nearest first."""
     canaries: Canaries | None = Field(default=None, exclude_if=lambda canaries: canaries is None)
-    """What made records in the same run show of it, if there were any."""
+    """The canaries of the same run, and what they show of it."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:

@@ -51,11 +51,9 @@ from training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjecti
 from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.devices import NUMPY, Arithmetic, Matrix, matrices, product
 from training.errors import TrainingError
-from training.exact.quantised import norms, quantised, weight_step
+from training.exact.quantised import norms, weight_step
 from training.fields import NAME, Several
-from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
-from training.fitting.solver import minimise
 from training.inputs.records import Records
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.weights.tiers import MOST_TIERS, tier_steps
@@ -65,10 +63,8 @@ from training.pay_once.canaries import (
     CanaryPart,
     CanaryRun,
     Coins,
-    included_records,
     labels_of,
     moved_alike,
-    one_hot,
     tensor_shapes,
 )
 from training.pay_once.certificate import (
@@ -206,14 +202,6 @@ def alone(strong_convexity: float, classes: int) -> float:
     return low
 
 
-def canary_weights(coins: Coins, strong_convexity: float, classes: int, tolerance: float) -> Floats:
-    """Return the columns (C, N) of the canaries in a head that is trained with those included: `train_head`'s way."""
-    number = len(coins.included)
-    records = included_records(coins, classes, number)
-    objective = RegularisedCrossEntropy(records, classes, number, strong_convexity, one_hot(number))
-    return quantised(minimise(objective, tolerance))
-
-
 @dataclass(frozen=True, eq=False)
 class ReleasedWeights:
     """A linear head on a public feature map, with noisy weights (T, C, D), one for each release that was drawn.
@@ -339,6 +327,9 @@ def release_weights(
     classes = len(trained.classes)
     beside = np.empty((classes, 0))
     if coins is not None:
+        # Who loads a model needs no solver.
+        from training.kinds.weights.canaries import canary_weights
+
         beside = canary_weights(coins, trained.strong_convexity, classes, trained.tolerance)
     drawn = [
         GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release_beside(
