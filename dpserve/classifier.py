@@ -22,6 +22,7 @@ be seen of that, and of steps that were fitted on the records before, is said by
 
 import asyncio
 import inspect
+import time
 import warnings
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,8 @@ from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
-from service.opening import check_unit, hold_earlier, hold_for_owner, open_lineage
+from service.opening import account_to_be, check_unit, hold_earlier, open_and_charge
+from service.pay_once import hold_request
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
@@ -429,7 +431,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 pay_earlier=self._pay_for_earlier,
             )
             self._levels = _levels(schema, label, self.classes)
-            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate)), label_type)
+            self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate, budget)), label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -553,7 +555,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             import pyarrow as pa
 
             made._levels = list(certificate.classes)
-            made._take(Path(path), certificate, _run(made._charged(certificate)), pa.string())
+            made._take(Path(path), certificate, _run(made._charged(certificate, None)), pa.string())
         columns = certificate.feature_map.columns
         names = [column.name for column in columns] or list(certificate.feature_names)
         made.n_features_in_, made.feature_names_in_ = len(names), np.asarray(names, dtype=object)
@@ -792,21 +794,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     async def _check_account(self, lineage: str, price: int, budget: Budget | None) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
         async with self._opened() as ledger:
-            account = await open_lineage(ledger, lineage, budget, by=operating_systems_user())
+            account = await account_to_be(ledger, lineage, budget)
         check_unit(account, self.unit)
         if account.remaining < price:
             raise _exhausted(lineage, price, account.remaining)
 
-    async def _charged(self, written: ProvenCertificate) -> int:
-        """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho."""
+    async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
+        """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho.
+
+        budget: opens its account, where it has none.
+        """
         release = release_certificate(written)
         if release is None:
             return 0
         async with self._opened() as ledger:
             try:
-                by = operating_systems_user()
-                await open_lineage(ledger, written.lineage, None, by=by)
-                return await hold_for_owner(ledger, release, release.tiers[-1].name, by=by)
+                wish = hold_request(release, "", release.tiers[-1].name, time.time())
+                return (await open_and_charge(ledger, wish, release.unit, budget, by=operating_systems_user())).charged
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
             except accounts.LedgerRefusal as refused:

@@ -225,22 +225,20 @@ class LedgerPurse:
 
     async def _charge(self, wish: HoldRequest) -> None:
         # Training should not wait for what answers.
-        from service.opening import charge_under, open_lineage, too_dear
+        from service.opening import open_and_charge, too_dear
 
         async with self._opened() as ledger:
-            by = operating_systems_user()
-            await open_lineage(ledger, wish.lineage, self.budget, by=by)
             try:
-                await charge_under(ledger, wish, self.unit, by=by)
+                await open_and_charge(ledger, wish, self.unit, self.budget, by=operating_systems_user())
             except BudgetExhausted as refused:
                 raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
         self.charges.append(wish)
 
     async def _check(self, price: int) -> None:
-        from service.opening import check_unit, open_lineage, too_dear
+        from service.opening import account_to_be, check_unit, too_dear
 
         async with self._opened() as ledger:
-            account = await open_lineage(ledger, self.lineage, self.budget, by=operating_systems_user())
+            account = await account_to_be(ledger, self.lineage, self.budget)
         check_unit(account, self.unit)
         if account.remaining < price:
             refused = BudgetExhausted.of_budget("lineage", account.budget, price, account.spent, account.remaining)

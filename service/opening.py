@@ -19,7 +19,6 @@ from accounting.ledger import (
     UnitLost,
     UnknownLineage,
 )
-from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
@@ -63,6 +62,21 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
     )
 
 
+async def account_to_be(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
+    """Return the lineage's account, or what it would be with this budget; nothing is opened: see `is_open`.
+
+    Raises CannotServe where there is none and no budget is given, or one with another budget.
+    """
+    account = await find_lineage(ledger, lineage) or unopened_account(lineage, budget)
+    check_budget(account, budget)
+    return account
+
+
+def is_open(account: LineageAccount) -> bool:
+    """Tell whether an account is in the ledger, where opening it is the first act."""
+    return account.newest_act > 0
+
+
 def check_budget(account: LineageAccount, budget: Budget | None) -> None:
     """Raise CannotServe where a budget is given and the account has another: starting a service changes none."""
     if budget is not None and replace(account.budget, refill=None) != budget:
@@ -85,6 +99,27 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, b
         account = await starting.open_lineage(lineage, wanted, time=time.time())
     check_budget(account, budget)
     return account
+
+
+async def refusal_of(
+    ledger: Ledger, request: HoldRequest | JointHoldRequest, account: LineageAccount
+) -> LedgerRefusal | None:
+    """Return why a lineage does not pay for a request now; None where it does.
+
+    account: of `account_to_be`. One that is not open yet has paid for nothing.
+    """
+    if is_open(account):
+        return (await ledger.quote(request)).refusal
+    budget, costs = account.budget, [line.terms.cost for line in request.ledger_request.lines]
+    if sum(cost.coins for cost in costs) > account.coins:
+        return CoinsExhausted("lineage", str(costs[-1]))
+    for cost in costs:
+        if not budget.pays_for(cost):
+            return MechanismNotAccepted("lineage", str(cost))
+    total = sum(budget.currency.price(cost) or 0 for cost in costs)
+    if total <= budget.limit:
+        return None
+    return BudgetExhausted.of_budget("lineage", budget, total, 0, budget.limit)
 
 
 async def settle_unit(ledger: Ledger, lineage: str, unit: str | None, *, by: str) -> None:
@@ -171,6 +206,23 @@ async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, b
     return await ledger.charge(wish)
 
 
+async def open_and_charge(
+    ledger: Ledger, wish: HoldRequest, unit: str | None, budget: Budget | None, *, by: str
+) -> Charge:
+    """Charge a lineage for what protects a privacy unit; open its account with `budget` first, if it has none.
+
+    What the account would not pay for opens none, so that a training that fails leaves no budget behind. Raises what
+    `account_to_be` and `charge_under` raise.
+    """
+    account = await account_to_be(ledger, wish.lineage, budget)
+    check_unit(account, unit)
+    refusal = await refusal_of(ledger, wish, account)
+    if refusal is not None:
+        raise refusal
+    await open_lineage(ledger, wish.lineage, budget, by=by)
+    return await charge_under(ledger, wish, unit, by=by)
+
+
 def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
     """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
     return CannotServe(
@@ -206,23 +258,8 @@ async def check_together(
     unopened: of `unopened_account`, by lineage, those that the ledger does not have yet.
     """
     for lineage, served in _by_lineage(certificates).items():
-        _check_payable(lineage, served, await _refusal(ledger, served, (unopened or {}).get(lineage)))
-
-
-async def _refusal(
-    ledger: Ledger, served: Sequence[ReleaseCertificate], unopened: LineageAccount | None
-) -> LedgerRefusal | None:
-    """Return why one lineage does not pay for the first tiers of all of these; None where it does."""
-    if unopened is None:
-        return (await ledger.quote(_wishes(served))).refusal
-    earlier = {each.drawn: Cost.parse(each.cost) for certificate in served for each in certificate.earlier_here}
-    costs = [*earlier.values(), *(certificate.tiers[0].cost for certificate in served)]
-    if sum(cost.coins for cost in costs) > unopened.coins:
-        return CoinsExhausted("lineage", str(costs[-1]))
-    total = sum(cost.picorho for cost in costs)
-    if total <= unopened.budget.limit:
-        return None
-    return BudgetExhausted.of_budget("lineage", unopened.budget, total, 0, unopened.budget.limit)
+        account = (unopened or {}).get(lineage) or await ledger.lineage(lineage)
+        _check_payable(lineage, served, await refusal_of(ledger, _wishes(served), account))
 
 
 def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[ReleaseCertificate]]:
@@ -282,4 +319,4 @@ async def check_release(
                 f"{to_rho(budget.limit):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    _check_payable(account.lineage, [certificate], await _refusal(ledger, [certificate], unopened))
+    _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account))

@@ -340,8 +340,7 @@ class PayOncePredictor(Predictor):
         names, model = [tier.name for tier in self._tiers], self.certificate.name
         try:
             finest = await self._quoted(account.client, names[-1])
-            own = finest.free[-len(names) :]  # before them stand the releases that it was computed from
-            held = next((step for step, free in enumerate(own) if not free), len(names))
+            held = self.held_by(finest)
             if held == len(names):
                 return Standing(model, names[-1])
             following = finest if held + 1 == len(names) else await self._quoted(account.client, names[held])
@@ -367,8 +366,16 @@ class PayOncePredictor(Predictor):
             return tier
         if len(self._tiers) == 1:
             return self._tiers[0].name
-        held = (await self._quoted(client, self._tiers[-1].name)).free[-len(self._tiers) :]
-        return self._tiers[max(1, held.index(False) if False in held else len(held)) - 1].name
+        return self.answered_at(await self._quoted(client, self._tiers[-1].name))
+
+    def held_by(self, finest: Quote) -> int:
+        """Return how many tiers a client holds, from the coarsest on. finest: what the finest would cost it."""
+        own = finest.free[-len(self._tiers) :]  # before them stand the releases that it was computed from
+        return (*own, False).index(False)
+
+    def answered_at(self, finest: Quote) -> str:
+        """Return the finest tier that a client holds, or the coarsest where it holds none. finest: as for `held_by`."""
+        return self._tiers[max(1, self.held_by(finest)) - 1].name
 
     async def _quoted(self, client: str, tier: str) -> Quote:
         """Return what a tier would cost the client now: whether it holds it, or would be admitted to it."""

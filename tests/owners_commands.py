@@ -103,7 +103,7 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
         choose=True,
     )
     owner("lineage", "set-budget", "people", "--epsilon", "7", "--delta", "1e-5", "--yes")
-    assert "people" in owner("lineage", "show")
+    assert "people" in owner("lineage", "list")
     owner("groups", "add", "team", "--epsilon", "5", "--delta", "1e-5")
     owner("groups", "set-budget", "team", "--epsilon", "6", "--delta", "1e-5", "--yes")
     owner("clients", "add", "ann", *BUDGET)
@@ -129,11 +129,12 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     )
     owner("export", model, "--to", "safetensors", "--out", str(folder / "model.safetensors"))
     owner("ledger", "backup", str(folder / "copy"))
-    before = owner("lineage", "show", "--json")
+    assert json.loads(owner("lineage", "show", "people", "--json"))["clients"] == ["ann"]
+    before = owner("lineage", "list", "--json")
     empty()
     owner("ledger", "restore", str(folder / "copy"))
     owner("ledger", "reconcile")
-    assert owner("lineage", "show", "--json") == before
+    assert owner("lineage", "list", "--json") == before
     owner("clients", "revoke", "ann", "--lineage", "people")
     owner("ledger", "export", "--lineage", "people", "--out", str(folder / "trail"))
     assert "people" in owner("ledger", "status")

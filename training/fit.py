@@ -26,7 +26,7 @@ from training.features import rules
 from training.features.maps import Fourier, Hog, Quantiles
 from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
-from training.inputs.lineage import KnownRecords, other_names, overlap
+from training.inputs.lineage import KnownRecords, advice, other_names, overlap
 from training.inputs.records import Records
 from training.kinds import registry as kinds
 from training.kinds.kind import Job, Kind, TrainingProgress
@@ -485,7 +485,7 @@ def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | Non
     return kinds.train_and_save(kind, job)
 
 
-def _sets_of(request: Request, records: Records, inherited: "Inherited | None" = None) -> By | None:
+def _sets_of(request: Request, records: Records, inherited: "Inherited | None") -> By | None:
     """Return how prediction sets are made; None where they are not: as asked for, or by public rules.
 
     Records that are held back must have trained nothing, or they are unlike further ones: not the model that this one
@@ -561,14 +561,9 @@ def noted_in_lineage(
         if elsewhere:
             shared = overlap(lineage, digests, elsewhere)
             if not accepted:
-                raise TrainingError(
-                    shared
-                    + " To keep one budget, train with "
-                    + OptionName("lineage", next(iter(elsewhere)))
-                    + ". To open a second one all the same, add "
-                    + OptionName("overlapping_lineage_is_accepted")
-                    + (f".{left}" if (left := known.how_to_forget(elsewhere).rstrip(".")) else "")
-                )
+                left = known.how_to_forget(elsewhere).rstrip(".")
+                keep = advice(lineage, elsewhere, here=known.has_any(digests, lineage))
+                raise TrainingError(shared + keep + (f".{left}" if left else ""))
             warning = "WARNING: A SECOND BUDGET FOR THE SAME RECORDS. " + shared
         elif others := known.equal_rows_with_other_names(digests, lineage):
             warning = "WARNING: PERHAPS A SECOND BUDGET FOR THE SAME RECORDS. " + other_names(digests, others)

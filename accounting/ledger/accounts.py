@@ -6,8 +6,8 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,9 +57,27 @@ _MOST_NAMED = 10_000
 _LONGEST_REASON = 1000
 
 _TRIES = 16
+"""Largest number of tries of an act, where other acts keep coming before it."""
 _LONGEST_PAUSE = 0.01
 """Seconds before a second try of an act, at most; before a third twice as many, and so on."""
-"""Largest number of tries of an act, where other acts keep coming before it."""
+
+
+@asynccontextmanager
+async def in_turn(turns: dict[str, asyncio.Lock], lineage: str, deadline: float) -> AsyncIterator[None]:
+    """Wait until the calls of this process for a lineage that came before are done. Raises LedgerBusy at the deadline.
+
+    turns: a lock for each lineage; made here. deadline: seconds.
+    """
+    turn = turns.setdefault(lineage, asyncio.Lock())
+    try:
+        async with asyncio.timeout(deadline):
+            await turn.acquire()
+    except TimeoutError as error:
+        raise LedgerBusy from error
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 @contextmanager
@@ -230,50 +248,31 @@ class Accounts:
         A dry run calls it, too, as if after an act that there never was: the function finds that out last of all, once
         it has nothing else to refuse, and before it writes.
         """
-        detail = msgspec.json.encode(details).decode()
-        turn = self._acts.setdefault(lineage, asyncio.Lock())
-        try:
-            async with asyncio.timeout(self.store.deadline):
-                await turn.acquire()
-        except TimeoutError as error:
-            raise LedgerBusy from error
-        try:
-            return await self._act_in_turn(lineage, function, keys, arguments, kind, subject, detail, mark)
-        finally:
-            turn.release()
-
-    async def _act_in_turn(
-        self,
-        lineage: str,
-        function: str,
-        keys: Sequence[str],
-        arguments: Arguments,
-        kind: str,
-        subject: str,
-        detail: str,
-        mark: str,
-    ) -> list[Any]:
         own = LineageKeys(lineage)
-        for tries in range(_TRIES):
-            if tries:
-                await asyncio.sleep(_LONGEST_PAUSE * tries * secrets.randbelow(1000) / 1000)
-            count, newest, now = await self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
-            with reading(lineage):
-                number, time = int(count) + 1, now.decode()
-            if self._after is not None and int(count) != self._after:
-                text = "something else was done since this was prepared: look at the accounts again"
-                raise ActRefused("act-between", text)
-            words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why, "time": time}
-            hash_ = act_hash(newest or GENESIS, number, *words.values())
-            act = words | {"known": "none" if self._dry else count.decode(), "hash": binary(hash_)}
-            named, durably = [own.account, own.acts, *keys], not self._dry
-            reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark)
-            if self._dry and reply == [b"stale"]:
-                raise WouldBeDone
-            if reply != [b"stale"]:
-                if self._after is not None:
-                    self._after = number  # this person's own: what follows it is no surprise
-                return reply
+        detail = msgspec.json.encode(details).decode()
+        async with in_turn(self._acts, lineage, self.store.deadline):
+            for tries in range(_TRIES):
+                if tries:
+                    await asyncio.sleep(_LONGEST_PAUSE * tries * secrets.randbelow(1000) / 1000)
+                end = self.call(lineage, "end_of_acts", [own.account], {}, durably=False, mark=mark)
+                count, newest, now = await end
+                with reading(lineage):
+                    number, time = int(count) + 1, now.decode()
+                if self._after is not None and int(count) != self._after:
+                    text = "something else was done since this was prepared: look at the accounts again"
+                    raise ActRefused("act-between", text)
+                words = {"kind": kind, "subject": subject, "detail": detail, "by": self._by, "why": self._why}
+                words["time"] = time
+                hash_ = act_hash(newest or GENESIS, number, *words.values())
+                act = words | {"known": "none" if self._dry else count.decode(), "hash": binary(hash_)}
+                named, durably = [own.account, own.acts, *keys], not self._dry
+                reply = await self.call(lineage, function, named, {"act": act, **arguments}, durably=durably, mark=mark)
+                if self._dry and reply == [b"stale"]:
+                    raise WouldBeDone
+                if reply != [b"stale"]:
+                    if self._after is not None:
+                        self._after = number  # this person's own: what follows it is no surprise
+                    return reply
         raise LedgerBusy
 
     async def note(self, lineage: str, kind: str, details: Mapping[str, Any]) -> None:

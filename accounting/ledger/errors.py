@@ -310,5 +310,5 @@ class WrongFormat(LedgerUnavailable):
     says = (
         "lineage {} is written in format {} of the ledger, and this program knows format {}: use the release of "
         "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
-        "('dpserve lineage show', 'dpserve clients list')"
+        "('dpserve lineage list', 'dpserve clients list')"
     )

@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from accounting.ledger import wire
-from accounting.ledger.accounts import UNREADABLE, Accounts, reading, unreadable
+from accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable
 from accounting.ledger.holdings import HoldRequest, JointHoldRequest
@@ -210,16 +210,8 @@ class Ledger(Accounts):
     ) -> list[Charge | LedgerError]:
         """Let the store decide on requests of one lineage, when it is this call's turn."""
         # The link of a call's first receipt follows from the replies before: two calls at once would fork the chain.
-        turn = self._turns.setdefault(lineage, asyncio.Lock())
-        try:
-            async with asyncio.timeout(self.store.deadline):
-                await turn.acquire()
-        except TimeoutError as error:
-            raise LedgerBusy from error
-        try:
+        async with in_turn(self._turns, lineage, self.store.deadline):
             return await self._decide_in_turn(lineage, function, requests)
-        finally:
-            turn.release()
 
     async def _decide_in_turn(
         self, lineage: str, function: str, requests: Sequence[LedgerRequest]

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from accounting.arrays import Floats, Integers, Labels, Mask
 from accounting.messages import OptionName
 from audit.endpoint import served_mechanism
-from audit.membership.scoring import average_answers
+from audit.membership.scoring import average_answers, log_of
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
@@ -59,7 +59,6 @@ Array = Any
 """A NumPy array, or a PyTorch tensor on whatever device: what is done below is written alike for both."""
 
 _TINY = 1e-30
-_LEAST = 1e-308
 _TOLERANCE = 1e-3
 """Stop when no model's gradient, relative to its number of records, is longer than this."""
 
@@ -328,7 +327,7 @@ def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, on_sh
     logits = []
     for done, (seed, mask) in enumerate(zip(draws.seeds(), members, strict=True), start=1):
         model = trainer(records.taken(mask), SeededRandomness(seed, ("shadow",)))
-        logits.append(np.log(np.maximum(model.answers(records.X)[0], _LEAST)))
+        logits.append(log_of(model.answers(records.X)[0]))
         on_share(done / draws.count)
     return np.stack(logits)
 

@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from accounting.currency import RHO
@@ -17,9 +19,10 @@ from accounting.ledger import (
     LineageAccount,
     Receipt,
 )
+from accounting.ledger.charged_models import ChargedModel, charged_models
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.acts import LineageOption, clients, groups, lineages
+from dpserve.commands.acts import LineageOption, clients, groups, lineage_named, lineages
 from dpserve.commands.command import option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import LedgerOption
@@ -30,8 +33,8 @@ NAME = option(..., "The client's id.", argument=True, complete=options.client_na
 JSON = option(False, "Print what is spent, exactly, as JSON.", "--json")
 
 
-@lineages.command("show")
-def show_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
+@lineages.command("list")
+def list_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     """List the lineages with their budgets."""
     accounts = ledger.run(Ledger.lineages)
     if as_json:
@@ -43,6 +46,47 @@ def show_lineages(ledger: LedgerOption, as_json: bool = JSON) -> None:
     stdout_console().print(table, highlight=False)
 
 
+@lineages.command("show")
+def show_lineage(
+    *,
+    name: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=options.lineage_names),
+    ledger: LedgerOption,
+    as_json: bool = JSON,
+) -> None:
+    """Show one lineage: its budget, its privacy unit, the models that it paid for, its groups and clients."""
+    lineage = lineage_named(name)
+
+    async def read(
+        opened: Ledger,
+    ) -> tuple[tuple[LineageAccount, list[ClientAccount], list[GroupAccount]], list[ChargedModel]]:
+        accounts = await opened.snapshot(lineage)
+        return accounts, await charged_models(opened, accounts[0])
+
+    (account, members, its_groups), models = ledger.run(read)
+    currency = account.budget.currency
+    if as_json:
+        spent_in = f"spent_pico{currency.name}"
+        listed = [
+            {spent_in if each == "spent" else each: value for each, value in asdict(model).items()} for model in models
+        ]
+        named = {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
+        typer.echo(json.dumps(_exact(account) | {"created": account.created, "models": listed} | named))
+        return
+    out = stdout_console()
+    _print_spent(out, f"the lineage {account.lineage}, opened {_when(account.created)} UTC", account)
+    protects = {None: "not settled before the first model", "": "one record"}
+    unit = protects.get(account.unit, f"all records with one value of {account.unit}")
+    out.print(f"privacy unit: {unit}", highlight=False)
+    table = whole("model", "mechanism", "first charged", "last charged", "releases", currency.name)
+    for each in models:
+        row = (_shown_model(each.model), each.mechanism, _when(each.first), _when(each.last), str(each.releases))
+        table.add_row(*row, f"{currency.value(each.spent):.6g}")
+    out.print(table, highlight=False)
+    if its_groups:
+        out.print(_table_of_groups(its_groups, members), highlight=False)
+    out.print(_table_of_clients(members), highlight=False)
+
+
 @groups.command("list")
 def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
     """List the groups of a lineage with their budgets and members."""
@@ -51,19 +95,14 @@ def list_groups(lineage: LineageOption, as_json: bool = JSON) -> None:
         return await opened.groups(chosen), await opened.clients(chosen)
 
     accounts, members = lineage.run_on(read)
-    of = {each.group: [one.client for one in members if one.group == each.group] for each in accounts}
     if as_json:
         listed = [
-            {"group": each.group, "display_name": each.display, "members": of[each.group]} | _exact(each)
+            {"group": each.group, "display_name": each.display, "members": _members(each, members)} | _exact(each)
             for each in accounts
         ]
         typer.echo(json.dumps(listed))
         return
-    table = whole("group", *_FIGURES, "refill", "members")
-    for account in accounts:
-        row = (_shown_name(account.group, account.display), *_figures(account), _refill(account))
-        table.add_row(*row, str(len(of[account.group])))
-    stdout_console().print(table, highlight=False)
+    stdout_console().print(_table_of_groups(accounts, members), highlight=False)
 
 
 @clients.command("list")
@@ -78,15 +117,7 @@ def list_(lineage: LineageOption, as_json: bool = JSON) -> None:
         ]
         typer.echo(json.dumps(listed))
         return
-    # What nobody uses is no column.
-    grouped, refilled = any(each.group for each in accounts), any(each.budget.refill for each in accounts)
-    more = [*(["group"] if grouped else []), *(["refill"] if refilled else [])]
-    table = whole("client", *_FIGURES, *more, "status")
-    for account in accounts:
-        cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
-        status = "revoked" if account.revoked else "active"
-        table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, status)
-    stdout_console().print(table, highlight=False)
+    stdout_console().print(_table_of_clients(accounts), highlight=False)
 
 
 @clients.command("show")
@@ -98,33 +129,36 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
         return await opened.client(chosen, name), newest
 
     account, receipts = lineage.run_on(read)
-    budget, currency = account.budget, account.budget.currency
+    currency = account.budget.currency
     out = stdout_console()
+    title = f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is {_status(account)}"
+    _print_spent(out, title, account)
+    if account.api_keys:
+        out.print(_table_of_keys(account.api_keys), highlight=False)
+    table = whole("receipt", "time", "model", "mechanism", "rows", currency.name)
+    for receipt in receipts:
+        charged = f"{currency.value(receipt.total_in(currency, receipt.releases)):.6g}"
+        row = (str(receipt.number), _when(receipt.time), _shown_model(receipt.model), receipt.mechanism)
+        table.add_row(*row, str(receipt.releases), charged)
+    out.print(table, highlight=False)
+
+
+def _print_spent(out: Console, title: str, account: Account) -> None:
+    """Print what an account is, what it spent of what it may, in sum and by cost, and what else pays with it."""
+    budget, currency = account.budget, account.budget.currency
     epsilons = f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.limit):.4g}"
     if currency is RHO:
         spent = f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.limit):.6g}; epsilon spent: {epsilons} at "
         spent += f"delta = {budget.delta:g}"
     else:
         spent = f"pure epsilon spent: {epsilons}"
-    out.print(
-        f"{_shown_name(account.client, account.display)} of lineage {account.lineage} is "
-        f"{'revoked' if account.revoked else 'active'}\n{spent}; accepts: {budget.accepts}",
-        highlight=False,
-    )
-    if account.group:
+    out.print(f"{title}\n{spent}; accepts: {budget.accepts}", highlight=False)
+    if isinstance(account, ClientAccount) and account.group:
         out.print(f"belongs to the group {account.group}, which pays for its answers, too", highlight=False)
     if budget.refill is not None:
         out.print(f"refill: {_refill(account)}, within {budget.words(budget.limit)} in all", highlight=False)
     for cost, releases in account.tally.items():
         out.print(f"{releases} releases at {cost}", highlight=False)
-    if account.api_keys:
-        out.print(_table_of_keys(account.api_keys), highlight=False)
-    table = whole("receipt", "time", "model", "mechanism", "rows", currency.name)
-    for receipt in receipts:
-        model = receipt.model if len(receipt.model) <= 16 else receipt.model[:15] + "…"
-        row = (str(receipt.number), _when(receipt.time), model, receipt.mechanism, str(receipt.releases))
-        table.add_row(*row, f"{currency.value(receipt.total_in(currency, receipt.releases)):.6g}")
-    out.print(table, highlight=False)
 
 
 def _figures(account: Account) -> tuple[str, ...]:
@@ -160,6 +194,10 @@ def _exact(account: Account) -> dict[str, object]:
     }
 
 
+def _shown_model(model: str) -> str:
+    return model if len(model) <= 16 else model[:15] + "…"
+
+
 def _shown_name(name: str, display: str) -> str:
     return f"{name} ({display})" if display else name
 
@@ -173,6 +211,33 @@ def _refill(account: Account) -> str:
     currency = account.budget.currency
     each, left = currency.value(refill.amount), currency.value(account.remaining)
     return f"{currency.name} {each:.6g} a {refill.period}, {left:.6g} left{until}"
+
+
+def _members(group: GroupAccount, clients: Sequence[ClientAccount]) -> list[str]:
+    return [each.client for each in clients if each.group == group.group]
+
+
+def _status(client: ClientAccount) -> str:
+    return "revoked" if client.revoked else "active"
+
+
+def _table_of_groups(accounts: Sequence[GroupAccount], clients: Sequence[ClientAccount]) -> Table:
+    table = whole("group", *_FIGURES, "refill", "members")
+    for account in accounts:
+        row = (_shown_name(account.group, account.display), *_figures(account), _refill(account))
+        table.add_row(*row, str(len(_members(account, clients))))
+    return table
+
+
+def _table_of_clients(accounts: Sequence[ClientAccount]) -> Table:
+    # What nobody uses is no column.
+    grouped, refilled = any(each.group for each in accounts), any(each.budget.refill for each in accounts)
+    more = [*(["group"] if grouped else []), *(["refill"] if refilled else [])]
+    table = whole("client", *_FIGURES, *more, "status")
+    for account in accounts:
+        cells = [*([account.group] if grouped else []), *([_refill(account)] if refilled else [])]
+        table.add_row(_shown_name(account.client, account.display), *_figures(account), *cells, _status(account))
+    return table
 
 
 def _table_of_keys(keys: Sequence[ApiKey]) -> Table:

@@ -297,10 +297,12 @@ def _rows(
     with lineage_records.noted(lineage, digests, records.unit) as elsewhere:
         if elsewhere:
             warning = overlap(lineage, digests, elsewhere)
-            raise TrainingError(
-                f"{held_out.data} was trained on, or evaluated on, elsewhere. {warning} To let the lineage pay "
-                f"that has these rows, add --lineage {next(iter(elsewhere))}; or take them out"
+            remedy = (
+                f"To let the lineage pay that has these rows, add --lineage {next(iter(elsewhere))}; or take them out"
             )
+            if len(elsewhere) > 1 or lineage_records.has_any(digests, lineage):  # and each would name another
+                remedy = "No lineage alone could pay for these rows: take them out"
+            raise TrainingError(f"{held_out.data} was trained on, or evaluated on, elsewhere. {warning} {remedy}")
         yield X, y, records.units
 
 
@@ -314,7 +316,7 @@ async def _charge_both(
     again. unit: what both protect. budget: what opens the account of the lineage that pays for the evaluation, if it
     has none.
     """
-    from service.opening import check_unit, open_lineage, settle_unit, too_dear
+    from service.opening import account_to_be, check_unit, open_lineage, refusal_of, settle_unit, too_dear
 
     model, evaluated = wishes
     by, whole = options.operating_systems_user(), evaluated.lineage
@@ -323,15 +325,18 @@ async def _charge_both(
         requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
     spent = {model.model: 0, evaluated.model: 0}
     async with where.opened() as ledger:
-        for lineage, opening in ((whole, budget), (model.lineage, None)):
-            check_unit(await open_lineage(ledger, lineage, opening, by=by), unit)
+        opening = {model.lineage: None, whole: budget}
+        accounts = {lineage: await account_to_be(ledger, lineage, given) for lineage, given in opening.items()}
+        for account in accounts.values():
+            check_unit(account, unit)
         for request, what in requests:
-            refusal = (await ledger.quote(request)).refusal
+            refusal = await refusal_of(ledger, request, accounts[request.lineage])
             if isinstance(refusal, BudgetExhausted):
                 raise too_dear(what, request.lineage, refusal, "no evaluation was made")
             if refusal is not None:
                 raise refusal
-        for lineage in {model.lineage, whole}:
+        for lineage, given in opening.items():
+            await open_lineage(ledger, lineage, given, by=by)
             await settle_unit(ledger, lineage, unit, by=by)
         for request, what in requests:
             try:

@@ -21,6 +21,7 @@ from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _WITHOUT_A_TERMINAL = 400
 """Columns. A pipe, or `kubectl exec`, has no width that a table would have to fit into."""
@@ -87,16 +88,23 @@ def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable
 
 
 @contextmanager
-def figure(path: Path) -> Iterator["Axes"]:
-    """Give the axes of a figure that is written into this file. Raises ValueError where it cannot be."""
+def picture(path: Path, width: float, height: float) -> Iterator["Figure"]:
+    """Give an empty figure, of so many inches, that is written into this file. Raises ValueError where it cannot be."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
-    yield figure.add_subplot()
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    yield figure
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot write the plot {path}: {error}") from error
+
+
+@contextmanager
+def figure(path: Path) -> Iterator["Axes"]:
+    """Give the axes of a figure that is written into this file. Raises ValueError where it cannot be."""
+    with picture(path, 6.4, 4.0) as drawn:
+        yield drawn.add_subplot()
 
 
 class Terminal:

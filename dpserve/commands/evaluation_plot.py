@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpserve.commands.console import picture
 from training.intervals import Interval
 
 if TYPE_CHECKING:
@@ -22,18 +23,12 @@ def draw(path: Path, evaluation: "Evaluation") -> None:
 
     Raises ValueError where the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     panels = drawable(evaluation)
-    figure = Figure(figsize=(_SIDE * len(panels), _SIDE), dpi=100, layout="constrained")
-    for place, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), place)
-        axes.grid(alpha=0.3)
-        panel(axes, evaluation)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot write the plot {path}: {error}") from error
+    with picture(path, _SIDE * len(panels), _SIDE) as drawn:
+        for place, panel in enumerate(panels, start=1):
+            axes = drawn.add_subplot(1, len(panels), place)
+            axes.grid(alpha=0.3)
+            panel(axes, evaluation)
 
 
 def drawable(evaluation: "Evaluation") -> tuple[Callable[["Axes", "Evaluation"], None], ...]:

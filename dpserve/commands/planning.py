@@ -125,6 +125,13 @@ class PlanOptions(FileOptions):
         """Return the schema, if there is one. Raises WrongOption beside what it takes the place of."""
         return schema_alone(self.schema_file, class_names=self.class_names, bounds=self.bounds, classes=self.classes)
 
+    def shape_of_rows(self, declared: Declaration | None) -> Shape | None:
+        """Return the shape of rows that are images; None for others. declared: the columns, where they are known."""
+        if self.image_shape is None:
+            return None
+        sides = fields_of(FeatureChoice)["image_shape"].value_of(self.image_shape)
+        return shape_of(sides, None if declared is None else declared.features)
+
     def convexity(self) -> Convexity | None:
         """Return the choices of the convexified objective; None for the sum of losses. Raises WrongOption."""
         if (self.alpha is None) != (self.least_records is None):
@@ -354,10 +361,8 @@ class _Rows:
             )
         # Most records are rows of a table with few numbers, or with a schema.
         modality: rules.Modality | None = "table" if declared is None else rules.modality_of(declared)
-        shape = None
-        if given.image_shape is not None:
-            sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
-            shape = shape_of(sides, None if declared is None else declared.features)
+        shape = given.shape_of_rows(declared)
+        if shape is not None:
             modality = rules.modality_of(declared, shape) if declared else "images"
         return cls(known, declared, count, classes, modality, shape)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from accounting.budgets import Accepts, Budget
 from accounting.currency import EPSILON
-from dpserve.commands.console import figure
+from dpserve.commands.console import figure, picture
 from training.errors import TrainingError
 from training.kinds.cases import Estimate
 from training.planning.answers import MECHANISMS, Plan, PublicSample, accepted_by, accuracy_by_queries
@@ -61,28 +61,22 @@ def plot_options(
     chosen: the recommended option. names: of the options, in their order. outside: whether no guarantee covers what is
     drawn. Raises ValueError where there is nothing to draw or the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     curves = {name: curve for name in names if len(curve := _curve(name, points))}
     if not curves:
         raise ValueError("there is no accuracy to draw: too few sets like yours were measured. Give public rows")
     columns = min(len(curves), _COLUMNS)
     rows = math.ceil(len(curves) / columns)
-    picture = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), dpi=100, layout="constrained")
     planned = budget.epsilon_at(budget.limit)
-    for place, (name, curve) in enumerate(curves.items(), start=1):
-        axes = picture.add_subplot(rows, columns, place)
-        _panel(axes, curve, planned)
-        axes.set_title("\n".join(option_named(name).title.split(", ", 1)), fontsize="small")
-        if name == chosen:
-            axes.title.set_fontweight("bold")
-    words = f"epsilon of the budget at delta = {budget.delta:g}; dashed: yours; grey: the commonest class"
-    picture.supxlabel(words + "; outside the guarantee" * outside, fontsize="small")
-    picture.supylabel("accuracy", fontsize="small")
-    try:
-        picture.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot write the plot {path}: {error}") from error
+    with picture(path, _WIDTH * columns, _HEIGHT * rows) as drawn:
+        for place, (name, curve) in enumerate(curves.items(), start=1):
+            axes = drawn.add_subplot(rows, columns, place)
+            _panel(axes, curve, planned)
+            axes.set_title("\n".join(option_named(name).title.split(", ", 1)), fontsize="small")
+            if name == chosen:
+                axes.title.set_fontweight("bold")
+        words = f"epsilon of the budget at delta = {budget.delta:g}; dashed: yours; grey: the commonest class"
+        drawn.supxlabel(words + "; outside the guarantee" * outside, fontsize="small")
+        drawn.supylabel("accuracy", fontsize="small")
 
 
 def _curve(name: str, points: Sequence[Point]) -> np.ndarray:

@@ -15,9 +15,7 @@ from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import BudgetOptions
 from mechanisms.gaussian_vector import whole_picorho
 from training.errors import WrongOption
-from training.feature_choice import FeatureChoice, shape_of
 from training.inputs.schema import declaration_of
-from training.kinds.options import fields_of
 from training.kinds.shared_options import PRICE_FORM, price_words
 from training.planning.options import option_named
 from training.planning.retraining import Schedule, by_measurement, by_simulation, retrainings_of
@@ -52,10 +50,7 @@ def plan_retraining(given: "PlanOptions", origin: "Callable[[PlanOptions, int], 
     window, budget = min(given.window or count, count), whole_picorho(given.block_budget)
     schema = given.declared_schema()
     rows = given.rows(schema)
-    shape = None
-    if given.image_shape is not None:
-        sides = fields_of(FeatureChoice)["image_shape"].value_of(given.image_shape)
-        shape = shape_of(sides, None if rows is None else rows.declaration.features)
+    shape = given.shape_of_rows(None if rows is None else rows.declaration)
     if rows is not None:
         with shares("simulating") as progress:
             found = by_simulation(

@@ -1,9 +1,7 @@
 """The pictures of both pages, of a service of made records, in a real browser (Chromium)."""
 
 import csv
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, ViewportSize
 
 from accounting.budgets import Budget
 from dpserve.client import Client
 from dpserve.configuration import environment_without_settings
 from dpserve.local_services import StartedService, start_service
+from research.pictures.browser import check_browser, open_browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LINEAGE, RECORDS = "patients", 20_000
 EPSILON, DELTA = 1.0, 1e-6
 OUTCOMES = ("well", "observe", "admit")
@@ -31,9 +29,7 @@ TIMEOUT_MS = 60_000
 
 def draw_pages(client_page: Path, owner_page: Path) -> None:
     """Train a model of made records, serve it, ask, and take a picture of each page. Raises FileNotFoundError."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        raise FileNotFoundError(f"there is no {BROWSERS[0]} on PATH to open the pages with (apt install chromium)")
+    check_browser()  # before a model is trained for it
     with tempfile.TemporaryDirectory(prefix="dpserve-pictures-") as temporary:
         folder = Path(temporary)
         options = ["--epsilon", "3", "--delta", str(DELTA), "--admin-port", "0"]
@@ -41,7 +37,7 @@ def draw_pages(client_page: Path, owner_page: Path) -> None:
             rows = _rows(np.random.default_rng(7), max(count for _, count in CLIENTS.values()))
             # Before the browser, whose event loop lets no other run.
             keys = {name: _client(service, name, rows) for name in CLIENTS}
-            with _browser(found) as browser:
+            with open_browser() as browser:
                 with _opened(browser, service.address, keys["clinic"]) as page:
                     _ask(page)
                     page.screenshot(path=client_page, full_page=True, clip=_top(page, "#answers"))
@@ -50,18 +46,6 @@ def draw_pages(client_page: Path, owner_page: Path) -> None:
                     page.locator("#clients-body tbody tr").nth(len(CLIENTS) - 1).wait_for()
                     page.locator("#throughput").wait_for()
                     page.screenshot(path=owner_page, full_page=True, clip=_top(page, "#clients-body"))
-
-
-@contextmanager
-def _browser(executable: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # Chromium's sandbox refuses to run as root.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 def _top(page: Page, last: str) -> FloatRect:

@@ -10,7 +10,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -156,6 +156,30 @@ class SpendingOut(BaseModel):
     currencies: dict[str, Literal["rho", "epsilon"]]
     lineage: list[tuple[float, float]]
     clients: dict[str, list[tuple[float, float]]]
+
+
+class ChargedModelOut(BaseModel):
+    """A lineage's charges for one model by one mechanism, or for one tier of a pay-once model.
+
+    model: its random id. name: that of a model that is served here, or null. spent: in what the account counts. first,
+    last: seconds since the epoch.
+    """
+
+    model: str
+    name: str | None
+    mechanism: str
+    releases: int
+    spent: float
+    first: float
+    last: float
+
+
+class ChargedModelsOut(BaseModel):
+    """The models that a lineage paid for. complete: whether all receipts were read; if not, ask again."""
+
+    complete: bool
+    currency: Literal["rho", "epsilon"]
+    models: list[ChargedModelOut]
 
 
 @dataclass(frozen=True)
@@ -420,6 +444,19 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
             lineage=course.lineage.listed,
             clients={client: course.clients[client].listed for client in most},
         )
+
+    @app.get("/api/lineages/{lineage}/models", summary="List the models that a lineage paid for", dependencies=owner)
+    async def charged(lineage: Lineage) -> ChargedModelsOut:
+        course = read[lineage]
+        async with reading:
+            complete = await course.read_on(ledger, lineage)
+        currency = course.models.currency
+        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
+        listed = [
+            ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
+            for each in course.models.listed
+        ]
+        return ChargedModelsOut(complete=complete, currency=currency.name, models=listed)
 
 
 def _add_watching_routes(

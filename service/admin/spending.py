@@ -1,9 +1,10 @@
-"""Who spent what over time: read once from the receipts, and from then on what is new."""
+"""Who spent what over time, on which models: read once from the receipts, and from then on what is new."""
 
 from dataclasses import dataclass, field
 
 from accounting.currency import RHO, Currency
 from accounting.ledger import Ledger, Receipt
+from accounting.ledger.charged_models import ChargedModels
 
 _PAGE = 1000
 _PAGES = 20
@@ -39,11 +40,12 @@ class Course:
 
 @dataclass
 class Spending:
-    """The spending of a lineage and of each client over time, by the receipts that were read."""
+    """The spending of a lineage and of each client over time, and its models, by the receipts that were read."""
 
     newest: Receipt | None = None
     lineage: Course = field(default_factory=Course)
     clients: dict[str, Course] = field(default_factory=dict)
+    models: ChargedModels = field(default_factory=ChargedModels)
 
     async def read_on(self, ledger: Ledger, lineage: str) -> bool:
         """Read the receipts that are new, or some of them; return whether that was all.
@@ -52,16 +54,18 @@ class Spending:
         """
         whole, clients, _ = await ledger.snapshot(lineage)
         counted = {each.client: each.budget.currency for each in clients}
-        self.lineage.currency = whole.budget.currency
+        self.lineage.currency = self.models.currency = whole.budget.currency
         for _ in range(_PAGES):
             after = self.newest.sequence - 1 if self.newest is not None else 0
             page = await ledger.receipts(lineage, after=after, count=_PAGE)
             if self.newest is not None:
                 if not page or page[0].hash != self.newest.hash:
                     self.newest, self.lineage, self.clients = None, Course(whole.budget.currency), {}
+                    self.models = ChargedModels(whole.budget.currency)
                     continue
                 page = page[1:]
             for receipt in page:
+                self.models.enter(receipt)
                 own = self.lineage.currency
                 self.lineage.add(receipt.time, receipt.total_in(own, receipt.lineage_releases))
                 if receipt.client:

@@ -56,7 +56,8 @@ def add_export(app: FastAPI, models: Models, ledger: Ledger, authentication: Aut
                 "pay-once model",
             )
         predictor.check_tier(tier)
-        chosen = tier or await _finest_held(predictor, ledger, caller)
+        finest = predictor.tier_names[-1]
+        chosen = tier or predictor.answered_at(await _quote(predictor, ledger, caller, finest))
         file = await _held(files, predictor, ledger, caller, chosen, to, hold=hold)
         disposition = f'attachment; filename="{name}-{chosen}{file.suffix}"'
         return Response(file.content, media_type=MEDIA_TYPE, headers={"Content-Disposition": disposition})
@@ -108,13 +109,6 @@ async def _held(
         raise ended
     await ledger.charge(hold_request(predictor.released, caller.client, tier, time.time(), None, caller.key_digest))
     return file
-
-
-async def _finest_held(predictor: PayOncePredictor, ledger: Ledger, caller: Caller) -> str:
-    """Return the finest tier that the client holds, or the coarsest where it holds none."""
-    names = predictor.tier_names
-    held = (await _quote(predictor, ledger, caller, names[-1])).free[-len(names) :]
-    return names[max(1, (*held, False).index(False)) - 1]
 
 
 async def _quote(predictor: PayOncePredictor, ledger: Ledger, caller: Caller, tier: str) -> Quote:

@@ -23,8 +23,12 @@ def train(run):
 
 
 def spent(run):
-    (found,) = json.loads(run("lineage", "show", "--json").stdout)
+    (found,) = json.loads(run("lineage", "list", "--json").stdout)
     return found["spent_picorho"]
+
+
+def lineages(run):
+    return [each["lineage"] for each in json.loads(run("lineage", "list", "--json").stdout)]
 
 
 def test_a_choice_is_charged_to_the_lineage_and_the_head_has_what_was_chosen(run, train):
@@ -64,7 +68,7 @@ def test_candidates_that_the_lineage_does_not_pay_for_leave_nothing(run, train):
     assert "nothing was chosen" in said.stderr
     assert "Chosen" not in said.stdout
     assert not (run.folder / "m").exists()
-    assert spent(run) == 0
+    assert lineages(run) == []
 
 
 def test_units_are_chosen_by_as_a_whole(run, train):
@@ -83,6 +87,15 @@ def test_what_cannot_be_paid_for_is_not_chosen(run, train):
     poor = train(*CHOOSE, "--choose-budget", "1@1e-5", "--out", "m", status=1).stderr
     assert "nothing was chosen" in poor
     assert not (run.folder / "m").exists()
+    assert lineages(run) == []
+
+
+@pytest.mark.parametrize("asked", [CHOOSE, (*AMONG, "--price", "rho:1")])
+def test_records_of_another_lineage_open_no_account(run, train, asked):
+    train("--lam", "3", "--lineage", "others", "--out", "model")
+    refused = train(*asked, "--choose-budget", "12@1e-5", "--out", "m", status=1).stderr
+    assert "in the lineage 'others' as well" in refused
+    assert lineages(run) == []
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ def spent(store):
     return lambda declared: asyncio.run(read(declared["lineage"]))
 
 
+@pytest.fixture
+def opened(store):
+    """Tell whether a lineage has an account."""
+
+    async def read(lineage):
+        async with Ledger.open(store) as ledger:
+            return lineage in [each.lineage for each in await ledger.lineages()]
+
+    return lambda lineage: asyncio.run(read(lineage))
+
+
 def test_a_fitted_model_predicts_and_was_paid_for(declared, spent):
     model = PrivateClassifier(**declared).fit(X, Y)
     assert is_classifier(model)
@@ -494,6 +505,21 @@ class TestTheAccount:
         with pytest.raises(NotFittedError):
             model.predict(X)
 
+    def test_a_fit_that_fails_opens_none(self, declared, opened):
+        for wrong, error in (
+            ({"epsilon": 5}, BudgetExhausted),
+            ({"lineage_budget": (4, 1e-300)}, ValueError),
+            ({"bounds": (-0.001, 0.001)}, ValueError),
+        ):
+            with pytest.raises(error):
+                PrivateClassifier(**declared | wrong).fit(X, Y)
+            assert not opened(declared["lineage"]), wrong
+        PrivateClassifier(**declared).fit(X, Y)
+        others = declared | {"lineage": f"others-{next(_names)}"}
+        with pytest.raises(ValueError, match="as well"):
+            PrivateClassifier(**others).fit(X, Y)
+        assert not opened(others["lineage"])
+
     def test_what_others_spent_meanwhile_counts(self, declared, spent, monkeypatch):
         """The check before training is a courtesy: the charge after it decides."""
 
@@ -529,7 +555,7 @@ class TestBundles:
             np.testing.assert_allclose(client.predict_proba(ROWS[:5]), model.predict_proba(ROWS[:5]), rtol=1e-13)
         process.terminate()
         process.communicate(timeout=60)
-        shown = run("lineage", "show", "--json").stdout
+        shown = run("lineage", "list", "--json").stdout
         assert f'"spent_picorho": {round(model.charged_rho_ * 1e12)}' in shown
 
     def test_a_loaded_model_answers_the_same_and_is_charged_once(self, declared, spent, home):

@@ -59,7 +59,7 @@ def test_a_mistyped_word_gets_a_suggestion(run, typed, meant):
 def test_the_shell_completes_names(run, bundle):
     run("lineage", "set-budget", bundle, "--epsilon", 3, "--delta", 1e-6)
     run("clients", "add", "alice", "--epsilon", 1, "--delta", 1e-6)
-    (lineage,) = [each["lineage"] for each in json.loads(run("lineage", "show", "--json").stdout)]
+    (lineage,) = [each["lineage"] for each in json.loads(run("lineage", "list", "--json").stdout)]
     program = Path(sys.executable).parent / "dpserve"
     for typed, offered in (
         ("dpserve explain --client a", "alice"),
@@ -491,7 +491,7 @@ def test_raising_a_lineages_budget_asks_first(run, bundle):
     asked = run("lineage", "set-budget", bundle, "--rho", 0.2, "--delta", 1e-6, stdin="n\n")
     assert "nothing was changed" in asked.stdout
     run("lineage", "set-budget", bundle, "--rho", 0.2, "--delta", 1e-6, "--yes")
-    assert "0.2" in run("lineage", "show").stdout
+    assert "0.2" in run("lineage", "list").stdout
 
 
 def demonstration(run, *options):
@@ -575,7 +575,7 @@ def test_the_metered_demonstration(run, tmp_path, external):
         said, _ = (process := demonstration(run, "--metered", *ledger)).communicate(timeout=600)
         assert process.returncode == 0, said
         if external:
-            (kept,) = json.loads(run("lineage", "show", "--json", *ledger).stdout)
+            (kept,) = json.loads(run("lineage", "list", "--json", *ledger).stdout)
             assert kept["lineage"].startswith("demo-")
     assert (said.count("alice asks"), said.count("bob asks"), said.count("BudgetExhausted")) == (12, 2, 2)
     assert re.findall(r"^(?:(\S+): )?(Convicted|Not refuted):", said, re.MULTILINE) == [

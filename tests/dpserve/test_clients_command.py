@@ -142,7 +142,7 @@ def test_a_refill_is_shown_with_the_limit_kept_and_ended(folder: Path) -> None:
     words = ("set-budget", "records", "--rho", "0.5", "--delta", "1e-5", "--refill", "rho:0.2/day", "--ledger", folder)
     shown = CliRunner(env={"COLUMNS": "160"})
     assert shown.invoke(lineages, list(map(str, words))).exit_code == 0
-    assert "rho 0.2 a day, 0.2 left until " in shown.invoke(lineages, ["show", "--ledger", str(folder)]).output
+    assert "rho 0.2 a day, 0.2 left until " in shown.invoke(lineages, ["list", "--ledger", str(folder)]).output
 
 
 def test_acts_say_who_and_why_by_flag_environment_or_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

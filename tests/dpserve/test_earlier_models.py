@@ -31,7 +31,7 @@ def train(run):
 
 
 def spent(run):
-    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "show", "--json").stdout)}
+    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "list", "--json").stdout)}
 
 
 def pay(run, name):

@@ -32,7 +32,7 @@ def budget(run):
 
 
 def spent(run):
-    (found,) = json.loads(run("lineage", "show", "--json").stdout)
+    (found,) = json.loads(run("lineage", "list", "--json").stdout)
     return found["spent_picorho"]
 
 

@@ -146,7 +146,7 @@ def test_no_figure_is_cut_whoever_reads_it(run, spent):
     plan = ("plan", "--classes", 10, "--lam", 100, "--epsilon", 3, "--delta", "1e-6")
     price = json.loads(run(*plan, "--json").stdout)["options"][0]["price"]
     del run.environment["COLUMNS"]
-    assert f"{Budget.from_rho(1, 1e-6, 'gaussian').epsilon_at(10**12):.4g}" in run("lineage", "show").stdout
+    assert f"{Budget.from_rho(1, 1e-6, 'gaussian').epsilon_at(10**12):.4g}" in run("lineage", "list").stdout
     run.environment["COLUMNS"] = "80"
     for command in (("clients", "list"), ("ledger", "status")):
         printed = run(*command).stdout
@@ -155,8 +155,22 @@ def test_no_figure_is_cut_whoever_reads_it(run, spent):
     assert f" {price} " in run(*plan).stdout
     (shown,) = json.loads(run("clients", "list", "--json").stdout)
     assert (shown["client"], shown["spent_picorho"], shown["revoked"]) == ("alice", 2_000_000_000, False)
-    (shown,) = json.loads(run("lineage", "show", "--json").stdout)
+    (shown,) = json.loads(run("lineage", "list", "--json").stdout)
     assert (shown["spent_picorho"], shown["budget_picorho"]) == (2_000_000_000, 10**12)
+
+
+def test_a_lineage_is_shown_with_its_models_and_clients(run, bundle, spent):
+    (listed,) = json.loads(run("lineage", "list", "--json").stdout)
+    shown = json.loads(run("lineage", "show", bundle, "--json").stdout)
+    (model,) = shown["models"]
+    assert model["releases"] == listed["releases"] == 2
+    assert model["spent_picorho"] == listed["spent_picorho"]
+    assert (shown["clients"], shown["groups"]) == (["alice"], [])
+    assert listed.items() <= shown.items()
+    printed = run("lineage", "show", listed["lineage"]).stdout
+    assert "one record" in printed
+    assert "alice" in printed
+    assert "no-such" in run.fails("lineage", "show", "no-such")
 
 
 def test_files_are_the_same_in_every_locale(tmp_path):

@@ -5,8 +5,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from accounting.messages import message_of
 from dpserve import PrivateClassifier
 from dpserve.cli import app
+from dpserve.wording import as_flag
+from training.errors import TrainingError
 
 GENERATOR = np.random.default_rng(0)
 N = 300
@@ -177,3 +180,35 @@ def test_names_are_the_same_however_a_number_is_written(owner):
     other = FRAME.assign(person=[f"{index}.0" for index in range(N)], miles=60 - FRAME["miles"])
     done = owner(other, *TRAIN, "--unit", "person", "--lineage", "others", "--out", owner.folder / "others")
     assert "300 units are in the lineage 'people'" in str(done.exception)
+
+
+def test_the_advice_for_an_overlap_leads_somewhere_and_never_in_a_circle(owner):
+    """Whoever follows it is not refused again with the name that it came from."""
+    accepted = "--overlapping-lineage-is-accepted"
+    halves = FRAME[:150], FRAME[150:]
+    owner.trained(halves[0], *TRAIN, lineage="first")
+    refused = owner(halves[0], *TRAIN, "--lineage", "typo", "--out", owner.folder / "typo")
+    assert "--lineage first" in message_of(refused.exception).worded(as_flag)
+    owner.trained(halves[0], *TRAIN, lineage="first")
+    owner.trained(halves[1], *TRAIN, lineage="second")
+    for name in ("first", "second", "third"):
+        refused = owner(FRAME, *TRAIN, "--lineage", name, "--out", owner.folder / name)
+        said = message_of(refused.exception).worded(as_flag)
+        assert isinstance(refused.exception, TrainingError)
+        assert "--lineage" not in said
+        assert accepted in said
+    owner.trained(FRAME, *TRAIN, accepted, lineage="first")
+
+
+def test_an_evaluation_of_rows_of_two_lineages_names_neither(owner):
+    released = [word for word in TRAIN if word not in ("--lam", "1")]
+    priced = ("--release", "class-sums", "--price", "epsilon:2@1e-5")
+    model = owner.trained(FRAME[:100], *released, *priced)
+    owner.trained(FRAME[100:200], *released, *priced, lineage="others")
+    evaluate = ("evaluate", model, "--label", "ok", "--price", "rho:0.1", "--out", owner.folder / "evaluation.json")
+    rows = FRAME.drop(columns="person")
+    both = owner(rows[50:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
+    assert "'others'" in str(both.exception)
+    assert "--lineage" not in str(both.exception)
+    one = owner(rows[100:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
+    assert "--lineage others" in str(one.exception)

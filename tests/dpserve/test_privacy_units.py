@@ -75,7 +75,7 @@ def test_a_bundle_of_another_unit_is_served_from_no_ledger_of_the_lineage(people
     for arguments in (("serve", sums), ("export", sums, "--to", "safetensors"), ("explain", "--bundle", sums)):
         assert "the lineage l protects all records with one value of 'person'" in people.fails(*arguments)
     assert json.loads(people("explain", "--lineage", "l", "--json").stdout)["explanation"]["unit"] == "person"
-    (account,) = json.loads(people("lineage", "show", "--json").stdout)
+    (account,) = json.loads(people("lineage", "list", "--json").stdout)
     assert (account["spent_picorho"], account["unit"]) == (0, "person")
 
 
@@ -97,10 +97,10 @@ def test_what_a_lineage_does_not_pay_for_settles_no_unit(people):
     people("lineage", "set-budget", "small", "--rho", "0.5", "--delta", "1e-6")
     for refused in (("export", "dear", "--to", "safetensors"), ("serve", "dear"), ("serve", "small", "dear")):
         people.fails(*refused)
-        (account,) = json.loads(people("lineage", "show", "--json").stdout)
+        (account,) = json.loads(people("lineage", "list", "--json").stdout)
         assert (account["spent_picorho"], account["unit"]) == (0, None)
     people("export", "small", "--to", "safetensors")
-    (account,) = json.loads(people("lineage", "show", "--json").stdout)
+    (account,) = json.loads(people("lineage", "list", "--json").stdout)
     assert (account["spent_picorho"], account["unit"]) == (10**11, "")
 
 

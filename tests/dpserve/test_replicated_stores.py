@@ -38,7 +38,7 @@ def home(tmp_path, monkeypatch):
 
 
 def refused(folder, *more):
-    assert isinstance(Owner(folder, more).error("lineage", "show"), UnsafeStore)
+    assert isinstance(Owner(folder, more).error("lineage", "list"), UnsafeStore)
 
 
 def test_every_command_works_on_a_primary_with_a_replica_by_its_flags(home, primary_and_sentinel):
@@ -94,7 +94,7 @@ def test_the_embedded_ledger_has_no_replicas(home, monkeypatch):
     with pytest.raises(WrongOption, match="embedded"):
         open_ledger(None, 1)
     monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
-    assert Owner(home, ("--ledger", str(home / "books"), "--ledger-replicas", "0"))("lineage", "show")
+    assert Owner(home, ("--ledger", str(home / "books"), "--ledger-replicas", "0"))("lineage", "list")
 
 
 def test_names_are_completed_from_a_replicated_store(home, primary_and_sentinel, monkeypatch):

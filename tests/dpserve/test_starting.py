@@ -23,7 +23,7 @@ def train(run):
 
 
 def spent(run):
-    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "show", "--json").stdout)}
+    return {each["lineage"]: each["spent_picorho"] for each in json.loads(run("lineage", "list", "--json").stdout)}
 
 
 def test_models_that_a_lineage_cannot_pay_for_together_are_all_refused(run, train):

@@ -20,6 +20,7 @@ from .test_http import PRICE, ROW, problem
         "/api/lineages",
         "/api/lineages/colours-lineage/clients",
         "/api/lineages/colours-lineage/receipts",
+        "/api/lineages/colours-lineage/models",
         "/api/models",
         "/api/verdicts",
         "/api/throughput",
@@ -138,6 +139,20 @@ def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(
     paid = sum(each["charged"] for page in (first, second) for each in page["receipts"])
     assert paid == pytest.approx(lineage["account"]["spent"]["rho"])
     problem(owner.get("/api/lineages/no-such/receipts"), 404, "not-found")
+
+
+def test_the_models_that_a_lineage_paid_for_add_up_to_its_account(service, owner):
+    path = f"/api/lineages/{service.predictor.lineage}/models"
+    assert owner.get(path).json() == {"complete": True, "currency": "rho", "models": []}
+    for name, rows in (("alice", [ROW, [0.5] * 4]), ("bob", [ROW, [0.3] * 4])):
+        service.http(service.add_client(name)).post("/predict", json={"instances": rows})
+    listed = owner.get(path).json()
+    (model,) = listed["models"]
+    (lineage,) = owner.get("/api/lineages").json()["lineages"]
+    assert (model["name"], model["releases"]) == ("colours", lineage["releases"])
+    assert model["spent"] == pytest.approx(lineage["account"]["spent"]["rho"])
+    assert listed["complete"]
+    problem(owner.get("/api/lineages/no-such/models"), 404, "not-found")
 
 
 def test_models_are_shown_with_their_certificates(service, owner):

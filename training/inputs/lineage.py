@@ -235,6 +235,20 @@ class KnownRecords:
         paths = files_in(self.folder / check_lineage_name(lineage))
         return any(paths.get(suffix) for suffix in (_ROWS, *_FORMER))
 
+    def has_any(self, digests: Known, lineage: str) -> bool:
+        """Tell whether any of these are in a lineage already, by trainings that are done or were killed."""
+        files = [each for names, each in _FILES_BY_NAMES.items() if not names & digests.names]
+
+        def look(paths: Paths) -> bool:
+            ended = {path.stem for path in paths.get(_ROWS + NOTE, ()) if is_ended(path)}
+            left = {
+                suffix: tuple(path for path in each if not suffix.endswith(NOTE) or path.stem in ended)
+                for suffix, each in paths.items()
+            }
+            return _shared(left, digests, files).any
+
+        return bool(unchanged(self.folder / check_lineage_name(lineage), look))
+
     def how_to_forget(self, lineages: Iterable[str]) -> str:
         """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""
         left = [str(self.folder / lineage / f"{token}.*") for lineage in lineages for token in self.ended(lineage)]
@@ -489,6 +503,24 @@ def overlap(lineage: str, digests: Known, elsewhere: Mapping[str, Shared]) -> Me
         "of its own, and whoever asks models of both learns what both allow together."
         f"{by_name * any(each.units for each in elsewhere.values())}"
     )
+
+
+def advice(lineage: str, elsewhere: Iterable[str], *, here: bool) -> Message:
+    """Say what keeps one budget for records that are in other lineages.
+
+    elsewhere: their names, at least one. here: whether any of the records are in the lineage itself already.
+    """
+    others = list(elsewhere)
+    if len(others) == 1 and not here:
+        keep = " To keep one budget, train with " + OptionName("lineage", others[0])
+    else:
+        # Each of them would refuse for the others.
+        names = ", ".join(map(repr, [*([lineage] if here else []), *others]))
+        keep = message(
+            f" They lie in {names}, so that no name keeps one budget: leave records out that are in other lineages "
+            f"than {lineage!r}"
+        )
+    return keep + ". To open another one all the same, add " + OptionName("overlapping_lineage_is_accepted")
 
 
 def equal_columns(shared: Shared, records: int) -> str:

@@ -152,10 +152,13 @@ def of_kind(
     return Recommendation(option.name, f"{option.title}, as you asked, set by rules from public numbers; paid {paid}")
 
 
-def _suits(option: PlannedOption, modality: Modality | None, unit: str | None = None) -> bool:
-    if unit is not None and option.release is not None and "units" in kind_of_option(option).lacks:
-        return False
+def _suits(option: PlannedOption, modality: Modality | None) -> bool:
     return option.suits is None or modality in option.suits
+
+
+def _protects(option: PlannedOption, unit: str | None) -> bool:
+    """Return whether an option protects what is to be: units by a column, or single records."""
+    return unit is None or option.release is None or "units" not in kind_of_option(option).lacks
 
 
 def by_simulation(
@@ -183,7 +186,9 @@ def by_simulation(
     check_declared(len(records) if n is None else n, len(records.declaration.classes))
     modality = rules.modality_of(records.declaration, image_shape)
     if options is None:
-        options = tuple(name for name, each in planned_options().items() if _suits(each, modality, unit))
+        options = tuple(
+            name for name, each in planned_options().items() if _suits(each, modality) and _protects(each, unit)
+        )
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -319,14 +324,14 @@ def by_rule(
 
     def suitable(name: str) -> bool:
         option = option_named(name)
-        return option.pays == "once" and _suits(option, modality, unit)
+        return option.pays == "once" and _suits(option, modality) and _protects(option, unit)
 
     default = default_option(modality)
     preferred = default if modality == "text" else similar.best(suitable, default)
     fallbacks = sorted(
         (each.fallback, name)
         for name, each in planned_options().items()
-        if each.fallback is not None and (unit is None or _suits(each, modality, unit))
+        if each.fallback is not None and _protects(each, unit)
     )
     refused: list[str] = []
     for option in (preferred, *(name for _, name in fallbacks)):

@@ -16,7 +16,7 @@ from training.errors import TrainingError, WrongOption
 from training.features import rules
 from training.features.hog import Shape
 from training.inputs.records import Declaration, Records
-from training.kinds.cases import Case, Heads
+from training.kinds.cases import Heads
 from training.kinds.planned import UNLIMITED, Trial
 from training.planning.measured import Range
 from training.planning.options import option_named
@@ -80,7 +80,7 @@ class Retraining:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Retrainings, each at a price in picorho, by one option of the planner. signal: words about where figures lie."""
+    """Retrainings, each at a price in picorho, by one option of the planner. figures: where they come from."""
 
     option: str
     price: int
@@ -153,7 +153,8 @@ def by_simulation(
         for place, each in enumerate(planned):
             progress(f"retraining {each.number}", (seed + place / count) / seeds)
             inside = np.sort(np.concatenate(parts[each.first - 1 : each.last]))
-            found = option.qualities(Trial(Heads(_part(case, inside)), scaled, f"retraining-{each.number}", ()))
+            part = replace(case, X=case.X[inside], y=case.y[inside])
+            found = option.qualities(Trial(Heads(part), scaled, f"retraining-{each.number}", ()))
             quality = found[UNLIMITED]
             assert quality is not None
             accuracies[place].append(quality.accuracy)
@@ -162,8 +163,3 @@ def by_simulation(
         for each, found in zip(planned, accuracies, strict=True)
     )
     return Schedule(chosen.option, price, window, retrainings, f"{len(rows)} rows")
-
-
-def _part(case: Case, inside: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> Case:
-    """Return a case of some of the records, with the same rows to ask about."""
-    return replace(case, X=case.X[inside], y=case.y[inside])

@@ -2,20 +2,20 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
+
+from research.pictures.browser import check_browser, open_browser
 
 SCREENSHOTS = Path(
     os.environ.get("DPSERVE_SCREENSHOTS", Path(__file__).parent.parent.parent.parent / ".ci-output" / "page")
 )
 """Where pictures of every state are kept, to be looked at."""
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE = {"width": 1280, "height": 900}
 TIMEOUT = 30_000
 """Milliseconds after which something that should show has not: nothing waits for so long that works."""
@@ -26,14 +26,12 @@ expect.set_options(timeout=TIMEOUT)
 @pytest.fixture(scope="module")
 def browser():
     """Return headless Chromium, closed with the module: no event loop of its may run beside those of other tests."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"there is no {BROWSERS[0]} on PATH to open the page with (apt install chromium)")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses to run as root
-        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+    try:
+        check_browser()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @dataclass

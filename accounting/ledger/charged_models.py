@@ -1,0 +1,58 @@
+"""Which models a lineage's account has paid for, by its receipts."""
+
+from dataclasses import dataclass, field, replace
+
+from accounting.currency import RHO, Currency
+from accounting.ledger.accounts import Accounts
+from accounting.ledger.receipts import Receipt
+from accounting.ledger.values import LineageAccount
+from accounting.ledger.verification import all_receipts
+
+
+@dataclass(frozen=True)
+class ChargedModel:
+    """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
+
+    model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
+    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch.
+    """
+
+    model: str
+    mechanism: str
+    releases: int
+    spent: int
+    first: float
+    last: float
+
+
+@dataclass
+class ChargedModels:
+    """The models of a lineage, by the receipts that were entered. currency: what the account counts."""
+
+    currency: Currency = RHO
+    _models: dict[tuple[str, str], ChargedModel] = field(default_factory=dict)
+
+    def enter(self, receipt: Receipt) -> None:
+        """Count a receipt."""
+        of_this, time = (receipt.model, receipt.mechanism), receipt.time
+        before = self._models.get(of_this) or ChargedModel(*of_this, 0, 0, time, time)
+        self._models[of_this] = replace(
+            before,
+            releases=before.releases + receipt.lineage_releases,
+            spent=before.spent + receipt.total_in(self.currency, receipt.lineage_releases),
+            first=min(before.first, time),
+            last=max(before.last, time),
+        )
+
+    @property
+    def listed(self) -> list[ChargedModel]:
+        """The models, those that were charged first before others."""
+        return sorted(self._models.values(), key=lambda each: (each.first, each.model, each.mechanism))
+
+
+async def charged_models(ledger: Accounts, account: LineageAccount) -> list[ChargedModel]:
+    """Return the models that an account has paid for, as far as it counts receipts; this reads all of them."""
+    models = ChargedModels(account.budget.currency)
+    async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt):
+        models.enter(receipt)
+    return models.listed
