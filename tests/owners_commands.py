@@ -123,7 +123,8 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
 
     asyncio.run(charge())
     held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
-    owner("train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt"))
+    misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
+    assert CliRunner().invoke(app, misspelt).exit_code == 0  # without a choice it asks no ledger that is named
     owner("lineage", "forget", "hedl", "--yes")
     assert "ann" in owner("explain", "--client", "ann", "--lineage", "people", "--json")
     owner(
