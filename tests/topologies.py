@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from tests.faults.servers import DURABLE, StoreServer, free_port
+from tests.tls_fronts import STORES_OWN, Fronts
 
 _PATIENCE = 60.0
 
@@ -48,22 +49,56 @@ def primary_and_sentinels(folder: Path, user: Sequence[str]) -> Iterator[tuple[R
             started.enter_context(StoreServer(folder / f"sentinel {n}", sentinel_for=first.port)) for n in range(3)
         ]
         _add_user(first, user)
-        hosts = ",".join(f"127.0.0.1:{one.port}" for one in watching)
         yield (
             Replicated(f"redis://{user[0]}:{user[1]}@127.0.0.1:{first.port}/0", [first]),
-            Replicated(f"redis+sentinel://{user[0]}:{user[1]}@{hosts}/ledger", [first]),
+            Replicated(f"redis+sentinel://{user[0]}:{user[1]}@{_hosts(watching)}/ledger", [first]),
         )
 
 
 @contextmanager
-def cluster(folder: Path, user: Sequence[str]) -> Iterator[Replicated]:
-    """Give a Cluster of three primaries with a replica each. user: as for `primary_and_sentinels`."""
+def encrypted_sentinels(folder: Path, user: Sequence[str], front: Fronts) -> Iterator[tuple[Replicated, StoreServer]]:
+    """Give a primary by the address of three Sentinels that ask for a password, all behind TLS; and its replica.
+
+    user: as for `primary_and_sentinels`.
+    """
+    own = {"bind-source-addr": STORES_OWN}
+    watcher = {"user": "watcher on >seen +@all ~* &*", "sentinel sentinel-user": "watcher"}
+    watcher |= {"sentinel sentinel-pass": "seen", "requirepass": "closed", "sentinel announce-ip": "127.0.0.1"}
+    with ExitStack() as started:
+        first = started.enter_context(StoreServer(folder / "first", DURABLE | own))
+        _add_user(first, user)
+        port = front.start(first.port)
+        second = StoreServer(folder / "second")
+        announced = {"replica-announce-ip": "127.0.0.1", "replica-announce-port": str(front.start(second.port))}
+        second.settings = DURABLE | own | announced | {"replicaof": f"127.0.0.1 {port}"}
+        started.enter_context(second)
+        _add_user(second, user)
+        wait_until(lambda: _has_copy(second))
+        watching = [
+            started.enter_context(StoreServer(folder / f"sentinel {n}", own | watcher, sentinel_for=port))
+            for n in range(3)
+        ]
+        hosts = ",".join(f"127.0.0.1:{front.start(one.port)}" for one in watching)
+        query = f"sentinel_username=watcher&sentinel_password=seen&{front.query}"
+        yield Replicated(f"rediss+sentinel://{user[0]}:{user[1]}@{hosts}/ledger?{query}", [first]), second
+
+
+@contextmanager
+def cluster(folder: Path, user: Sequence[str], front: Fronts | None = None) -> Iterator[Replicated]:
+    """Give a Cluster of three primaries with a replica each, behind TLS where there is a front.
+
+    user: as for `primary_and_sentinels`.
+    """
     with ExitStack() as started:
         nodes = []
         for number in range(6):
+            node = StoreServer(folder / f"node {number}")
             settings = DURABLE | {"cluster-enabled": "yes", "cluster-port": str(free_port())}
             settings |= {"cluster-announce-ip": "127.0.0.1", "repl-diskless-sync-delay": "0"}
-            nodes.append(started.enter_context(StoreServer(folder / f"node {number}", settings)))
+            if front is not None:
+                settings |= {"cluster-announce-port": str(front.start(node.port)), "bind-source-addr": STORES_OWN}
+            node.settings = settings
+            nodes.append(started.enter_context(node))
         primaries, replicas = nodes[:3], nodes[3:]
         for number, node in enumerate(primaries):
             last = 16383 if number == 2 else number * 5461 + 5460
@@ -76,8 +111,15 @@ def cluster(folder: Path, user: Sequence[str]) -> Iterator[Replicated]:
         wait_until(lambda: all(map(_has_copy, replicas)) and all(_is_ok(node) for node in nodes))
         for node in primaries:
             _add_user(node, user)
-        hosts = ",".join(f"127.0.0.1:{one.port}" for one in primaries)
-        yield Replicated(f"redis+cluster://{user[0]}:{user[1]}@{hosts}", primaries)
+        if front is None:
+            yield Replicated(f"redis+cluster://{user[0]}:{user[1]}@{_hosts(primaries)}", primaries)
+        else:
+            hosts = ",".join(f"127.0.0.1:{node.settings['cluster-announce-port']}" for node in primaries)
+            yield Replicated(f"rediss+cluster://{user[0]}:{user[1]}@{hosts}?{front.query}", primaries)
+
+
+def _hosts(servers: Sequence[StoreServer]) -> str:
+    return ",".join(f"127.0.0.1:{one.port}" for one in servers)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

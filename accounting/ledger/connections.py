@@ -4,9 +4,10 @@ All of it is redis-py's asyncio client, told to send nothing twice: what became 
 to find out.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
@@ -16,56 +17,113 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import RedisClusterException
 
-_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+_PLAIN = ("redis", "redis+sentinel", "redis+cluster")
+_TLS = ("rediss", "rediss+sentinel", "rediss+cluster")
+_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_TLS_OPTIONS = (*_FILES, "ssl_password", "ssl_check_hostname", "ssl_cert_reqs", "ssl_ciphers")
+_SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
 def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
-    """Return connections to the store at `url`; nothing is sent yet. Raises ValueError for an invalid address."""
+    """Return connections to the store at `url`; nothing is sent yet.
+
+    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. Each connection
+    reads its certificates anew, so that a renewed file is used from the next one on. Raises ValueError for an invalid
+    address, or one that names a file that is not there.
+    """
     address(url)
     parts = urlsplit(url)
+    tls = _tls(parts)
     options: dict[str, Any] = {
         "socket_timeout": deadline,
         "socket_connect_timeout": deadline,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }
-    if parts.scheme == "redis+sentinel":
-        service, _, db = parts.path.strip("/").partition("/")
+    if _kind(parts) == "sentinel":
+        service, db = _service(parts)
+        given = dict(parse_qsl(parts.query))
+        own = {name: given[option] for option, name in _SENTINEL_OPTIONS.items() if option in given}
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2}
+            _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2} | tls | own
         )
-        primary = sentinel.master_for(service, db=int(db or 0), **_credentials(parts), **options)
+        primary = sentinel.master_for(service, db=db, **_credentials(parts), **options, **tls)
         return OneServer(primary, sentinel.sentinels)
-    if parts.scheme == "redis+cluster":
-        return Cluster(_hosts(parts), _credentials(parts) | options)
+    if _kind(parts) == "cluster":
+        return Cluster(_hosts(parts), _credentials(parts) | options | tls)
     return OneServer(Redis.from_pool(ConnectionPool.from_url(url, **options)))
 
 
+def has_sentinels(url: str) -> bool:
+    """Return whether Sentinels name the server, and so may name another one later."""
+    return _kind(urlsplit(url)) == "sentinel"
+
+
 def address(url: str) -> str:
-    """Return where `url` leads, without its password. Raises ValueError for an invalid address."""
+    """Return where `url` leads, without its passwords. Raises ValueError for an invalid address."""
     parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
+    if parts.scheme not in (*_PLAIN, *_TLS, "unix"):
         raise ValueError(
             "the ledger's address must start with redis://, rediss:// or unix://, or with redis+sentinel:// or "
-            "redis+cluster://"
+            "redis+cluster:// (rediss+sentinel:// or rediss+cluster:// for TLS)"
         )
-    unknown = [name for name in parse_qs(parts.query) if name != "db" and not name.startswith("ssl_")]
-    if unknown:
-        raise ValueError(f"the ledger's address may set db and ssl_..., not {', '.join(sorted(unknown))}")
+    _refuse_unknown_options(parts)
     if parts.scheme == "unix":
         return parts.path
     try:
         hosts = ", ".join(f"{host}:{port}" for host, port in _hosts(parts))
     except ValueError as error:
         raise ValueError("the ledger's address is not one that can be read: its port is no number") from error
-    service = parts.path.strip("/")
-    if parts.scheme == "redis+sentinel" and not service:
-        raise ValueError("the Sentinels' address must name the service: redis+sentinel://host:port/service")
-    return f"{service} by {hosts}" if parts.scheme == "redis+sentinel" else hosts
+    if _kind(parts) == "cluster" and parts.path.strip("/"):
+        raise ValueError("a Cluster has no numbered databases: its address must end after the last port")
+    return f"{_service(parts)[0]} by {hosts}" if _kind(parts) == "sentinel" else hosts
+
+
+def _kind(parts: SplitResult) -> str:
+    return parts.scheme.partition("+")[2]
+
+
+def _refuse_unknown_options(parts: SplitResult) -> None:
+    given = list(parse_qs(parts.query, keep_blank_values=True))
+    tls = [name for name in given if name.startswith("ssl_")]
+    if tls and parts.scheme not in _TLS:
+        remedy = "there is no TLS on a socket"
+        if parts.scheme in _PLAIN:
+            remedy = f"start it with {parts.scheme.replace('redis', 'rediss')}:// for TLS"
+        raise ValueError(
+            f"the ledger's address sets {', '.join(tls)}, and {parts.scheme}:// is not encrypted: {remedy}"
+        )
+    known = [*_TLS_OPTIONS] if parts.scheme in _TLS else []
+    known += {"sentinel": [*_SENTINEL_OPTIONS], "cluster": []}.get(_kind(parts), ["db"])
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ValueError(f"the ledger's address may set {', '.join(known) or 'nothing'}, not {', '.join(unknown)}")
+
+
+def _tls(parts: SplitResult) -> dict[str, Any]:
+    if parts.scheme not in _TLS:
+        return {}
+    given = dict(parse_qsl(parts.query))
+    for name in _FILES:
+        if name in given and not os.access(given[name], os.R_OK):
+            raise ValueError(f"the ledger's address sets {name}={given[name]}, which cannot be read")
+    if given.get("ssl_cert_reqs", "required") not in ("required", "none"):
+        raise ValueError("the ledger's address must set ssl_cert_reqs to required, or to none to trust any server")
+    pool = ConnectionPool.from_url(f"rediss://?{parts.query}")  # which turns texts into what a client takes
+    return {"ssl": True} | {name: pool.connection_kwargs[name] for name in _TLS_OPTIONS if name in given}
+
+
+def _service(parts: SplitResult) -> tuple[str, int]:
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError(f"the Sentinels' address must name the service: {parts.scheme}://host:port/service")
+    if db and not db.isdecimal():
+        raise ValueError(f"the Sentinels' address names the database {db}, which is no number")
+    return service, int(db or 0)
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
-    port_if_none = 26379 if parts.scheme == "redis+sentinel" else 6379
+    port_if_none = 26379 if _kind(parts) == "sentinel" else 6379
     hosts = []
     for place in parts.netloc.rpartition("@")[2].split(","):
         one = urlsplit(f"//{place}")

@@ -21,7 +21,7 @@ import msgspec
 import redis.exceptions as refused
 from redis.asyncio import Redis
 
-from accounting.ledger.connections import address, connections_to
+from accounting.ledger.connections import address, connections_to, has_sentinels
 from accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
@@ -134,8 +134,8 @@ class Store:
     """A store that speaks the Redis protocol: Valkey, or Redis 7.2 or later.
 
     `url` is `redis://[user:password@]host:port/db`, `rediss://...`, `unix:///path/to/socket?db=0`,
-    `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`. Raises ValueError for
-    any other. Nothing is sent before the first call.
+    `redis+sentinel://host:port,host:port/service` or `redis+cluster://host:port,host:port`; `rediss+...` for TLS.
+    Raises ValueError for any other. Nothing is sent before the first call.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Store:
         self._check = check
         self._replicas = replicas
         self._must_wait = replicas > 0
-        self._promotes = url.startswith("redis+sentinel://")
+        self._promotes = has_sentinels(url)
         self._connections = connections_to(url, deadline)
         self._free = asyncio.Semaphore(connections)
         self._ready: set[Redis] = set()

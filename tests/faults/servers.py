@@ -43,6 +43,7 @@ class StoreServer:
         self.folder.mkdir(exist_ok=True)
         lines = [f"port {self.port}", "bind 127.0.0.1", f'dir "{self.folder}"']
         if self.sentinel_for:
+            lines += [f"{name} {value}" for name, value in self.settings.items() if name not in DURABLE]
             lines += [
                 f"sentinel monitor ledger 127.0.0.1 {self.sentinel_for} 2",
                 "sentinel down-after-milliseconds ledger 500",

@@ -283,9 +283,10 @@ async def test_a_server_that_cannot_wait_for_a_disk_is_refused(
     )
 
 
-async def test_sentinels_without_replicas_to_wait_for_are_refused() -> None:
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
+async def test_sentinels_without_replicas_to_wait_for_are_refused(scheme: str) -> None:
     with pytest.raises(UnsafeStore, match="set `ledger_replicas`"):
-        await Ledger.connect(f"redis+sentinel://127.0.0.1:{free_port()}/ledger")
+        await Ledger.connect(f"{scheme}://127.0.0.1:{free_port()}/ledger")
 
 
 async def test_settings_that_may_not_be_read_are_a_failure(changeable_url: str, store: "redis.Redis[bytes]") -> None:
@@ -587,8 +588,33 @@ def test_the_waits_for_disks_end_before_the_deadline_and_none_is_for_ever(deadli
         ("redis://localhost?retry_on_timeout=yes&socket_timeout=9", "not retry_on_timeout, socket_timeout"),
         ("redis://localhost:none", "is not one that can be read"),
         ("redis+sentinel://localhost:26379", "must name the service"),
+        ("rediss+sentinel://localhost:26379", "must name the service"),
+        ("redis+sentinel://localhost/ledger/first", "first"),
+        ("redis+cluster://localhost/3", "numbered databases"),
+        ("redis+cluster://localhost?db=3", "not db"),
+        ("redis+sentinel://localhost/ledger?db=3", "not db"),
+        ("redis://localhost?sentinel_password=x", "not sentinel_password"),
+        ("rediss://localhost?ssl_ca=x", "not ssl_ca"),
+        ("rediss://localhost?ssl_cert_reqs=optional", "ssl_cert_reqs"),
+        ("rediss://localhost?ssl_ca_certs=/nowhere/ca.pem", "/nowhere/ca.pem"),
+        ("rediss+cluster://localhost?ssl_certfile=/nowhere/client.pem", "/nowhere/client.pem"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Store(url)
+
+
+@pytest.mark.parametrize(
+    "place", ["redis://localhost", "redis+sentinel://localhost/ledger", "redis+cluster://localhost"]
+)
+@pytest.mark.parametrize("option", ["ssl_ca_certs=ca.pem", "ssl_cert_reqs=none", "ssl_check_hostname="])
+def test_an_address_that_asks_for_tls_and_has_none_is_refused(place: str, option: str) -> None:
+    with pytest.raises(ValueError, match="not encrypted"):
+        Store(f"{place}?{option}")
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
+def test_an_address_is_shown_without_its_passwords(scheme: str) -> None:
+    url = f"{scheme}://clerk:secret@one:1,two/ledger/2?sentinel_username=watcher&sentinel_password=seen"
+    assert Store(url).address == "ledger by one:1, two:26379"

@@ -1,0 +1,86 @@
+"""The ledger by Sentinels and a Cluster behind TLS, with a private authority, a client's certificate and passwords."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from accounting.ledger import Ledger, LedgerUnavailable
+from accounting.ledger.store import RIGHTS
+from tests.tls_fronts import Fronts, fronts
+from tests.topologies import Replicated, cluster, encrypted_sentinels
+
+from .conftest import asking, new_lineage, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+USER = ("clerk", "secret", *RIGHTS.split())
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronts]:
+    with fronts(tmp_path_factory.mktemp("tls") / "certificates") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def clustered(front: Fronts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
+    with cluster(tmp_path_factory.mktemp("cluster"), USER, front) as made:
+        yield made
+
+
+async def test_sentinels_and_their_servers_are_reached_by_tls_alone_and_followed_to_a_new_primary(
+    front: Fronts, tmp_path: Path
+) -> None:
+    with encrypted_sentinels(tmp_path, USER, front) as (store, replica):
+        lineage = new_lineage()
+        async with await Ledger.connect(store.url, replicas=1) as ledger:
+            await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+            await ledger.charge(asking(lineage, "ann", "one", "two"))
+        assert store.primaries[0].port in front.encrypted
+        assert replica.port not in front.encrypted
+        store.primaries[0].kill()
+        async with await _soon(store.url) as ledger:
+            assert (await ledger.lineage(lineage)).releases == 2
+        assert replica.port in front.encrypted
+
+
+async def test_every_server_of_a_cluster_is_reached_by_tls_alone(front: Fronts, clustered: Replicated) -> None:
+    async with await Ledger.connect(clustered.url, replicas=1) as ledger:
+        for _ in range(6):
+            lineage = new_lineage()
+            await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+            await ledger.charge(asking(lineage, "ann", "one", "two"))
+            assert (await ledger.lineage(lineage)).releases == 2
+    assert {server.port for server in clustered.primaries} <= set(front.encrypted)
+
+
+@pytest.mark.parametrize("lacking", ["the client's certificate", "the authority", "everything"])
+async def test_a_cluster_is_unavailable_without(lacking: str, front: Fronts, clustered: Replicated) -> None:
+    address = clustered.url.partition("?")[0]
+    if lacking == "everything":
+        address = address.replace("rediss", "redis")
+    elif lacking == "the authority":
+        address += "?" + urlencode({name: path for name, path in front.options.items() if name not in front.authority})
+    else:
+        address += "?" + urlencode(front.authority)
+    with pytest.raises(LedgerUnavailable):
+        await Ledger.connect(address, replicas=1, deadline=0.5)
+
+
+async def test_sentinels_own_credentials_are_asked_for(front: Fronts, tmp_path: Path) -> None:
+    with encrypted_sentinels(tmp_path, USER, front) as (store, _):
+        address = store.url.replace("sentinel_password=seen", "sentinel_password=guessed")
+        with pytest.raises(LedgerUnavailable):
+            await Ledger.connect(address, replicas=1, deadline=0.5)
+
+
+async def _soon(url: str) -> Ledger:
+    """Connect without replicas to wait for, as soon as the Sentinels have promoted one."""
+    for _ in range(200):
+        try:
+            return await Ledger.connect(url, replicas=0, rehearsal=True, deadline=0.5)
+        except LedgerUnavailable:
+            continue
+    raise TimeoutError("the Sentinels promoted nobody")
