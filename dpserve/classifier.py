@@ -48,7 +48,13 @@ from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, shares
-from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
+from dpserve.commands.options import (
+    journals_folder,
+    open_ledger,
+    operating_systems_user,
+    refuse_forgotten,
+    state_folder,
+)
 from dpserve.frames import names_of, rows_for
 from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
@@ -221,6 +227,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class-sums, dpsgd.
     add : str or Path, optional
         The bundle of class sums of other records, to whose noisy sums those of these records are added. For class-sums.
+    canaries : int, optional
+        How many made records join the training by fair coins, on coordinates of their own, to measure what it tells: at
+        least 64 and at most 10000. For class-sums, weights, dpsgd.
     teachers : int, optional
         How many teachers, each trained on a part of the records: at least 2 and at most 10000. For teachers. Asks
         for teachers, with `release=None`.
@@ -303,6 +312,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         start: str | Path | None = None,
         add: str | Path | None = None,
+        canaries: int | None = None,
         teachers: int | None = None,
         rule: str | None = None,
         prediction_sets: str = "auto",
@@ -365,6 +375,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.start = start
         self.add = add
+        self.canaries = canaries
         self.teachers = teachers
         self.rule = rule
         self.prediction_sets = prediction_sets
@@ -411,6 +422,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             price, budget = self._price(), _budget(self.lineage_budget)
             request = self._request(schema, price)
             check(request, unit=self.unit)
+            refuse_forgotten(request.lineage)
             records = self._records(table, label, schema)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
