@@ -34,7 +34,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from accounting.ledger.errors import EmbeddedStoreFailed
+from accounting.ledger.errors import NO_LOCKS, EmbeddedStoreFailed
 from accounting.messages import OptionName
 
 PATIENCE = 10.0
@@ -93,6 +93,8 @@ class EmbeddedStore:
             # One process at a time looks, starts and counts itself in: between the three another could shut the server
             # down.
             with self._alone("start.lock"):
+                if self._is_free("start.lock"):  # which this process holds
+                    raise OSError(errno.ENOLCK, NO_LOCKS)
                 self._find_or_start()
                 self._users = self._lock_file("users.lock")
                 fcntl.flock(self._users, fcntl.LOCK_SH)

@@ -14,6 +14,9 @@ from accounting.budgets import Scope as Scope
 from accounting.currency import RHO, Currency
 from accounting.messages import OptionName, Wording, joined
 
+NO_LOCKS = "its file system does not refuse a second lock of a file (flock), so that two services would write at once"
+"""The reason why a folder cannot be used."""
+
 
 class LedgerError(Exception):
     """Anything that the ledger raises.

@@ -10,6 +10,7 @@ lost at once for a loss to go unseen; a journal that could not be written lets n
 services never share a journal; a line that was torn by a crash is dropped, and any other damage is an error.
 """
 
+import errno
 import fcntl
 import os
 import secrets
@@ -23,7 +24,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from accounting.ledger.errors import LedgerUnavailable
+from accounting.ledger.errors import NO_LOCKS, LedgerUnavailable
 from accounting.ledger.receipts import Receipt, first_link, link_after
 from accounting.ledger.store import Asker
 from accounting.ledger.values import checked_lineage
@@ -416,12 +417,26 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
+    """Return what keeps a file locked, or None where another process has it. Raises OSError where locks do nothing."""
+    if (file := _try_lock(path)) is None:
+        return None
+    if (second := _try_lock(path)) is not None:
+        os.close(second)
+        os.close(file)
+        raise OSError(errno.ENOLCK, NO_LOCKS)
+    return file
+
+
+def _try_lock(path: Path) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
         return None
+    except BaseException:
+        os.close(file)
+        raise
     return file
 
 

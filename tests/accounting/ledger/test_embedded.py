@@ -25,6 +25,7 @@ from accounting.ledger import (
     StoreBehind,
     embedded,
 )
+from accounting.ledger.journal import Journal
 from accounting.ledger.verification import verify
 
 from .conftest import asking, open_accounts, releases
@@ -196,6 +197,15 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     assert str(caught.value) == f"the ledger's folder {tmp_path / 'file'} cannot be used: File exists"
     with pytest.raises(EmbeddedStoreFailed, check=lambda error: error.reason == "folder"):
         EmbeddedStore(tmp_path / "file" / "in").open()
+
+
+def test_a_folder_whose_locks_do_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with pytest.raises(EmbeddedStoreFailed, match="second lock"):
+        EmbeddedStore(tmp_path / "ledger").open()
+    with pytest.raises(LedgerUnavailable, match="second lock"):
+        Journal.open(tmp_path / "journals", "people")
+    assert not list((tmp_path / "journals").rglob("*.jsonl"))
 
 
 def test_a_broken_file_is_said_with_the_servers_own_words(tmp_path: Path) -> None:
