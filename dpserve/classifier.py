@@ -804,7 +804,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             account = await account_to_be(ledger, lineage, budget)
         check_unit(account, self.unit)
         if account.remaining < price:
-            raise _exhausted(lineage, price, account.remaining)
+            amounts = price, account.spent, account.remaining
+            raise _exhausted(lineage, accounts.BudgetExhausted.of_budget("lineage", account.budget, *amounts))
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho.
@@ -819,7 +820,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 wish = hold_request(release, "", release.tiers[-1].name, time.time())
                 return (await open_and_charge(ledger, wish, release.unit, budget, by=operating_systems_user())).charged
             except accounts.BudgetExhausted as refused:
-                raise _exhausted(written.lineage, refused.cost, refused.remaining) from None
+                raise _exhausted(written.lineage, refused) from None
             except accounts.LedgerRefusal as refused:
                 raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
 
@@ -1018,13 +1019,12 @@ def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
         raise WrongOption(parameter, f"is no price at delta={delta!r}: {error}", value=epsilon) from error
 
 
-def _exhausted(lineage: str, cost: int, remaining: int) -> BudgetExhausted:
-    problem = {"scope": "lineage", "cost": to_rho(cost), "remaining": to_rho(remaining), "currency": "rho"}
+def _exhausted(lineage: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
+    cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
     return BudgetExhausted(
-        f"a fit costs the lineage {lineage!r} rho = {to_rho(cost):.6g}, and {to_rho(remaining):.6g} of its budget is "
-        "left; nothing was charged",
+        f"a fit costs the lineage {lineage!r} {refused.price}, and {refused.left} in its budget; nothing was charged",
         kind="urn:dpserve:problem:budget-exhausted",
-        problem=problem,
+        problem={"scope": "lineage", "cost": cost, "remaining": remaining, "currency": "rho"},
     )
 
 

@@ -226,9 +226,7 @@ async def open_and_charge(
 def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
     """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
     return CannotServe(
-        f"{what} costs {refused.price}, and "
-        f"{refused.currency.value(refused.remaining):.6g} is left of the budget of "
-        f"the lineage {lineage}: {outcome}"
+        f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
     )
 
 
@@ -286,8 +284,8 @@ def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], ref
     together = " together" if len(certificates) > 1 else ""
     fewer = "serve fewer of them, or " if together else ""
     raise CannotServe(
-        f"the lineage {lineage} would pay rho = {to_rho(refused.cost):.6g} for {names}{together}, and "
-        f"{to_rho(refused.remaining):.6g} of its budget is left; nothing was charged for what it had not paid for: "
+        f"the lineage {lineage} would pay {refused.price} for {names}{together}, and {refused.left} in its budget; "
+        f"nothing was charged for what it had not paid for: "
         f"{fewer}raise its budget with 'dpserve lineage set-budget {lineage}'"
     )
 

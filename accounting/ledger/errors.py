@@ -42,7 +42,7 @@ class BudgetExhausted(LedgerRefusal):
     `scope` is the account that refused, `cost` what the whole request would have cost, `spent`, `limit` and
     `remaining` that account's own: what may be spent now, less than the limit leaves where there is a refill.
     `refilled` is the day on which there is more, in UTC; None where there is none, or where it will never pay for as
-    much. `price` is the cost in words, and `ends` what a refill has to do with it.
+    much. `price` is the cost in words, `left` what remains of which limit, and `ends` what a refill has to do with it.
     """
 
     def __init__(
@@ -67,14 +67,15 @@ class BudgetExhausted(LedgerRefusal):
         self.remaining = max(0, limit - spent) if remaining is None else remaining
         self.refilled = refilled
         self.currency = currency
-        self.price = currency.words(cost) if budget is None else budget.words(cost)
+        words = currency.words if budget is None else budget.words
+        self.price = words(cost)
+        self.left = f"{words(self.remaining)} of {currency.value(limit):.6g} is left"
         self.ends = f" until {refilled}" if refilled else ""
         if budget is not None and budget.refill is not None and cost > budget.most_at_once(spent):
             self.refilled = None
             self.ends = f", and never so much at once, at {budget.refill.words(currency)}"
         # Of an account that others share a client hears only that it refuses.
-        left = f"{currency.value(self.remaining):.6g} of {currency.value(limit):.6g} remain"
-        amounts = f": the request costs {self.price}, {left}{self.ends}" if scope == "client" else ""
+        amounts = f": the request costs {self.price}, and {self.left}{self.ends}" if scope == "client" else ""
         super().__init__(f"the {scope}'s budget does not pay for the request{amounts}")
 
     @classmethod

@@ -92,8 +92,7 @@ def _exhausted(error: BudgetExhausted) -> Problem:
     left = f"more than is left in the {error.scope}'s budget"
     if error.scope == "client":
         known |= {name: currency.value(getattr(error, name)) for name in ("spent", "remaining", "limit")}
-        left = f"and {known['remaining']:.6g} of {known['limit']:.6g} is left in the client's budget"
-        left += error.ends
+        left = f"and {error.left} in the client's budget{error.ends}"
         if error.refilled is not None:
             known["refilled"] = error.refilled.isoformat()
     detail = f"this request costs {error.price}, {left}; nothing was charged"

@@ -88,7 +88,9 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
     assert "lineage set-budget" in said
     budget("--rho", "0.001", "--delta", "1e-5")
     refused = run.fails("export", "model", "--to", "onnx")
-    assert re.search(r"costs rho = \S+ .*, and 0.001 is left .* nothing was charged", refused)
+    assert re.search(
+        r"costs rho = \S+ .*, and rho = 0.001 \(epsilon = .*\) of 0.001 is left .* nothing was charged", refused
+    )
     assert (files(run), spent(run)) == (set(), 0)
 
 

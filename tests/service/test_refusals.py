@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
+from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
     BudgetExhausted,
@@ -68,3 +69,14 @@ def test_a_refusal_that_nobody_listed_is_the_requests_fault_and_no_failure() -> 
 def test_a_problem_is_itself() -> None:
     problem = Problem(ProblemType.NOT_FOUND, "nothing here")
     assert as_problem(problem) is problem
+
+
+def test_a_client_hears_in_epsilon_what_it_would_pay_and_what_is_left() -> None:
+    budget = Budget.from_epsilon_delta(1.0, 1e-6, "gaussian")
+    refused = BudgetExhausted.of_budget("client", budget, 2 * budget.limit, 0, budget.limit)
+    detail = as_problem(refused).detail
+    assert f"costs {budget.words(2 * budget.limit)}" in detail
+    assert f"{budget.words(budget.limit)} of" in detail
+    assert "epsilon = 1 at" in detail
+    others = as_problem(BudgetExhausted.of_budget("lineage", budget, 2 * budget.limit, 0, budget.limit)).detail
+    assert "epsilon = 1 at" not in others  # what others spent is nobody's to hear

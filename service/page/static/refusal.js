@@ -77,7 +77,7 @@ export function exampleProblem(budget) {
     title: "Forbidden",
     status: 403,
     detail:
-      `this request costs ${currency} = ${figure(cost, 6)}, and ${figure(remaining, 6)} of ` +
+      `this request costs ${currency} = ${figure(cost, 6)}, and ${currency} = ${figure(remaining, 6)} of ` +
       `${figure(limit, 6)} is left in the client's budget; nothing was charged`,
     scope: "client",
     currency,
