@@ -48,7 +48,13 @@ from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, shares
-from dpserve.commands.options import journals_folder, open_ledger, operating_systems_user, state_folder
+from dpserve.commands.options import (
+    journals_folder,
+    open_ledger,
+    operating_systems_user,
+    refuse_forgotten,
+    state_folder,
+)
 from dpserve.frames import names_of, rows_for
 from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
@@ -416,6 +422,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             price, budget = self._price(), _budget(self.lineage_budget)
             request = self._request(schema, price)
             check(request, unit=self.unit)
+            refuse_forgotten(request.lineage)
             records = self._records(table, label, schema)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)

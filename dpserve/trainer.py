@@ -15,16 +15,25 @@ import typer
 
 from accounting.budgets import Budget
 from accounting.currency import RHO
-from accounting.ledger import BudgetExhausted, HoldRequest, LedgerError, LineageAccount, UnknownLineage
+from accounting.ledger import (
+    BudgetExhausted,
+    HoldRequest,
+    LedgerError,
+    LineageAccount,
+    LineageForgotten,
+    UnknownLineage,
+)
 from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.commands import console
 from dpserve.commands.options import (
+    forgotten_lineage,
     journals_folder,
     ledger_location,
     open_ledger,
     operating_systems_user,
+    refuse_forgotten,
     state_folder,
 )
 from dpserve.commands.tables import LOCAL, check_public
@@ -68,6 +77,7 @@ def run_training(given: TrainOptions) -> FittedModel:
     on_ray = given.engine != LOCAL
 
     check_together(request, unit=given.unit, on_ray=on_ray)
+    refuse_forgotten(request.lineage)
     _warn_of_poor_lineage(request)
     purse = LedgerPurse.of(given)
     _, records = given.read_all(lambda: check_options(request))
@@ -87,13 +97,16 @@ def run_training(given: TrainOptions) -> FittedModel:
 def _warn_of_poor_lineage(request: Request) -> None:
     """Say before the training where the lineage's budget does not pay for the model, as far as a ledger knows it.
 
-    The ledger is the usual one. One that cannot be asked is spoken of once the model is there.
+    The ledger is the usual one. One that cannot be asked is spoken of once the model is there. Raises WrongOption where
+    the lineage was forgotten.
     """
     price = request.whole_price
     if price is None:
         return
     try:
         account = asyncio.run(_account_of(request.lineage))
+    except LineageForgotten:
+        raise forgotten_lineage(request.lineage) from None
     except (LedgerError, OSError, ValueError, WrongOption):
         return
     if account is None or account.budget.currency is not RHO or account.remaining >= price:

@@ -122,6 +122,10 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
             assert (await ledger.charge(asking("people", "ann", "a row", time=1.5))).receipt
 
     asyncio.run(charge())
+    held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
+    misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
+    assert CliRunner().invoke(app, misspelt).exit_code == 0  # without a choice it asks no ledger that is named
+    owner("lineage", "forget", "hedl", "--yes")
     assert "ann" in owner("explain", "--client", "ann", "--lineage", "people", "--json")
     owner(
         *("evaluate", model, "--data", str(folder / "held.csv"), "--label", "ok", "--lineage", "held"),

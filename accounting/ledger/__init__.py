@@ -18,6 +18,7 @@ from accounting.ledger.errors import (
     LedgerError,
     LedgerRefusal,
     LedgerUnavailable,
+    LineageForgotten,
     MechanismNotAccepted,
     OtherUnit,
     Scope,

@@ -26,6 +26,7 @@ from accounting.ledger.errors import (
     LedgerBusy,
     LedgerDamaged,
     LedgerRefusal,
+    LineageForgotten,
     OtherUnit,
     ScopeMissing,
     StoreBehind,
@@ -36,7 +37,15 @@ from accounting.ledger.errors import (
     UnknownLineage,
     WouldBeDone,
 )
-from accounting.ledger.journal import Acknowledged, Journal, Witness, journal_folder, read_acknowledged
+from accounting.ledger.journal import (
+    Acknowledged,
+    Journal,
+    Witness,
+    is_forgotten,
+    journal_folder,
+    mark_forgotten,
+    read_acknowledged,
+)
 from accounting.ledger.receipts import (
     GENESIS,
     Act,
@@ -148,10 +157,15 @@ class Accounts:
     async def join(self, lineage: str) -> None:
         """Take up this service's journal of the lineage: from now on a store that is older is not believed.
 
-        Raises StoreBehind if the store is older than any journal of the lineage in the folder says, LedgerUnavailable
-        if the journal cannot be written. Without a folder of journals nothing is checked.
+        Raises StoreBehind if the store is older than any journal of the lineage in the folder says, LineageForgotten if
+        it was forgotten here, whatever the store says, and LedgerUnavailable if the journal cannot be written. Without
+        a folder of journals nothing is checked.
         """
-        if self._journals_folder is None or isinstance(self._witnesses.get(lineage), Journal):
+        if self._journals_folder is None:
+            return
+        if is_forgotten(self._journals_folder, lineage):
+            raise LineageForgotten(lineage)
+        if isinstance(self._witnesses.get(lineage), Journal):
             return
         self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
         self.store.forget(lineage)
@@ -361,6 +375,38 @@ class Accounts:
         )
         return await self.lineage(lineage)
 
+    async def forget_lineage(self, lineage: str, *, time: float) -> None:
+        """Refuse this name for good, in this store and by the journals of this machine: a mistake that charged nothing.
+
+        Whether the store knew of it or not, nobody can open, restore or charge a lineage of this name again. It may be
+        said again, as after a crash. time: seconds since the epoch.
+
+        Raises ActRefused where it has charged anything, or a journal of this machine says so of another store.
+        """
+        folder, account = self._journals_folder, None
+        with suppress(UnknownLineage):
+            account = await self.lineage_or_forgotten(lineage)
+        journals = [] if folder is None else await asyncio.to_thread(read_acknowledged, journal_folder(folder, lineage))
+        if not (account and account.newest_receipt) and any(journal.writes for journal in journals):
+            raise ActRefused("has-charged", _HAS_CHARGED.format(lineage))
+        if account is None:  # it has an account first, which pays for nothing
+            account = await self.open_lineage(lineage, NOTHING, time=time)
+        if not account.is_forgotten:
+            keys = LineageKeys(lineage)
+            (status,) = await self.act(
+                lineage,
+                "forget_lineage",
+                [keys.receipts, keys.questions],
+                {},
+                kind="forget",
+                subject="lineage",
+                details={},
+            )
+            _check_done(status, keys.own)
+        if folder is not None:
+            # A backup from before would bring the lineage back, without what the store says of it now.
+            await asyncio.to_thread(mark_forgotten, folder, lineage)
+
     async def settle_unit(self, lineage: str, unit: str) -> None:
         """Have the lineage protect this privacy unit, that of its first model; call it before a model is charged to it.
 
@@ -409,21 +455,25 @@ class Accounts:
         await self.store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
 
     async def lineage(self, lineage: str) -> LineageAccount:
-        """Return the lineage's account. Raises UnknownLineage."""
+        """Return the lineage's account. Raises UnknownLineage, and LineageForgotten."""
+        return _remembered(await self.lineage_or_forgotten(lineage))
+
+    async def lineage_or_forgotten(self, lineage: str) -> LineageAccount:
+        """Return the lineage's account, also of one that was forgotten. Raises UnknownLineage."""
         return await self._read_account(LineageKeys(lineage).own)
 
     async def lineages(self) -> list[LineageAccount]:
-        """Return every lineage's account, by name."""
+        """Return every lineage's account, by name, but of those that were forgotten."""
         names = await self.lineage_names()
         accounts = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
         for error in accounts:
             # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
-            if isinstance(error, BaseException) and not isinstance(error, UnknownLineage):
+            if isinstance(error, BaseException) and not isinstance(error, UnknownLineage | LineageForgotten):
                 raise error
         return [account for account in accounts if isinstance(account, LineageAccount)]
 
     async def lineage_names(self) -> list[str]:
-        """Return the names of the lineages that the store lists: some may be damaged, and some not opened yet."""
+        """Return the names of the lineages that the store lists: some may be damaged, forgotten, or not opened yet."""
         listed = await self.store.command(wire.LINEAGES, "SMEMBERS", wire.LINEAGES)
         with reading(wire.LINEAGES):
             return sorted(name.decode() for name in listed)
@@ -445,7 +495,7 @@ class Accounts:
     async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
         """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
 
-        Raises UnknownLineage.
+        Of one that was forgotten, too. Raises UnknownLineage.
         """
         fields = await self.read_accounts(lineage)
         keys = LineageKeys(lineage)
@@ -576,7 +626,7 @@ class Accounts:
                 break
             group = self._groups[lineage, client] = account.group
         groups = [await self._account(keys.group(group), fields) for fields in its]
-        return account, [*groups, await self._account(keys.own, whole)]
+        return account, [*groups, _remembered(await self._account(keys.own, whole))]
 
     async def above(self, lineage: str, group: str = "") -> list[Account]:
         """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
@@ -754,11 +804,20 @@ class Accounts:
             return [read_receipt(lineage, entry, numbers) for entry in entries]
 
 
+NOTHING = Budget(0, "any", 1e-9)
+"""The budget of a lineage that is opened to be forgotten."""
+
+_HAS_CHARGED = (
+    "a journal of this machine says that a service charged the lineage {}, in this store or in another one: what was "
+    "learnt stays learnt"
+)
+
 _REFUSALS: Mapping[ActRefusal, str] = {
     "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
     "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
     "group know together is what the group has paid for; add the client under another name",
+    "has-charged": "the lineage has charged somebody: what was learnt stays learnt, and its account stays with it",
     "key-in-use": "this API key is another client's",
     "too-many-keys": "the client has the most API keys that are allowed: remove one first",
     "too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
@@ -772,6 +831,13 @@ def _charge_act_fields(key: ApiKey) -> dict[str, str]:
     """Return what an act says of a key that it gives."""
     expires, scopes = key.terms
     return {"key": key.id, "expires": expires, "scopes": scopes}
+
+
+def _remembered(account: LineageAccount) -> LineageAccount:
+    """Return the account, unless it was forgotten. Raises LineageForgotten."""
+    if account.is_forgotten:
+        raise LineageForgotten(account.lineage)
+    return account
 
 
 def _check_delta(account: Account, budget: Budget) -> None:

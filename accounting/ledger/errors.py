@@ -130,6 +130,14 @@ class UnknownLineage(LedgerRefusal):
     says = "the ledger has no lineage {!r}"
 
 
+class LineageForgotten(LedgerRefusal):
+    """The owner had the lineage forgotten, as a mistake that charged nothing. Takes its name, which is used up."""
+
+    says = (
+        "the lineage {!r} was forgotten: nothing of it is charged or answered any more, and its name is not given again"
+    )
+
+
 class UnknownKey(LedgerRefusal):
     """No client of the lineage has this API key. Names nothing: a wrong key must not find its way into a log."""
 
@@ -165,6 +173,7 @@ ActRefusal = Literal[
     "delta",
     "exists",
     "has-asked",
+    "has-charged",
     "key-in-use",
     "more-than-above",
     "no-keys",

@@ -67,10 +67,12 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     """Yield the lines of an export of all acts and then all receipts that there are now. Raises UnknownLineage.
 
     Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
-    CSV begins with the names of columns. That it was exported is an act itself, the newest of them.
+    CSV begins with the names of columns. That it was exported is an act itself, the newest of them, unless the lineage
+    was forgotten, which has no acts any more.
     """
-    account = await ledger.lineage(lineage)
-    await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
+    account = await ledger.lineage_or_forgotten(lineage)
+    if not account.is_forgotten:
+        await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
     account, clients, _ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":

@@ -37,6 +37,8 @@ FORGETFUL = "~"
 _FORMAT = 6
 _BETWEEN_SYNCS = 1.0
 _SUFFIX = ".jsonl"
+_FORGOTTEN = "forgotten"
+"""A file beside a lineage's journals: the owner had it forgotten."""
 _CLOSED = -1
 
 
@@ -298,6 +300,24 @@ def journal_folder(folder: Path, lineage: str) -> Path:
     """Return where the journals of a lineage lie within the folder of all journals."""
     checked_lineage(lineage)
     return folder / lineage
+
+
+def is_forgotten(folder: Path, lineage: str) -> bool:
+    """Tell whether the owner had a lineage forgotten on this machine. folder: of all journals."""
+    return (journal_folder(folder, lineage) / _FORGOTTEN).exists()
+
+
+def mark_forgotten(folder: Path, lineage: str) -> None:
+    """Write down, durably, that the owner had a lineage forgotten. Raises LedgerUnavailable."""
+    home = journal_folder(folder, lineage)
+    try:
+        for one in (folder, home):
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / _FORGOTTEN).touch(mode=0o600)
+        for one in (home, folder):
+            _sync_folder(one)
+    except OSError as error:
+        raise _unusable(folder, error) from error
 
 
 def read_journals(folder: Path) -> list[JournalContents]:

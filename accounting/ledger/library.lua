@@ -1,4 +1,4 @@
-#!lua name=dpserve_28
+#!lua name=dpserve_29
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -25,7 +25,7 @@
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '28'
+local VERSION = '29'
 local FORMAT = '4'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -276,6 +276,23 @@ local function open_lineage(keys, args, asker)
   return {'done'}
 end
 
+-- KEYS  account, acts, receipts, questions
+-- The account stays, and no budget is behind it any more: it is in a format that no version of this library takes, so
+-- that every function refuses it, that which would open or restore it, too.
+local function forget_lineage(keys, args)
+  local act, account = read_act(args), read_account(keys.account, 'the lineage')
+  if not account then
+    return {'unknown'}
+  elseif account.seq > 0 or redis.call('EXISTS', keys.receipts, keys.questions) > 0 then
+    return {'has-charged'}
+  elseif is_stale(keys.account, act) then
+    return {'stale'}
+  end
+  write_act(keys.account, keys.acts, act)
+  redis.call('HSET', keys.account, 'format', 'forgotten')
+  return {'done'}
+end
+
 -- KEYS  account, acts, clients, groups, keys; the account and every other key of its own; the account of the client's
 --       group, if it has one
 -- ARGV  and the scope, client or group, and the name, budget, created, display; of a client its group or nothing, and
@@ -560,6 +577,7 @@ local function types(keys)
 end
 
 register_on_lineage('open_lineage', {}, open_lineage)
+register_on_lineage('forget_lineage', EVEN_WHEN_FULL, forget_lineage)
 register_on_lineage('add_account', {}, add_account)
 register_on_lineage('set_budget', EVEN_WHEN_FULL, set_budget)
 register_on_lineage('describe', {}, describe)

@@ -19,7 +19,14 @@ from msgspec import Struct
 
 from accounting.ledger.accounts import UNREADABLE, reading
 from accounting.ledger.books import Books
-from accounting.ledger.errors import LedgerDamaged, LedgerError, OtherUnit, UnknownClient, UnknownLineage
+from accounting.ledger.errors import (
+    LedgerDamaged,
+    LedgerError,
+    LineageForgotten,
+    OtherUnit,
+    UnknownClient,
+    UnknownLineage,
+)
 from accounting.ledger.journal import FORGETFUL, JournalContents
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
@@ -147,7 +154,7 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
         account, (services,) = fields.lineage, fields.others
         if not account:
             try:
-                await ledger.lineage(lineage)
+                await ledger.lineage_or_forgotten(lineage)
             except UnknownLineage:
                 continue  # listed, and never opened
         with reading(lineage):
@@ -195,7 +202,8 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
         if books.findings:
             raise CannotRecover(f"the backup of lineage {section.lineage} is not whole: {books.findings[0]}")
         with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
-            await ledger.lineage(section.lineage)
+            if (await ledger.lineage_or_forgotten(section.lineage)).is_forgotten:
+                raise CannotRecover(str(LineageForgotten(section.lineage)))
             raise CannotRecover(f"the ledger has a lineage {section.lineage} already; restore into an empty one")
     for section, receipts, books in sections:
         await _restore_section(ledger, section, receipts, books)

@@ -24,7 +24,9 @@ from redis.asyncio import Redis
 from accounting.ledger.connections import address, connections_to, has_sentinels
 from accounting.ledger.errors import (
     LedgerDamaged,
+    LedgerError,
     LedgerUnavailable,
+    LineageForgotten,
     StoreBehind,
     TooFewDisks,
     UnsafeStore,
@@ -33,6 +35,8 @@ from accounting.ledger.errors import (
 from accounting.messages import OptionName, Wording
 
 FORMAT = 4
+FORGOTTEN = "forgotten"
+"""The format of a lineage that the owner had forgotten: every function of every version refuses it."""
 """The way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
@@ -442,7 +446,7 @@ class Store:
         return LedgerUnavailable(f"the ledger's store at {self.address} cannot be reached: {text}")
 
 
-def said_by_library(lineage: str, word: str, line: str) -> LedgerUnavailable:
+def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
     """Return what one of the library's own errors means."""
     match word:
         case "BEHIND":
@@ -450,6 +454,8 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerUnavailable:
             return StoreBehind(lineage, acknowledged, writes)
         case "DAMAGED":
             return LedgerDamaged(lineage, line)
+        case "FORMAT" if line == FORGOTTEN:
+            return LineageForgotten(lineage)
         case "FORMAT":
             return WrongFormat(lineage, line, FORMAT)
         case "MALFORMED":

@@ -81,7 +81,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         books.enter(receipt)
     books.compare(account, [*clients, *groups])
     # What was charged since the accounts were read may have been seen among the questions.
-    newest = (await ledger.lineage(lineage)).newest_receipt
+    newest = (await ledger.lineage_or_forgotten(lineage)).newest_receipt
     since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
     findings = [*books.findings, *_check_questions(books, clients, groups, paid_first, later, since)]
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
@@ -109,7 +109,7 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
         if is_a not in (kinds[key], "none"):
             damage.append(f"{key} is a {is_a} and not a {kinds[key]}")
         elif newest and key in (keys.receipts, keys.acts):
-            now = await ledger.lineage(lineage)  # it may have been charged meanwhile
+            now = await ledger.lineage_or_forgotten(lineage)  # it may have been charged meanwhile
             if int(newest) > (now.newest_receipt if key == keys.receipts else now.newest_act):
                 damage.append(f"{key} has an entry {newest}, which nothing accounts for")
     return damage

@@ -45,7 +45,7 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORMAT, binary, said_by_library
+from accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
@@ -367,10 +367,12 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
     if not fields:
         return None
     if keys.kind is LineageAccount:
-        if fields.get(b"format") != b"%d" % FORMAT:
-            raise WrongFormat(keys.lineage, fields.get(b"format", b"1").decode(errors="replace"), FORMAT)
+        written = fields.get(b"format", b"1").decode(errors="replace")
+        if written not in (str(FORMAT), FORGOTTEN):
+            raise WrongFormat(keys.lineage, written, FORMAT)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
+        own["is_forgotten"] = written == FORGOTTEN
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:

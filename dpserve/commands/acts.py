@@ -9,6 +9,7 @@ import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -18,11 +19,20 @@ from pydantic.fields import FieldInfo
 
 from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBudget
 from accounting.budgets import Scope
-from accounting.ledger import Ledger, UnknownLineage
+from accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group, option
-from dpserve.commands.options import ActsOnLedger, LedgerOption, PacedBudget, client_names, lineage_names
+from dpserve.commands.options import (
+    ActsOnLedger,
+    ChargedLedger,
+    LedgerOption,
+    PacedBudget,
+    client_names,
+    lineage_names,
+    state_folder,
+)
 from service.errors import CannotServe
 from training.bundles.sealing import CERTIFICATE_FILE
+from training.inputs.lineage import KnownRecords
 from training.kinds.loading import load_model
 
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
@@ -227,6 +237,43 @@ def set_lineage_budget(
             typer.echo(f"opened the lineage {name}")
         else:
             await _do(plan, yes=yes)
+
+    ledger.run(apply)
+
+
+@lineages.command("forget")
+def forget_lineage(
+    *,
+    lineage: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=lineage_names),
+    ledger: ChargedLedger,
+    yes: bool = option(False, "Do not ask before the name is used up."),
+) -> None:
+    """Undo a lineage that was a mistake: one that charged nothing, and whose models nobody was given.
+
+    Its name is refused for good, so that no copy of a bundle opens it again; then its records are forgotten here, and
+    can be trained on in another lineage. After a crash, say it again.
+    """
+    name, known = lineage_named(lineage), KnownRecords(state_folder())
+
+    async def apply(opened: Ledger) -> None:
+        account = None
+        with suppress(UnknownLineage):
+            account = await opened.lineage_or_forgotten(name)
+        if account is None and not known.is_noted(name):
+            raise CannotServe(f"neither the ledger nor a training of yours knows the lineage {name!r}")
+        known.check_ended(name)
+        asks = account is None or not (account.newest_receipt or account.is_forgotten)
+        question = f"Forget the lineage {name}? Its models can never be served or exported from this ledger"
+        if asks and not yes and not typer.confirm(question):
+            typer.echo("nothing was changed")
+            return
+        try:
+            await opened.forget_lineage(name, time=time.time())
+        except ActRefused as refused:
+            raise CannotServe(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
+        # Only now: the digests are all that keeps these records from a second budget.
+        known.forget(name)
+        typer.echo(f"the lineage {name} is forgotten: its bundles are of no use, and it keeps no record from others")
 
     ledger.run(apply)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage
+from accounting.ledger import Ledger, LedgerDamaged, LineageForgotten, UnknownLineage
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
@@ -202,7 +202,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
                     lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
                 )
                 _confirm(name, declared, yes=lost.yes)
-            done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
+            # Nothing was charged to one that was forgotten, and nothing is put back.
+            with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
+                done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
         return done
 
     for one in of.run(apply):
@@ -240,7 +242,7 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     for name in sorted(written):
         try:
             await ledger.lineage(name)
-        except LedgerDamaged:
+        except (LedgerDamaged, LineageForgotten):
             continue  # it is there, and `verify` says what is wrong
         except UnknownLineage as error:
             raise CannotServe(

@@ -17,6 +17,7 @@ from accounting.acts import BudgetTerms
 from accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from accounting.currency import EPSILON
 from accounting.ledger import Ledger
+from accounting.ledger.journal import is_forgotten
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
 
@@ -212,6 +213,18 @@ def state_folder() -> Path:
 def journals_folder() -> Path:
     """Return where the services of this machine write down what the ledger acknowledged to them."""
     return state_folder() / "journals"
+
+
+def refuse_forgotten(lineage: str) -> None:
+    """Raise WrongOption, before anything is trained, for a lineage that was forgotten on this machine."""
+    if is_forgotten(journals_folder(), lineage):
+        raise forgotten_lineage(lineage)
+
+
+def forgotten_lineage(lineage: str) -> WrongOption:
+    """Return the refusal of a training in a lineage that was forgotten."""
+    reason = "was forgotten, and its name is not given again"
+    return WrongOption("lineage", reason, value=lineage, remedy="take another name")
 
 
 def open_ledger(

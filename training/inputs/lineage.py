@@ -249,6 +249,29 @@ class KnownRecords:
 
         return bool(unchanged(self.folder / check_lineage_name(lineage), look))
 
+    def is_noted(self, lineage: str) -> bool:
+        """Tell whether there is anything of a lineage, also of trainings that are under way or were killed."""
+        return any(files_in(self.folder / check_lineage_name(lineage)).values())
+
+    def check_ended(self, lineage: str) -> None:
+        """Raise TrainingError while a model of the lineage is being trained."""
+        notes = files_in(self.folder / check_lineage_name(lineage)).get(_ROWS + NOTE, ())
+        if not all(map(is_ended, notes)):
+            raise TrainingError(f"a model of the lineage {lineage!r} is being trained: end that, or wait for it")
+
+    def forget(self, lineage: str) -> None:
+        """Take away all digests of a lineage: its records may be trained on elsewhere, as those of no lineage.
+
+        Nothing of the lineage may be charged or answered any more: see `Accounts.forget_lineage`. Raises TrainingError
+        while a model of it is being trained, and OSError; then some digests may be left, and it may be said again.
+        """
+        self.check_ended(lineage)
+        folder = self.folder / lineage
+        for path in folder.glob("*"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or another training has begun
+            folder.rmdir()
+
     def how_to_forget(self, lineages: Iterable[str]) -> str:
         """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""
         left = [str(self.folder / lineage / f"{token}.*") for lineage in lineages for token in self.ended(lineage)]
@@ -520,7 +543,8 @@ def advice(lineage: str, elsewhere: Iterable[str], *, here: bool) -> Message:
             f" They lie in {names}, so that no name keeps one budget: leave records out that are in other lineages "
             f"than {lineage!r}"
         )
-    return keep + ". To open another one all the same, add " + OptionName("overlapping_lineage_is_accepted")
+    undone = f". A lineage that was a mistake and charged nothing can be undone: 'dpserve lineage forget {others[0]}'"
+    return keep + undone + ". To open another one all the same, add " + OptionName("overlapping_lineage_is_accepted")
 
 
 def equal_columns(shared: Shared, records: int) -> str:
