@@ -140,18 +140,20 @@ class DpSgdCertificate(ReleaseCertificate):
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return all steps together, as whoever sees each step's sum sees them; canaries join after the centre.
 
-        A canary's input is input_norm times the unit vector of a column of its own, whose weights stay at 0: what is
-        released there is not followed. Its probabilities are 1/C, its gradient in these weights input_norm (1/C - e_y),
-        and over all layers, the bias among them, sqrt(input_norm^2 + 1) times as long as 1/C - e_y is. So clipping
-        scales it by the same s in every step that it joins.
+        A canary's input is l = `canary_length` times the unit vector of a column of its own, whose weights stay at 0:
+        what is released there is not followed. Its probabilities are 1/C, its gradient in these weights l (1/C - e_y),
+        and over all layers, the bias among them, sqrt(l^2 + 1) times as long as 1/C - e_y is. So clipping scales it by
+        the same s in every step that it joins. It is longer than records' inputs are, as the worst record would be if
+        it could: the promise is of whatever clipping lets through, and that is nearly clip_norm of its own weights.
         """
         if self.canaries is None:
             return ()
         if self.hidden:
             raise ValueError("canaries go with a linear head")
         classes, network, release = len(self.classes), self.network, self.step_release
-        whole = math.hypot(self.input_norm, 1.0) * math.sqrt(1 - 1 / classes)
-        scale = self.input_norm * min(1.0, self.clip_norm / whole)
+        length = canary_length(self.input_norm)
+        whole = math.hypot(length, 1.0) * math.sqrt(1 - 1 / classes)
+        scale = length * min(1.0, self.clip_norm / whole)
         direction = np.full(classes, scale / classes)
         direction[0] -= scale
         moved = moved_alike(direction, labels_of(self.canaries.number, classes))
@@ -175,6 +177,11 @@ class DpSgdCertificate(ReleaseCertificate):
                 distance=wide_gaussian.distance_from_normal(self.steps),
             ),
         )
+
+
+def canary_length(input_norm: float) -> float:
+    """Return the length of canaries' inputs. input_norm: of records' inputs."""
+    return 16.0 * max(1.0, input_norm)
 
 
 _CANARY_ERROR = 1e-6

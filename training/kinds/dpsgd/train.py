@@ -23,7 +23,7 @@ from training.inputs.records import Records
 from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions, is_sparse, rows_of
 from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
-from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
+from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, canary_length, cost_of
 from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.descent import descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel
@@ -212,8 +212,8 @@ def train_dpsgd(
 
 
 def _canaries(coins: Coins, certificate: DpSgdCertificate) -> StepCanaries:
-    """Return the included canaries as steps take them: each input is `input_norm` times a unit vector of its own."""
-    number, classes, length = len(coins.included), len(certificate.classes), certificate.input_norm
+    """Return the included canaries as steps take them: each input lies on a coordinate of its own."""
+    number, classes, length = len(coins.included), len(certificate.classes), canary_length(certificate.input_norm)
     sparse = is_sparse(certificate.feature_map)
     rows = one_hot(number, sparse=sparse)
     nothing = np.zeros(number)
