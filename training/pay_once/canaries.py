@@ -79,7 +79,7 @@ class Canaries(BaseModel):
 
 def _figure(value: float, rounding: str) -> str:
     """Return a value in four digits; what is off by less than a computation is comes out even."""
-    return f"{Context(prec=4, rounding=rounding).create_decimal(f'{value:.9g}').normalize():f}"
+    return f"{Context(prec=4, rounding=rounding).create_decimal(f'{value:.12g}').normalize():f}"
 
 
 @dataclass(frozen=True, eq=False)
