@@ -445,7 +445,8 @@ def _apart(
     """Return the earlier model with what the lineages' digests say of the new records; have other lineages pay for it.
 
     Records of another lineage must be others, and so must all that sums are added to. Raises WrongOption where they
-    are not, or cannot be shown to be; and what `pay` raises.
+    are not, or cannot be shown to be; and what `pay` raises. Of its own lineage it needs no digests: where there are
+    none here, the new records may be the earlier model's.
     """
     known = KnownRecords(state)
     lineages, option = inherited.lineages, inherited.option
@@ -468,7 +469,8 @@ def _apart(
         if pay is None:
             raise WrongOption(option, "names a model of another lineage, and needs somebody who sees it paid for")
         pay(inherited.model.certificate)
-    return inherited.apart_from(frozenset(shared))
+    unknown = {lineage for lineage in lineages if not known.holds(lineage)}
+    return inherited.apart_from(frozenset(shared) | unknown)
 
 
 def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:

@@ -308,19 +308,30 @@ def test_what_is_held_back_for_prediction_sets_trained_no_earlier_model(trained,
     _, folder = trained("october", month(1), "loans")
     options = {"price": PRICE, "records_declared": 20_000, "start": str(folder)}
 
-    def begun(lineage, records, name):
+    def begun(lineage, records, name, state="state"):
         sets, choice = SetsChoice(prediction_sets=asked), FeatureChoice(features="identity")
         request = Request(name=name, lineage=lineage, kind="class-sums", options=options, features=choice, sets=sets)
-        state = trained.folder / "state"
+        state = trained.folder / state
         return fit(records, request, trained.folder / name, state=state, pay_earlier=trained.paid).certificate
 
     assert begun("apart", month(2), "apart").prediction_sets is not None
-    if asked == "auto":
-        assert begun("loans", month(1), "same").prediction_sets is None
-    else:
-        with pytest.raises(WrongOption) as refused:
-            begun("loans", month(1), "same")
-        assert refused.value.field == "prediction_sets"
+    # In a folder without the lineage's digests nothing shows that the records are others.
+    for state in ("state", "elsewhere"):
+        if asked == "auto":
+            assert begun("loans", month(1), f"same-{state}", state).prediction_sets is None
+        else:
+            with pytest.raises(WrongOption) as refused:
+                begun("loans", month(1), f"same-{state}", state)
+            assert refused.value.field == "prediction_sets"
+
+
+def test_records_of_a_lineage_without_digests_here_are_not_said_to_be_others(trained):
+    _, folder = trained("october", month(1), "loans")
+    options = {"price": PRICE, "records_declared": 400, "start": str(folder)}
+    choice = FeatureChoice(features="identity")
+    request = Request(name="b", lineage="loans", kind="class-sums", options=options, features=choice, sets=OFF)
+    after = fit(month(1), request, trained.folder / "b", state=trained.folder / "elsewhere").certificate
+    assert [each.apart for each in after.earlier] == [False]
 
 
 def without_last(records):

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+from mechanisms.gaussian_vector import GaussianVector
+from mechanisms.prefix_sums import PrefixSums
 from tests.seeded import Seeded
 from training.inputs.records import Units
 from training.pay_once import coverage as coverages
@@ -130,6 +133,84 @@ def test_coverage_is_reached_for_records_of_further_units():
         (least,) = release_sets(counts, 1.5, 6, Seeded(trial)).least(800, 1)
         inside += rng.choice(own[~calibrating]) >= least
     assert inside >= fewest(trials, 0.8)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Release exact numbers, and take the bound on their noise for what floating point is off."""
+    monkeypatch.setattr(GaussianVector, "release", lambda _, values, randomness: values)
+    monkeypatch.setattr(PrefixSums, "bound", lambda *_: 1e-9)
+
+
+def least_without(gone, own, y, of, asked, groups):
+    """Return the least probability of each class, (groups,), from the exact counts of all units but one."""
+    kept = np.flatnonzero(of != gone)
+    units = Units("who", np.unique(of[kept], return_inverse=True)[1])
+    sums = PrefixSums(1.0, groups, CELLS)
+    noisy = sums.release(counts_of(own[kept], y[kept], parts_of(units, len(kept)), groups), Seeded(0))
+    return np.array(coverages.least_probabilities(sums, noisy, asked, [[group] for group in range(groups)]))
+
+
+@pytest.mark.usefixtures("without_noise")
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("largest", [1, 3])
+def test_exact_counts_cover_each_of_a_few_units_in_turn(groups, largest):
+    """The first step of the proof, by enumeration: noise and its bound, which hide a count that is off by one, are out.
+
+    Units are exchangeable, so that each is the one more in turn. Their coverage, a sum over all of them, reaches the
+    share of every class exactly: there is no chance in it. Probabilities are all different, tied, or all equal; a class
+    may have no records, and units have up to `largest` records, of both classes.
+    """
+    rng = np.random.default_rng(largest)
+    for units in (2, 3, 4, 5, 6):
+        for values in ([0.99, 0.9, 0.7, 0.5, 0.3, 0.2, 0.05], [0.9, 0.1], [0.5], None):
+            sizes = rng.integers(1, largest + 1, units)
+            of = np.repeat(np.arange(units), sizes)
+            own = rng.permutation(np.linspace(0.02, 0.98, len(of))) if values is None else rng.choice(values, len(of))
+            y = rng.integers(0, groups, len(of))
+            parts = parts_of(Units("who", of), len(of))
+            for asked in (500, 700, 800):
+                covered_parts, parts_in = np.zeros(groups), np.bincount(y, weights=parts, minlength=groups)
+                for gone in range(units):
+                    least = least_without(gone, own, y, of, asked, groups)
+                    inside = (of == gone) & (own >= least[y])
+                    covered_parts += np.bincount(y[inside], weights=parts[inside], minlength=groups)
+                assert (covered_parts >= coverages.asked_of_counts(asked)[0] * parts_in).all()
+
+
+class Passing:
+    """Cells that pass, and those that are tried."""
+
+    def __init__(self, passing):
+        self.passing, self.tried = passing, []
+
+    def excess(self, noisy, cell, share):
+        """Return a number that passes, or one that does not."""
+        self.tried.append(cell)
+        return 1.0 if self.passing[cell] else -1.0
+
+    def bound(self, *arguments):
+        """Return no bound."""
+        return 0.0
+
+
+def test_a_threshold_is_wrong_only_by_a_false_pass_of_one_of_nine_cells():
+    """The second step of the proof, for every first cell B that passes by exact counts, whatever noise does elsewhere.
+
+    The cells that halving tries on its way to B are nine at most. Where none of them below B passes, what all others
+    do leaves the threshold at B or above.
+    """
+    rng = np.random.default_rng(0)
+    for first in range(CELLS):
+        exact = np.arange(CELLS) >= first
+        way = Passing(exact)
+        assert coverages._first_cell(way, np.zeros((1, CELLS)), 0.5, 0.0) == first
+        assert len(way.tried) <= 9
+        assert NormalDist().cdf(-coverages.asked_of_counts(900)[1]) * len(way.tried) <= 0.1 / coverages.SPARED
+        for chance in (0.1, 0.5, 0.9):
+            noisy = rng.random(CELLS) < chance
+            noisy[[cell for cell in way.tried if cell < first]] = False
+            assert coverages._first_cell(Passing(noisy), np.zeros((1, CELLS)), 0.5, 0.0) >= first
 
 
 def test_much_more_than_asked_is_not_covered_where_records_are_many():
