@@ -398,19 +398,19 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
 def release_report(finding: ReleaseFinding) -> Report:
     """Return the report of a release's canaries."""
     verdict, canaries = finding.verdict, finding.verdict.canaries
-    refuted = f"the canaries refute the certificate: {finding.strongest}, p = {finding.p_value:.2g}"
+    refuted = f"the canaries refute the certificate: {verdict.strongest}, p = {verdict.p_value:.2g}"
     return Report(
         title=f"Audit of the release {finding.name!r} ({finding.kind}) by {canaries.number:,} canaries of its own run",
-        finding=f"{refuted}; {canaries.summary}" if finding.convicts else canaries.summary,
-        convicted=finding.convicts,
+        finding=f"{refuted}; {canaries.summary}" if verdict.convicts else canaries.summary,
+        convicted=verdict.convicts,
         content={
             "canaries": canaries.model_dump(),
             "observed_mu": verdict.observed_mu,
             "guesses": verdict.guesses,
             "right_guesses": verdict.right,
             "pure_guesses_lower_bound_epsilon": finding.pure_guesses_epsilon,
-            "p_values": finding.p_values,
-            "p_value": finding.p_value,
+            "p_values": verdict.p_values,
+            "p_value": verdict.p_value,
             "false_alarm": DOUBT,
         },
         tables=(
@@ -437,7 +437,7 @@ def release_report(finding: ReleaseFinding) -> Report:
             ReportTable.from_rows(
                 "tests of the claim",
                 ("what is looked for", "p"),
-                list(finding.p_values.items()),
+                list(verdict.p_values.items()),
                 f"It convicts where the least p, times their number, is at most {DOUBT:g}.",
             ),
         ),

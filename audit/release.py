@@ -1,46 +1,30 @@
 """An audit of a pay-once model by the canaries of the run that made it, and of several by each other's noise.
 
-The judgement is `training.pay_once.canaries.judged`, which training makes, too, before it writes a bundle. Here are a
-bound for comparison, and a test that needs two bundles: whether their noise was drawn twice.
+The judgement is `training.pay_once.canary_verdict.judged`, which training makes, too, before it writes a bundle. Here
+are a bound for comparison, and a test that needs two bundles: whether their noise was drawn twice.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.membership.verdict import epsilon_of_guesses
 from training.errors import TrainingError
 from training.pay_once.canaries import CONFIDENCE, DELTA, CanaryRun
-from training.pay_once.canary_verdict import DOUBT, CanaryVerdict, judged, shared_noise
+from training.pay_once.canary_verdict import CanaryVerdict, distance_of, judged, shared_noise
 
 
 @dataclass(frozen=True)
 class ReleaseFinding:
-    """The finding about a release. verdict: of its own canaries. pure_guesses_epsilon: the bound for (epsilon, delta).
+    """The finding about a release. verdict: of its canaries, with the tests against other bundles among its p-values.
 
-    p_values: of all tests, those with other bundles among them.
+    pure_guesses_epsilon: the bound for (epsilon, delta).
     """
 
     name: str
     kind: str
     verdict: CanaryVerdict
     pure_guesses_epsilon: float
-    p_values: Mapping[str, float]
-
-    @property
-    def p_value(self) -> float:
-        """The least of all, times their number."""
-        return min(1.0, min(self.p_values.values()) * len(self.p_values))
-
-    @property
-    def strongest(self) -> str:
-        """The test with the least p-value."""
-        return min(self.p_values, key=lambda name: self.p_values[name])
-
-    @property
-    def convicts(self) -> bool:
-        """Whether a sound release looks like this with a probability of at most DOUBT."""
-        return self.p_value <= DOUBT
 
 
 def audit_release(model: Any, others: Sequence[Any] = ()) -> ReleaseFinding:
@@ -51,12 +35,15 @@ def audit_release(model: Any, others: Sequence[Any] = ()) -> ReleaseFinding:
     run, certificate = _run_of(model), model.certificate
     parts = certificate.canary_parts()
     verdict = judged(certificate.canaries, parts, run, certificate.whole_cost())
-    p_values = dict(verdict.p_values)
+    p_values, distance = dict(verdict.p_values), verdict.distance
     for other in others:
-        against = shared_noise(run, _run_of(other), parts, other.certificate.canary_parts())
+        more = other.certificate.canary_parts()
+        against = shared_noise(run, _run_of(other), parts, more)
         p_values[f"the noise of {other.certificate.name} {other.certificate.model_id[:8]}"] = against
+        distance += distance_of(more)
+    verdict = replace(verdict, p_values=p_values, distance=distance)
     bound = epsilon_of_guesses(certificate.canaries.number, verdict.guesses, verdict.right, CONFIDENCE, DELTA)
-    return ReleaseFinding(certificate.name, certificate.kind_name, verdict, bound, p_values)
+    return ReleaseFinding(certificate.name, certificate.kind_name, verdict, bound)
 
 
 def _run_of(model: Any) -> CanaryRun:

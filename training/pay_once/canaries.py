@@ -21,6 +21,7 @@ before they are shown, and check afterwards that they were not changed.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -69,11 +70,16 @@ class Canaries(BaseModel):
 
     @property
     def summary(self) -> str:
-        """The promise and the measurement, in one line."""
+        """The promise, rounded up, and the measurement, rounded down, in one line."""
         return (
-            f"promised at most {self.promised_epsilon:.4g}; measured at least {self.lower_bound_epsilon:.4g} with "
-            f"{self.confidence:g} confidence"
+            f"promised at most {_figure(self.promised_epsilon, ROUND_CEILING)}; measured at least "
+            f"{_figure(self.lower_bound_epsilon, ROUND_FLOOR)} with {self.confidence:g} confidence"
         )
+
+
+def _figure(value: float, rounding: str) -> str:
+    """Return a value in four digits; what is off by less than a computation is comes out even."""
+    return f"{Context(prec=4, rounding=rounding).create_decimal(f'{value:.12g}').normalize():f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +88,10 @@ class CanaryPart:
 
     mu: of its claim. moved: (N, w), how an included canary moves its numbers each time that it joins. deviation: of
     the noise on a number, all steps together. step: of the grid that each number lies on. steps, rate: how often and
-    with what probability an included canary joins. slack: how far all numbers may be from what is said, in L2.
+    with what probability an included canary joins. slack: how far all numbers may be from what is said, in L2, but for
+    rounding. draws: how many numbers that were rounded to the grid each number is the sum of. coin: the probability, of
+    a canary, with which the part is not mu-GDP (`accounting.losses.ApproximateGaussianLoss`). distance: of a number's
+    noise, before it is rounded, from a normal law, in total variation.
     """
 
     name: str
@@ -93,6 +102,14 @@ class CanaryPart:
     steps: int = 1
     rate: float = 1.0
     slack: float = 0.0
+    draws: int = 1
+    coin: float = 0.0
+    distance: float = 0.0
+
+    @property
+    def rounding(self) -> float:
+        """The most that rounding moves a number."""
+        return self.draws * self.step / 2
 
     @property
     def is_certain(self) -> bool:

@@ -26,7 +26,8 @@ SHARES = (0.4, 0.2, 0.1, 0.05)
 @dataclass(frozen=True)
 class CanaryVerdict:
     """The judgement of a run. p_values: by the name of each test, all of which a sound run passes together but with
-    DOUBT. observed_mu: claimed of what canaries went through. guesses, right: of those that were guessed.
+    DOUBT. observed_mu: claimed of what canaries went through. guesses, right: of those that were guessed. distance: see
+    `distance_of`.
     """
 
     canaries: Canaries
@@ -34,11 +35,12 @@ class CanaryVerdict:
     guesses: int
     right: int
     p_values: Mapping[str, float]
+    distance: float
 
     @property
     def p_value(self) -> float:
-        """The least of all, times their number."""
-        return min(1.0, min(self.p_values.values()) * len(self.p_values))
+        """The least of all, times their number, and the distance."""
+        return min(1.0, min(self.p_values.values()) * len(self.p_values) + self.distance)
 
     @property
     def strongest(self) -> str:
@@ -60,6 +62,10 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
     Bounds. `mu_of_means`, and `mu_of_guesses` of the canaries whose scores lie farthest from the middle, in a share
     that is chosen by the claim alone.
 
+    Coins. A canary's part may be mu-GDP but for an event of probability `coin`. Then all canaries' laws are within the
+    sum of those of a run that is mu-GDP, in total variation: that is taken from the bounds' doubt, and added to the
+    p-value that rests on the claim alone. So is the `distance` of all numbers, and it is added to the p-value of all.
+
     Convictions. Each test has an equal share of DOUBT, and a p-value that is exact or too large under the claim: that
     the means are no farther apart than the claim allows, and those of `noise_p_values` for each part, and that no two
     parts have the same noise.
@@ -67,9 +73,10 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
     included = run.coins.included
     scores, separation, step = combined_scores(parts, run)
     both = scores[included], scores[~included]
-    bound = one_run.mu_of_means(*both, 1 - CONFIDENCE, step) if _are_enough(included) else 0.0
+    doubt = 1 - CONFIDENCE - _coins(parts)
+    bound = one_run.mu_of_means(*both, doubt, step) if _are_enough(included) else 0.0
     guesses, right = _guesses(scores, included, separation)
-    by_guesses = one_run.mu_of_guesses(len(scores), guesses, right, 1 - CONFIDENCE)
+    by_guesses = one_run.mu_of_guesses(len(scores), guesses, right, doubt)
     observed = observed_mu(parts)
     return CanaryVerdict(
         canaries.model_copy(
@@ -85,6 +92,7 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
         guesses,
         right,
         p_values_of(parts, run),
+        distance_of(parts),
     )
 
 
@@ -98,7 +106,9 @@ def combined_scores(parts: Sequence[CanaryPart], run: CanaryRun) -> tuple[Floats
     separations = np.array([part.separation for part in parts])
     separation = float(np.linalg.norm(separations))
     of_parts = np.array([part.scores(run.released[part.name]) for part in parts])
-    step = math.sqrt(len(parts)) * max(part.step / part.deviation * math.sqrt(part.moved.shape[1]) for part in parts)
+    # A score's directions, and the parts' shares of it, are 1 long.
+    moves = [2 * part.rounding / part.deviation * math.sqrt(part.moved.shape[1]) for part in parts]
+    step = math.sqrt(len(parts)) * max(moves)
     return np.tensordot(separations / separation, of_parts, axes=1), separation, step
 
 
@@ -107,7 +117,7 @@ def p_values_of(parts: Sequence[CanaryPart], run: CanaryRun) -> dict[str, float]
     included = run.coins.included
     scores, _, step = combined_scores(parts, run)
     apart = one_run.p_value_of_means(scores[included], scores[~included], observed_mu(parts), step)
-    p_values = {"scores farther apart than claimed": apart}
+    p_values = {"scores farther apart than claimed": min(1.0, apart + _coins(parts))}
     for part in parts:
         for name, p_value in noise_p_values(part, run.released[part.name], included).items():
             p_values[f"{part.name}: {name}"] = p_value
@@ -116,10 +126,23 @@ def p_values_of(parts: Sequence[CanaryPart], run: CanaryRun) -> dict[str, float]
     return p_values
 
 
+def _coins(parts: Sequence[CanaryPart]) -> float:
+    """Return how far the laws of all canaries are from those that are claimed, in total variation, at most."""
+    return math.fsum(part.coin * len(part.moved) for part in parts) + distance_of(parts)
+
+
+def distance_of(parts: Sequence[CanaryPart]) -> float:
+    """Return how far all noise is from normal noise, rounded, in total variation, at most."""
+    return math.fsum(part.distance * part.moved.size for part in parts)
+
+
 def epsilon_of(cost: Cost) -> float:
-    """Return the epsilon at DELTA of a cost whose losses are Gaussian but for coins, rounded up."""
+    """Return the epsilon at DELTA of a cost, rounded up: by the Gaussian curve where all losses are Gaussian."""
     _, coins = without_coins(composition_of({cost: 1}))
-    return conversions.gaussian_epsilon(conversions.mu_of_rho(float(cost.rho) * (1 + 2.0**-50)), DELTA - coins)
+    rho, delta = float(cost.rho) * (1 + 2.0**-50), DELTA - coins
+    if cost.is_gaussian:
+        return conversions.gaussian_epsilon(conversions.mu_of_rho(rho), delta)
+    return conversions.zcdp_epsilon(rho, delta)
 
 
 def _epsilon(mu: float) -> float:
@@ -166,12 +189,14 @@ def noise_p_values(part: CanaryPart, released: Floats, included: Mask) -> dict[s
     """Return the p-values of a part's claim by what each test is of: exact or too large.
 
     Under the claim the residuals (k, w), in deviations, are independent N(0, 1) rounded to a grid of step h, the
-    scores' laws are known, and all numbers together are at most `slack` from that in L2, rounding included.
+    scores' laws are known, and all numbers together are at most `slack` from that in L2, rounding included: each
+    number moves by `CanaryPart.rounding` at most.
 
     - Their sum of squares is chi-square: too little noise, too much. |r| moves by slack at most.
     - Two that are equal at one distance from each other: given all before, a residual is one multiple of the grid with
-      probability at most e = h/sqrt(2 pi) (1 + h^2): so pairs at a distance that are equal are at most binomial. There
-      is one test for each distance and each column; noise that comes again has one distance.
+      probability at most e = h/sqrt(2 pi) (1 + h^2), and where a canary's movement lies between multiples, at most two
+      are rounded to one number: so pairs at a distance that are equal are at most binomial, with probability 2 e. There
+      is one test for each distance; noise that comes again has one distance.
     - Residuals of nothing: as many in |r| <= h are at most binomial, with probability 3 e.
     - The mean of the scores left out is normal, and so is that of those included but for how often they join, which is
       binomial, n T times: the convolution of both is summed. Too high, too low.
@@ -179,7 +204,7 @@ def noise_p_values(part: CanaryPart, released: Floats, included: Mask) -> dict[s
     residuals, slack = part.residuals(released, included), part.slack / part.deviation
     step = part.step / part.deviation
     size = residuals.size
-    slack += step / 2 * math.sqrt(size)
+    slack += part.rounding / part.deviation * math.sqrt(size)
     length = float(np.linalg.norm(residuals))
     equal = min(1.0, step / math.sqrt(2 * math.pi) * (1 + step**2))
     bare = int((np.abs(residuals) <= step * (1 + 1e-6)).sum())
@@ -188,7 +213,7 @@ def noise_p_values(part: CanaryPart, released: Floats, included: Mask) -> dict[s
         "too little noise": float(scipy.special.gammainc(size / 2, (length + slack) ** 2 / 2)),
         "too much noise": float(scipy.special.gammaincc(size / 2, max(length - slack, 0.0) ** 2 / 2)),
         "numbers without noise": _binomial_tail(bare, size, min(1.0, 3 * equal)),
-        "noise that comes again": _repeats(np.rint(residuals / step), equal),
+        "noise that comes again": _repeats(np.rint(residuals / step), min(1.0, 2 * equal)),
         "canaries left out that are seen": left_out,
         "canaries that move more or less than they may": joined,
     }
@@ -230,7 +255,8 @@ def _mean_tests(part: CanaryPart, released: Floats, included: Mask, slack: float
     if part.is_certain:
         beyond = abs(total - n * part.separation) - most
         return left_out, 2 * float(scipy.special.ndtr(-max(beyond, 0.0) / math.sqrt(n)))
-    centre, spread = trials * part.rate, 40 * math.sqrt(trials * part.rate * (1 - part.rate))
+    # Beyond lies less than 1e-60, of a binomial that is nearly Poisson and of one that is nearly normal.
+    centre, spread = trials * part.rate, 60 + 40 * math.sqrt(trials * part.rate * (1 - part.rate))
     joins = np.arange(max(0, math.floor(centre - spread)), min(trials, math.ceil(centre + spread)) + 1)
     log_chance = (
         scipy.special.gammaln(trials + 1)
@@ -264,7 +290,7 @@ def shared_noise(one: CanaryRun, others: CanaryRun, parts: Sequence[CanaryPart],
         length, size = float(np.linalg.norm(mine)), len(mine) + len(other)
         products = np.fft.irfft(np.conj(np.fft.rfft(mine, size)) * np.fft.rfft(other, size), size)
         alike = float(np.abs(products).max()) / length if length else math.inf
-        slack = (against.slack + against.step / 2 * math.sqrt(len(other))) / against.deviation
+        slack = (against.slack + against.rounding * math.sqrt(len(other))) / against.deviation
         least = min(least, 2 * float(scipy.special.ndtr(-max(alike - slack - 1e-6, 0.0))))
         lags += size
     return min(1.0, least * lags)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accounting.conversions import gaussian_mu
-from accounting.losses import Cost, GaussianLoss
+from accounting.conversions import gaussian_epsilon, gaussian_mu, zcdp_epsilon
+from accounting.losses import Cost, GaussianLoss, PureLoss
 from mechanisms.gaussian_vector import GaussianVector, mu_for, whole_picorho
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
@@ -28,7 +28,7 @@ from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.weights.model import load_weights, release_weights, save_weights
 from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, Coins, labels_of, moved_alike
-from training.pay_once.canary_verdict import DOUBT, judged, p_values_of, shared_noise
+from training.pay_once.canary_verdict import DOUBT, combined_scores, epsilon_of, judged, p_values_of, shared_noise
 
 WHOLE = whole_picorho("epsilon:4@1e-5")
 MANY = 1000
@@ -132,6 +132,46 @@ def test_the_bounds_of_a_sound_run_lie_below_its_claim():
     assert shown.promised_epsilon == pytest.approx(4, rel=1e-6)
     assert 0.75 * 4 < shown.lower_bound_epsilon < 4
     assert 1 < shown.guesses_lower_bound_epsilon < shown.lower_bound_epsilon
+
+
+def test_what_a_sound_run_may_be_off_by_is_counted():
+    """Rounding of each step widens the bound's step, and coins the doubt of what rests on the claim alone."""
+    part, run = simulated("steps", MANY, np.random.default_rng(12))
+    _, _, step = combined_scores([part], run)
+    often = replace(part, draws=part.steps, coin=1e-6, distance=1e-9)
+    assert combined_scores([often], run)[2] == pytest.approx(part.steps * step)
+    assert often.rounding == pytest.approx(part.steps * part.step / 2)
+    p_values = p_values_of([often], run)
+    assert p_values["scores farther apart than claimed"] >= MANY * 1e-6
+    canaries, cost = Canaries(number=MANY, commitment="0" * 64), Cost((GaussianLoss(part.mu),))
+    far = run.with_part("steps", run.released["steps"] + 3 * part.deviation * part.moved)
+    assert judged(canaries, [part], far, cost).p_value < DOUBT
+    assert judged(canaries, [often], far, cost).p_value >= 2 * MANY * 1e-9
+    sound = [judged(canaries, [each], run, cost).canaries.lower_bound_mu for each in (part, often)]
+    assert 0 < sound[1] < sound[0]
+
+
+def test_numbers_between_multiples_of_the_grid_do_not_look_like_noise_that_comes_again():
+    """A movement of half a step rounds two multiples to one; sound noise on a coarse grid. False alarm 1e-9 a run."""
+    rng = np.random.default_rng(13)
+    for _ in range(20):
+        coins = Coins(rng.random(MANY) < 0.5, bytes(32))
+        part = CanaryPart("sums", 1.0, np.full((MANY, 1), 1.5), 64.0, 1.0)
+        drawn = np.rint(part.deviation * rng.normal(size=(MANY, 1)))
+        run = CanaryRun(coins, {"sums": drawn + coins.included[:, None] * part.moved})
+        assert p_values_of([part], run)["sums: noise that comes again"] > DOUBT
+
+
+def test_a_promise_is_rounded_up_in_words_and_a_bound_down():
+    shown = Canaries(number=100, commitment="0" * 64, promised_epsilon=3.99991, lower_bound_epsilon=3.63199)
+    assert shown.summary.startswith("promised at most 4; measured at least 3.631 ")
+    assert shown.model_copy(update={"promised_epsilon": 1.00001}).summary.startswith("promised at most 1.001;")
+
+
+def test_a_promise_of_other_losses_is_not_taken_for_a_gaussian_one():
+    pure, gaussian = Cost((PureLoss(1.0),)), Cost((GaussianLoss(1.0),))
+    assert epsilon_of(gaussian) == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-9)
+    assert epsilon_of(pure) >= zcdp_epsilon(float(pure.rho), 1e-5)
 
 
 def trained(kind, words, canaries=200, records=None):

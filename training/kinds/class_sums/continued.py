@@ -129,8 +129,8 @@ def canary_part(mu: float, dimension: int, classes: int, labels: Integers) -> Ca
     direction[0] -= scale
     root = math.sqrt(STEPS)
     moved = moved_alike(direction, labels)
-    slack = _CANARY_ERROR * float(np.linalg.norm(moved)) + root * vector.step * math.sqrt(moved.size)
-    return CanaryPart("steps", mu, moved, root * vector.standard_deviation, vector.step, slack=slack)
+    slack, deviation = _CANARY_ERROR * float(np.linalg.norm(moved)), root * vector.standard_deviation
+    return CanaryPart("steps", mu, moved, deviation, vector.step, slack=slack, draws=STEPS)
 
 
 def canary_gradient(records: Sums, rows: Rows, number: int, classes: int) -> Floats:

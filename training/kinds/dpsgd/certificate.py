@@ -161,8 +161,22 @@ class DpSgdCertificate(ReleaseCertificate):
         deviation = root * wide_gaussian.SCALE * step
         rate = math.floor(self.sampling_rate * 2**64) / 2**64
         slack = _CANARY_ERROR * self.steps * float(np.linalg.norm(moved))
-        slack += (_DEVIATION_ERROR * deviation + root * step) * math.sqrt(moved.size)
-        return (CanaryPart("steps", self.steps_mu, moved, deviation, step, self.steps, rate, slack),)
+        slack += _DEVIATION_ERROR * deviation * math.sqrt(moved.size)
+        return (
+            CanaryPart(
+                "steps",
+                self.steps_mu,
+                moved,
+                deviation,
+                step,
+                self.steps,
+                rate,
+                slack,
+                draws=self.steps,
+                coin=gaussian_envelope.DELTA,
+                distance=wide_gaussian.distance_from_normal(self.steps),
+            ),
+        )
 
 
 def canary_length(input_norm: float) -> float:
