@@ -27,9 +27,9 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
     """Return connections to the store at `url`; nothing is sent yet.
 
-    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. Each connection
-    reads its certificates anew, so that a renewed file is used from the next one on. Raises ValueError for an invalid
-    address, or one that names a file that is not there.
+    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. A connection
+    keeps the certificates that it read first, also when it is made again: a renewed file needs connections of a new
+    process. Raises ValueError for an invalid address, or one that names a file that is not there.
     """
     address(url)
     parts = urlsplit(url)
