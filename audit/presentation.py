@@ -10,9 +10,11 @@ from accounting.picorho import to_rho
 from audit.distinguishing.mechanism import ClaimedTradeoff, MechanismFinding
 from audit.membership.claims import STEPS, ClaimedReleases, what_is_protected
 from audit.membership.verdict import LOW_RATES, AttackResult, Verdict
+from audit.release import ReleaseFinding
 from audit.reports import Picture, Report, ReportTable, interval, number
 from audit.sampler import ChiSquare, SamplerFinding
 from mechanisms.noise import DISTANCE
+from training.pay_once.canary_verdict import DOUBT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -391,6 +393,59 @@ def _tradeoff_of_errors(claim: ClaimedTradeoff, scores_in: Floats, scores_out: F
     caption = "Each point is one threshold on the score. Points far below the claim's line refute it."
     labels = ("false positive rate", "false negative rate")
     return Picture.with_axes("trade-off of errors", caption, labels, draw, (5.2, 5.0))
+
+
+def release_report(finding: ReleaseFinding) -> Report:
+    """Return the report of a release's canaries."""
+    verdict, canaries = finding.verdict, finding.verdict.canaries
+    refuted = f"the canaries refute the certificate: {verdict.strongest}, p = {verdict.p_value:.2g}"
+    return Report(
+        title=f"Audit of the release {finding.name!r} ({finding.kind}) by {canaries.number:,} canaries of its own run",
+        finding=f"{refuted}; {canaries.summary}" if verdict.convicts else canaries.summary,
+        convicted=verdict.convicts,
+        content={
+            "canaries": canaries.model_dump(),
+            "observed_mu": verdict.observed_mu,
+            "guesses": verdict.guesses,
+            "right_guesses": verdict.right,
+            "pure_guesses_lower_bound_epsilon": finding.pure_guesses_epsilon,
+            "p_values": verdict.p_values,
+            "p_value": verdict.p_value,
+            "false_alarm": DOUBT,
+        },
+        tables=(
+            ReportTable.from_rows(
+                f"epsilon at delta = {canaries.delta:g}",
+                ("what", "epsilon", "assumes"),
+                [
+                    ("promised, of the model", canaries.promised_epsilon, "the certificate's proof"),
+                    ("promised, of what canaries went through", canaries.observed_epsilon, "the same"),
+                    ("at least, by mean scores", canaries.lower_bound_epsilon, "independent normal noise of any size"),
+                    (
+                        f"at least, by {verdict.right} right of {verdict.guesses} guesses",
+                        canaries.guesses_lower_bound_epsilon,
+                        "nothing of the noise; for mu-GDP",
+                    ),
+                    (
+                        "at least, by the same guesses",
+                        finding.pure_guesses_epsilon,
+                        "nothing of the noise; for (epsilon, delta)",
+                    ),
+                ],
+                f"Bounds with {canaries.confidence:g} confidence: one of 20 sound releases may show more.",
+            ),
+            ReportTable.from_rows(
+                "tests of the claim",
+                ("what is looked for", "p"),
+                list(verdict.p_values.items()),
+                f"It convicts where the least p, times their number, is at most {DOUBT:g}.",
+            ),
+        ),
+        notes=(
+            "The coins are fair, and the canaries' numbers were released as they lie in the bundle: that is the "
+            "owner's word, as the certificate's other numbers are.",
+        ),
+    )
 
 
 def sampler_report(finding: SamplerFinding) -> Report:

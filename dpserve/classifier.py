@@ -227,6 +227,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class-sums, dpsgd.
     add : str or Path, optional
         The bundle of class sums of other records, to whose noisy sums those of these records are added. For class-sums.
+    canaries : int, optional
+        How many made records join the training by fair coins, on coordinates of their own, to measure what it tells: at
+        least 64 and at most 10000. For class-sums, weights, dpsgd.
     teachers : int, optional
         How many teachers, each trained on a part of the records: at least 2 and at most 10000. For teachers. Asks
         for teachers, with `release=None`.
@@ -309,6 +312,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         start: str | Path | None = None,
         add: str | Path | None = None,
+        canaries: int | None = None,
         teachers: int | None = None,
         rule: str | None = None,
         prediction_sets: str = "auto",
@@ -371,6 +375,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.start = start
         self.add = add
+        self.canaries = canaries
         self.teachers = teachers
         self.rule = rule
         self.prediction_sets = prediction_sets

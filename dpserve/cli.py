@@ -1,6 +1,6 @@
 """The command line: `dpserve --help`.
 
-Every foreseen error is one clear line on stderr and exit status 1; wrong usage is exit status 2.
+Every foreseen error is one clear line on stderr and exit status 1; wrong usage is exit status 2, a conviction 3.
 """
 
 import os
@@ -154,7 +154,13 @@ def one_line_errors() -> Iterator[None]:
         if not _is_foreseen(error):
             raise
         sys.stderr.write("".join(f"dpserve: {line}\n" for line in _message(error).splitlines()))
-        sys.exit(1)
+        sys.exit(_status(error))
+
+
+def _status(error: Exception) -> int:
+    from training.errors import ClaimRefuted
+
+    return 3 if isinstance(error, ClaimRefuted) else 1
 
 
 def _is_foreseen(error: Exception) -> bool:

@@ -37,7 +37,16 @@ from service.errors import CannotServe
 from service.http.app import HttpOptions, create_app
 from service.http.authentication import Authentication
 from service.http.requests import Bodies
-from service.listener import LARGEST_BODY, Application, ServiceSettings, bind, run, url_of, when_answering
+from service.listener import (
+    LARGEST_BODY,
+    Application,
+    ServiceSettings,
+    bind,
+    mind_hang_ups,
+    run,
+    url_of,
+    when_answering,
+)
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
@@ -125,8 +134,9 @@ class ConfiguredService:
             _grpc()  # before a model is charged that would not be served
         os.umask(0o077)  # what this process and its store write is the owner's alone
         _raise_file_limit(self.server.max_connections * (1 if self.grpc_port is None else 2))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)
+        mind_hang_ups(_stop)
         try:
             with ExitStack() as opened:
                 status = self._run(opened, grpc_taken)

@@ -102,6 +102,24 @@ class GaussianVector:
         values = np.asarray(values, dtype=np.float64)
         if not 1 <= values.size <= self.size:
             raise ValueError(f"a part has between 1 and {self.size} values, not {values.size}")
+        return self._drawn(values, randomness)
+
+    def release_beside(self, values: Floats, unmoved: Floats, randomness: Randomness) -> tuple[Floats, Floats]:
+        """Return a part of the values, (..., D), and numbers that no record moves, (..., K), with noise of one draw.
+
+        See `release_part`. What goes for a record's part goes for both together: the unmoved numbers are the same for
+        neighbours, before and after they are rounded to the grid, so that neighbours are no more steps apart, and given
+        the values' noise what is released of the unmoved ones has one law. So `size` counts the values alone, and so
+        does `accounting.sampling_error`: the other draws have the same law on both sides, sampler and all.
+        """
+        if not 1 <= np.size(values) <= self.size:
+            raise ValueError(f"a part has between 1 and {self.size} values, not {np.size(values)}")
+        both = self._drawn(np.concatenate([values, unmoved], axis=-1), randomness)
+        released, beside = np.split(both, [np.shape(values)[-1]], axis=-1)
+        return released.copy(), beside.copy()
+
+    def _drawn(self, values: Floats, randomness: Randomness) -> Floats:
+        """Return any number of values with noise of this law, of their shape."""
         if not np.isfinite(values).all():
             raise ValueError("every value must be finite")
         law = rounded_gaussian(calibration(self.mu, self.size)[0])

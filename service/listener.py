@@ -149,7 +149,7 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
     # heard once it has drained.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    mind_hang_ups(lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         server.run(sockets=[listening])
     except SystemExit:
@@ -157,6 +157,23 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
             raise app.failure from None
         raise
     return 0
+
+
+def mind_hang_ups(end: Callable[..., object]) -> None:
+    """Have SIGHUP call `end` where a terminal is behind this process, which has gone then; nothing comes of it else.
+
+    Of a service that something else started it is no order to end, and `nohup` has asked for it to be ignored. There
+    is nothing to read again: certificates are, at each connection, and a folder of bundles is watched.
+    """
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, end if any(map(_is_terminal, range(3))) else signal.SIG_IGN)
+
+
+def _is_terminal(stream: int) -> bool:
+    try:
+        return os.isatty(stream)
+    except OSError:
+        return False
 
 
 def when_told_to_stop(call: Callable[[], object]) -> None:

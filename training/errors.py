@@ -62,6 +62,10 @@ class BundleError(TrainingError):
     """A bundle is missing, damaged, or does not match its certificate."""
 
 
+class ClaimRefuted(BundleError):
+    """Canaries of a run refute its certificate, at a confidence that a sound run hardly ever reaches: no bundle."""
+
+
 class NotExportable(TrainingError):
     """A model cannot be taken away, or not so; says why and what to do."""
 

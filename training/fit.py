@@ -277,8 +277,20 @@ def check_options(request: Request) -> None:
     Raises MissingExtra where the kind needs what is not installed.
     """
     request.made_kind.check_installed()
+    _check_canaries(request)
     if request.candidates is None and request.plan is None:
         kinds.check(request.kind, request.options)
+
+
+def _check_canaries(request: Request) -> None:
+    """Raise WrongOption for canaries where they cannot be, with why."""
+    if request.options.get("canaries") is None:
+        return
+    if (lack := request.made_kind.lack("canaries", request.options)) is not None:
+        raise WrongOption("canaries", lack)
+    if request.candidates is not None and not request.chooses_lambda:
+        reason = "does not go with " + OptionName("choose") + ": the models that are not kept would have canaries, too"
+        raise WrongOption("canaries", reason)
 
 
 def check_together(request: Request, *, unit: str | None, on_ray: bool = False) -> None:

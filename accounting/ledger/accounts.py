@@ -383,13 +383,13 @@ class Accounts:
 
         Raises ActRefused where it has charged anything, or a journal of this machine says so of another store.
         """
-        folder = self._journals_folder
-        journals = [] if folder is None else await asyncio.to_thread(read_acknowledged, journal_folder(folder, lineage))
-        if any(journal.writes for journal in journals):
-            raise ActRefused("has-charged", _HAS_CHARGED.format(lineage))
-        try:
+        folder, account = self._journals_folder, None
+        with suppress(UnknownLineage):
             account = await self.lineage_or_forgotten(lineage)
-        except UnknownLineage:  # it has an account first, which pays for nothing
+        journals = [] if folder is None else await asyncio.to_thread(read_acknowledged, journal_folder(folder, lineage))
+        if not (account and account.newest_receipt) and any(journal.writes for journal in journals):
+            raise ActRefused("has-charged", _HAS_CHARGED.format(lineage))
+        if account is None:  # it has an account first, which pays for nothing
             account = await self.open_lineage(lineage, NOTHING, time=time)
         if not account.is_forgotten:
             keys = LineageKeys(lineage)

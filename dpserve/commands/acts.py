@@ -273,7 +273,7 @@ def forget_lineage(
             raise CannotServe(f"{refused}; 'dpserve lineage show {name}' lists what it paid for here") from None
         # Only now: the digests are all that keeps these records from a second budget.
         known.forget(name)
-        typer.echo(f"the lineage {name} is forgotten: its bundles are of no use, and its records are of no lineage")
+        typer.echo(f"the lineage {name} is forgotten: its bundles are of no use, and it keeps no record from others")
 
     ledger.run(apply)
 

@@ -212,6 +212,22 @@ def report_on_pair(
     )
 
 
+@app.command("release")
+def release(
+    *,
+    bundle: Path = options.BUNDLE,
+    other: list[Path] = option([], "Another bundle, whose noise should be other noise; may be given several times."),
+    report: ReportOptions,
+) -> None:
+    """Judge a pay-once model by the canaries of the run that made it: `train --canaries`."""
+    from audit import presentation
+    from audit.release import audit_release
+    from training.kinds.loading import load_model
+
+    finding = audit_release(load_model(bundle), [load_model(folder) for folder in other])
+    report.show(presentation.release_report(finding), "audit-release")
+
+
 @app.command("sampler")
 def sampler(
     *,

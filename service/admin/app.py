@@ -24,7 +24,15 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
 from accounting.budgets import Budget
-from accounting.ledger import Account, ClientAccount, KeyScope, Ledger, key_digest
+from accounting.ledger import (
+    Account,
+    ClientAccount,
+    KeyScope,
+    Ledger,
+    LineageForgotten,
+    UnknownLineage,
+    key_digest,
+)
 from accounting.losses import Cost
 from accounting.report import AccountReport, Amount, account_report, amount_of
 from service.admin import verdicts
@@ -295,15 +303,17 @@ def _price(models: Models, lineage: str) -> Cost | None:
     return prices.pop() if len(prices) == 1 else None
 
 
-def _listed_lineage(ledger: Ledger) -> Callable[[str], Awaitable[str]]:
+def _open_lineage(ledger: Ledger) -> Callable[[str], Awaitable[str]]:
     """Return a dependency that gives the lineage of a path, if the ledger has it."""
 
-    async def listed_lineage(lineage: str) -> str:
-        if lineage not in await ledger.lineage_names():
-            raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name")
+    async def open_lineage(lineage: str) -> str:
+        try:
+            await ledger.lineage(lineage)
+        except (UnknownLineage, LineageForgotten, ValueError):  # the latter of what can be no name
+            raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name") from None
         return lineage
 
-    return listed_lineage
+    return open_lineage
 
 
 def _account_out(models: Models, account: Account, *, unlimited: bool = False) -> dict[str, Any]:
@@ -326,7 +336,7 @@ def _spent_share(account: ClientAccount) -> tuple[float, str]:
 
 
 def _add_client_routes(app: FastAPI, models: Models, ledger: Ledger, usage: Usage | None, owner: list[Any]) -> None:
-    Lineage = Annotated[str, Depends(_listed_lineage(ledger))]
+    Lineage = Annotated[str, Depends(_open_lineage(ledger))]
 
     async def client_out(client: ClientAccount, answered: Mapping[str, Answered] | None) -> ClientOut:
         standings = [await predictor.standing(client) for predictor in models.of_lineage(client.lineage)]
@@ -380,7 +390,7 @@ def _matches(account: ClientAccount, part: str) -> bool:
 
 
 def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: list[Any]) -> None:
-    Lineage = Annotated[str, Depends(_listed_lineage(ledger))]
+    Lineage = Annotated[str, Depends(_open_lineage(ledger))]
     account_out = partial(_account_out, models)
 
     @app.get("/api/lineages", summary="List the lineages with their budgets", dependencies=owner)

@@ -7,20 +7,26 @@ few requests that are not answered: uvicorn queues all that one read brings, and
 bytes.
 
 The class is derived from uvicorn's, for uvicorn has no option that bounds a head which httptools reads:
-`h11_max_incomplete_event_size` is for h11 alone. What it relies on in uvicorn (`cycle`, `pipeline`, `transport`,
-`send_400_response` and the callbacks) is no interface: tests/service/test_heads.py holds it, and pyproject.toml keeps
-uvicorn to versions that it was tried with.
+`h11_max_incomplete_event_size` is for h11 alone, and what it answers beyond `limit_concurrency` says neither what is
+wrong nor when to ask again. What the class relies on in uvicorn (`app`, `connections`, `cycle`, `limit_concurrency`,
+`pipeline`, `transport`, `send_400_response` and the callbacks) is no interface: tests/service/test_heads.py holds it,
+and pyproject.toml keeps uvicorn to versions that it was tried with.
 """
 
 from collections import deque
 from http import HTTPStatus
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from service.http.middleware import response_to
+from service.http.problems import Problem, ProblemType
 
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request's line and header fields, trailers included."""
 _AROUND_FIELD = len(": \r\n")
+FULL = "there are as many connections as this worker may have; nothing was charged: ask again later"
 MOST_UNANSWERED = 16
 """Requests of one connection that are begun and not answered."""
 
@@ -31,6 +37,13 @@ class _TooManyRequests(Exception):
 
 class _HeadTooLong(Exception):
     """Raised in a callback of httptools, which passes it on as an error of its own that uvicorn answers."""
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request of a connection beyond the limit, and close it."""
+    response = response_to(scope["path"], Problem(ProblemType.OVERLOADED, FULL))
+    response.headers["Connection"] = "close"
+    await response(scope, receive, send)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -46,6 +59,7 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         """Make one as uvicorn makes it."""
         super().__init__(*given, **named)
+        self._most_connections, self.limit_concurrency = self.limit_concurrency, None
         self._unanswered: deque[RequestResponseCycle] = deque()
 
     def data_received(self, data: bytes) -> None:
@@ -82,8 +96,11 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Answer what this head asks."""
         self._ungathered, self._is_head = 0, False
-        before = self.cycle
+        before, app = self.cycle, self.app
+        if self._most_connections is not None and len(self.connections) > self._most_connections:
+            self.app = _refuse
         super().on_headers_complete()
+        self.app = app
         if self.cycle is not before:
             self._unanswered.append(self.cycle)
 

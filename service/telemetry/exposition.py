@@ -31,14 +31,19 @@ async def exposition(
     counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. looks: that the
     service's own audit took; None without one.
     """
+    lineages = sorted({each.lineage for each in models})
     try:
-        accounts = [await ledger.lineage(lineage) for lineage in sorted({each.lineage for each in models})]
-    except LedgerError:
+        async with asyncio.timeout(_SECONDS_FOR_LEDGER):
+            accounts = await asyncio.gather(*map(ledger.lineage, lineages))
+    except (LedgerError, TimeoutError):
         accounts = None
     audits = (_verdict_metrics(convicted), *_look_metrics(looks))
     now = _Now([_service_metrics(models), *_account_metrics(accounts), *audits])
     return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
+
+_SECONDS_FOR_LEDGER = 0.75
+"""A ledger that takes longer counts as down. The rest is told within the second that a scrape can spare."""
 
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05

@@ -11,12 +11,14 @@ import copy
 import errno
 import json
 import logging
+import math
 import os
 import re
 import secrets
 import sys
+import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -26,6 +28,8 @@ Format = Literal["text", "json"]
 REQUEST_ID_HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _TEXT = "%(asctime)s %(levelname)s %(name)s%(worker)s: %(message)s"
+
+_MOST_KINDS = 1000
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that is being answered."""
@@ -41,6 +45,7 @@ def configure(kind: Format) -> None:
     """Have everything from INFO on written to stderr, as text or as JSON."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(_TEXT))
+    handler.addFilter(OnceASecond())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # What it says of its own start and end names neither a port nor a reason, and stands under a name that says error.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -109,6 +114,35 @@ def unforeseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         _loop_log.error("the event loop reported %s", kinds(error), extra=with_places(error))
     else:
         _loop_log.error("the event loop reported an error without an exception")
+
+
+class OnceASecond(logging.Filter):
+    """Passes one of equal errors a second, and says then how many it held back: an outage fails every request.
+
+    Errors are equal by their words and arguments. The last of an outage are told with the first of the next one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: in seconds."""
+        super().__init__()
+        self._clock = clock
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be written; write into it how many were not."""
+        if record.levelno < logging.ERROR:
+            return True
+        words, now = record.getMessage(), self._clock()
+        before, held = self._passed.get(words, (-math.inf, 0))
+        if now - before < 1:
+            self._passed[words] = (before, held + 1)
+            return False
+        if len(self._passed) >= _MOST_KINDS:
+            self._passed.clear()
+        self._passed[words] = (now, 0)
+        if held:
+            record.msg, record.args = f"{words} ({held:,} more like it since the line before)", ()
+        return True
 
 
 class TextLines(logging.Formatter):

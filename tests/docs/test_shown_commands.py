@@ -37,6 +37,11 @@ NOT_RUN = {
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
     ("attacks.md", "attack --predict-url"): "needs a server: tests/dpserve/test_predict_url.py has four",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
+    ("auditing.md", "train --data"): "tests/dpserve/test_canaries_command.py trains with canaries, on fewer records",
+    (
+        "auditing.md",
+        "audit release",
+    ): "the models of the line before: tests/dpserve/test_canaries_command.py audits two",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("releases.md", "train --data november.csv"): "tests/dpserve/test_earlier_models.py runs both on months of its own",

@@ -52,16 +52,17 @@ class CommandLine:
         assert line.startswith("dpserve: ")
         return line.removeprefix("dpserve: ")
 
-    def start(self, *arguments):
+    def start(self, *arguments, stdin=None):
         """Start a service and return its process and its address."""
-        return self.start_and_read(*arguments)[:2]
+        return self.start_and_read(*arguments, stdin=stdin)[:2]
 
-    def start_and_read(self, *arguments):
+    def start_and_read(self, *arguments, stdin=None):
         """Start a service and return its process, its address, and the lines that it printed before."""
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "dpserve", "serve", *map(str, arguments)],
             cwd=self.folder,
             env=self.environment,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -426,7 +427,7 @@ def test_a_published_network_is_served_as_unproven_or_not_at_all(run):
     process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_service_leaves_no_store_behind(run, bundle, number):
     process, _ = run.start(bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6)
     process.send_signal(number)
@@ -435,6 +436,24 @@ def test_a_stopped_service_leaves_no_store_behind(run, bundle, number):
     assert "Traceback" not in errors
     with (run.folder / "home" / "ledger" / "server.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while a server lives
+
+
+def test_a_hang_up_ends_a_service_with_a_terminal_and_no_other(run, bundle):
+    process, _ = run.start(bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, stdin=subprocess.DEVNULL)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.terminate()
+    process.communicate(timeout=60)
+    ours, theirs = pty.openpty()
+    try:
+        process, _ = run.start(bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, stdin=theirs)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("location", ["", "localhost:6379", "redis:/127.0.0.1:6379"])

@@ -104,7 +104,7 @@ def refuses(address):
         (signal.SIGTERM, ()),
         (signal.SIGTERM, ("--no-admin",)),
         (signal.SIGTERM, ("--workers", 2)),
-        (signal.SIGHUP, ()),
+        (signal.SIGINT, ()),
     ],
     ids=["a lone process", "no owner's port", "two workers", "another signal"],
 )

@@ -13,13 +13,27 @@ from scipy import stats
 from accounting import sampling_error
 from mechanisms import noise
 from mechanisms.noise import rounded_gaussian
-from mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, wide_gaussian
+from mechanisms.wide_gaussian import DISTANCE, GUIDE_BITS, SCALE, distance_from_normal, wide_gaussian
 
 FALSE_ALARM = 1e-6
 
 
 def test_the_distance_is_what_the_budget_reserves_for():
     assert 3 * noise.DISTANCE < DISTANCE <= sampling_error.DISTANCE_PER_DRAW
+
+
+def test_a_draw_is_as_near_to_a_normal_law_as_is_said():
+    """Y + 2^14 U by its density, in 40 digits; V is 2^14 times smaller."""
+    half, mp.dps = 2**13, 40
+    scale = mpmath.sqrt(2**48 + 2**32 + 2**18)
+    wide = mpmath.sqrt(scale**2 + mpmath.mpf(half) ** 2 / 3)
+    width = scale / 16
+    apart = mpmath.mpf(0)
+    for place in range(-192, 193):
+        x = place * width
+        density = (mpmath.ncdf((x + half) / scale) - mpmath.ncdf((x - half) / scale)) / (2 * half)
+        apart += abs(density - mpmath.npdf(x, 0, wide)) * width
+    assert 2**-4 * distance_from_normal(1) < apart / 2 < distance_from_normal(1)
 
 
 def test_the_guide_draws_what_the_search_draws(seeded):

@@ -155,6 +155,20 @@ def test_the_models_that_a_lineage_paid_for_add_up_to_its_account(service, owner
     problem(owner.get("/api/lineages/no-such/models"), 404, "not-found")
 
 
+def test_a_lineage_that_was_forgotten_is_shown_and_answered_nowhere(service, owner):
+    lineage, client = service.predictor.lineage, service.http(service.add_client())
+    service.call(service.ledger.forget_lineage(lineage, time=time.time()))
+    problem(client.post("/predict", json={"instances": [ROW]}), 503, "ledger-unavailable")
+    problem(client.get("/budget"), 503, "ledger-unavailable")
+    problem(client.get("/readyz"), 503, "ledger-unavailable")
+    assert owner.get("/api/lineages").json() == {"lineages": []}
+    for part in ("clients", "groups", "receipts", "models", "spending"):
+        problem(owner.get(f"/api/lineages/{lineage}/{part}"), 404, "not-found")
+    named = {"lineage": lineage, "by": "owner", "why": "a test"}
+    refused = owner.post("/api/acts", json=named | {"act": "rename", "client": "alice", "display": "Ann"})
+    problem(refused, 404, "not-found")
+
+
 def test_models_are_shown_with_their_certificates(service, owner):
     (model,) = owner.get("/api/models").json()["models"]
     assert model["name"] == "colours"

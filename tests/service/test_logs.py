@@ -132,3 +132,35 @@ def test_a_line_says_which_worker_wrote_it(monkeypatch):
     logs.name_worker()
     assert text.format(record) == f"dpserve worker {os.getpid()}: hello"
     assert json.loads(JsonLines().format(record))["worker"] == os.getpid()
+
+
+def test_an_outage_that_fails_every_request_is_one_line_a_second():
+    now = [0.0]
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextLines("%(message)s"))
+    handler.addFilter(logs.OnceASecond(lambda: now[0]))
+
+    def say(level, text, *arguments):
+        handler.handle(logging.LogRecord("dpserve", level, "", 0, text, arguments, None))
+
+    for _ in range(500):
+        say(logging.ERROR, "the store is gone (%s)", "TimeoutError")
+        say(logging.INFO, "a client came")
+    say(logging.ERROR, "the store is gone (%s)", "OSError")
+    now[0] = 1.0
+    say(logging.ERROR, "the store is gone (%s)", "TimeoutError")
+    lines = stream.getvalue().splitlines()
+    errors = [line for line in lines if "store" in line]
+    assert lines.count("a client came") == 500
+    assert errors[:2] == ["the store is gone (TimeoutError)", "the store is gone (OSError)"]
+    assert len(errors) == 3
+    assert "499" in errors[2]
+
+
+def test_a_service_holds_back_what_repeats(monkeypatch):
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: configured.update(given))
+    configured = {}
+    logs.configure("text")
+    (handler,) = configured["handlers"]
+    assert [type(each) for each in handler.filters] == [logs.OnceASecond]

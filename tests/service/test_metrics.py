@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -196,6 +197,19 @@ def test_a_ledger_that_is_gone_is_seen(service, tmp_path):
     families = exported(service, tmp_path)
     assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
     assert "dpserve_lineage_spent" not in families
+
+
+def test_a_ledger_that_hangs_is_down_and_keeps_no_scrape_waiting(service, tmp_path):
+    store = service.ledger.store
+    store.deadline = 600.0  # longer than the scraper of these tests waits
+    process = service.call(store.command("", "INFO", "server"))["process_id"]
+    os.kill(process, signal.SIGSTOP)
+    try:
+        families = exported(service, tmp_path)
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert values(families["dpserve_ledger_up"]) == {("dpserve_ledger_up",): 0}
+    assert "dpserve_info" in families
 
 
 def test_throughput_reads_the_same_counters():

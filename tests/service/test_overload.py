@@ -16,8 +16,12 @@ from accounting.losses import Cost, GaussianLoss
 from mechanisms.gaussian import Gaussian
 from service.batcher import Batcher, BatchLimits
 from service.errors import DeadlinePassed, InvalidRows
+from service.http.problems import ProblemType
+from service.http.protocol import FULL
+from service.listener import ServiceSettings
 from service.metered import MeteredPredictor
 from service.predictor import Caller, RowsRequest
+from tests.topologies import wait_until
 from training.kinds.head.bundle import CertifiedHead
 
 from .conftest import LARGEST_BATCH
@@ -195,3 +199,22 @@ def _stops_listening(url):
         except OSError:
             return True
     return False
+
+
+@pytest.mark.parametrize("path", ["/models", "/v2/models/colours"])
+def test_a_connection_beyond_the_limit_is_told_when_to_ask_again(start, head, path):
+    service = start(head, settings=ServiceSettings(max_connections=2))
+    held = [service.http(), service.http()]
+    for http in held:
+        assert http.get("/models").status_code == 200
+    refused = service.http().get(path)
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    if path == "/models":
+        assert refused.json()["type"] == ProblemType.OVERLOADED
+    else:
+        assert refused.json() == {"error": FULL}
+    assert held[0].get("/models").status_code == 200
+    held[1].close()
+    wait_until(lambda: service.http().get("/models").status_code == 200)

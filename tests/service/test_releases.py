@@ -174,6 +174,13 @@ def test_the_prices_are_public(service, tiered):
     assert not {"lineage", "weights_sha256", "created"} & set(model)
 
 
+def test_what_canaries_of_the_run_show_is_public_and_their_coins_are_not(start, head):
+    model = release_weights(head, {"full": 10**11}, "colours-lineage", SystemRandomness(), None, 100)
+    shown = start.release(model).http().get("/models/colours").json()["canaries"]
+    assert shown == model.certificate.canaries.model_dump()
+    assert not {"coins", "nonce", "released"} & set(shown)
+
+
 def test_cuts_at_the_records_quantiles_are_shown_to_nobody_before_they_are_paid_for(start):
     generator = np.random.default_rng(0)
     bounds = {"lower": (0.0,) * 4, "upper": (1.0,) * 4}

@@ -25,6 +25,7 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
         *choice_figures(certificate),
         *sets_figures(certificate),
         *earlier_figures(certificate),
+        *canary_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes)))
         if outputs.classes is not None
@@ -57,6 +58,18 @@ def sets_figures(certificate: ReleaseCertificate) -> Figures:
             )
             for coverage, each in least
         ),
+    ]
+
+
+def canary_figures(certificate: ReleaseCertificate) -> Figures:
+    """Return what canaries of the same run show; nothing where there were none."""
+    if (canaries := certificate.canaries) is None:
+        return []
+    return [
+        (f"epsilon at delta = {canaries.delta:g}, by {canaries.number:,} canaries", canaries.summary),
+        ("the releases that canaries went through", f"epsilon = {canaries.observed_epsilon:.4g} of that"),
+        ("with nothing assumed of the noise", f"epsilon >= {canaries.guesses_lower_bound_epsilon:.4g}"),
+        ("canaries' coins, SHA-256", canaries.commitment[:16] + "..."),
     ]
 
 

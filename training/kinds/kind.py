@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from training.pay_once.classifier import Classifier
     from training.pay_once.model import ReleasedModel
 
-Ability = Literal["units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit", "sets"]
+Ability = Literal[
+    "units", "ray", "encoder", "choosing", "budget", "export", "intervals", "evaluation", "audit", "sets", "canaries"
+]
 """Abilities that a kind may lack.
 
 units: protect all records of one person together. ray: train on a cluster. encoder: take an ONNX encoder's features.
 choosing: have an option chosen by noisy scores. budget: have its options set by the planner. export: leave in a file.
 intervals: say how far noise may have moved an answer. evaluation: be scored on public rows. audit: be attacked through
-a service of its own. sets: have prediction sets.
+a service of its own. sets: have prediction sets. canaries: measure what training tells by made records in it.
 """
 
 Pay = Callable[[Cost], None]
@@ -106,6 +108,10 @@ NO_EVALUATION = (
 NO_SETS = (
     "are for pay-once models: of a model each of whose answers is paid for, what is counted of the records held back "
     "would be answers that nobody has paid for"
+)
+NO_CANARIES = (
+    "measure noise that is drawn in training, on coordinates of their own; each answer of this kind has noise of "
+    "its own instead, which `dpserve audit service` and `dpserve attack` measure"
 )
 NO_NOISE_TO_AUDIT = "its noise was drawn once, when it was trained: no answer has noise of its own to audit"
 
@@ -266,6 +272,7 @@ class MeteredKind(Kind):
         "export": NOT_PRIVATE_ITSELF,
         "evaluation": NO_EVALUATION,
         "sets": NO_SETS,
+        "canaries": NO_CANARIES,
     }
 
 

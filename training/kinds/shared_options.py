@@ -10,6 +10,8 @@ from mechanisms.gaussian_vector import whole_picorho
 from training.errors import TrainingError
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.kinds.options import Declared
+from training.pay_once.canaries import LEAST as LEAST_CANARIES
+from training.pay_once.canaries import MOST as MOST_CANARIES
 
 PRICE_FORM = "rho:R, noise-multiplier:M or epsilon:E@DELTA"
 _TIER_FORM = f"NAME=PRICE, where PRICE is {PRICE_FORM}"
@@ -75,6 +77,14 @@ START = Declared(
 ADD = Declared(
     "The bundle of class sums of other records, to whose noisy sums those of these records are added.",
     form="FOLDER",
+    default_text="none",
+)
+
+CANARIES = Declared(
+    "How many made records join the training by fair coins, on coordinates of their own, to measure what it tells.",
+    unit="records",
+    least=LEAST_CANARIES,
+    most=MOST_CANARIES,
     default_text="none",
 )
 

@@ -35,6 +35,8 @@ from training.bundles.certificate import (
 from training.errors import BundleError
 from training.features.maps import HeadFeatureMap
 from training.fields import Several
+from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
+from training.pay_once.canary_verdict import check_again, judged, refuse_refuted
 from training.pay_once.earlier import EARLIER_ASSUMPTIONS, EarlierModel, cost_beside
 from training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
 from training.pay_once.prediction_sets import PredictionSets
@@ -187,6 +189,8 @@ class ReleaseCertificate(ProvenCertificate):
     """Prediction sets, from records that were held back, if there are any."""
     earlier: Several[EarlierModel] = Field(default=(), exclude_if=lambda earlier: not earlier)
     """The models that it was computed from, the nearest first."""
+    canaries: Canaries | None = Field(default=None, exclude_if=lambda canaries: canaries is None)
+    """The canaries of the same run, and what they show of it."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -208,6 +212,26 @@ class ReleaseCertificate(ProvenCertificate):
         sets.check(len(self.classes), self.whole_cost())
         made = self.model_copy(update={"prediction_sets": sets})
         return made.model_copy(update={"assumptions": made.assumed()})
+
+    def canary_parts(self) -> tuple[CanaryPart, ...]:
+        """Return the releases that canaries went through, from public numbers alone; none without canaries."""
+        return ()
+
+    def with_canaries(self, run: CanaryRun | None) -> Self:
+        """Return it with what a run shows of its canaries. Raises ClaimRefuted where that refutes the claim."""
+        if run is None or self.canaries is None:
+            return self
+        verdict = judged(self.canaries, self.canary_parts(), run, self.whole_cost())
+        return self.model_copy(update={"canaries": refuse_refuted(verdict)})
+
+    def checked_canaries(self, tensors: Mapping[str, Floats]) -> CanaryRun | None:
+        """Return the run that a bundle's tensors hold, judged again. Raises BundleError for another judgement."""
+        if self.canaries is None:
+            return None
+        parts = self.canary_parts()
+        run = read_run(self.canaries, parts, tensors)
+        check_again(self.canaries, judged(self.canaries, parts, run, self.whole_cost()))
+        return run
 
     def shown_to_all(self) -> str:
         """Name the noisy scores by which it was chosen, if it was."""

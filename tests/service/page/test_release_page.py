@@ -26,7 +26,7 @@ ROWS = np.random.default_rng(2).uniform(size=(60, 4)).round(3).tolist()
 
 @pytest.fixture(scope="module")
 def model(head):
-    return release_weights(head, PRICES, "colours-lineage", SystemRandomness())
+    return release_weights(head, PRICES, "colours-lineage", SystemRandomness(), None, 100)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,8 @@ def intervals(page):
 def test_a_finer_tier_costs_the_difference_and_says_so_before(service, tab, key, client, model):
     page = tab.sign_in(service.url, key)
     coarse, fine = rho(model, "coarse"), rho(model, "fine")
+    about = page.locator("#about")
+    expect(about).to_contain_text(model.certificate.canaries.summary.split(" with ")[0])
     assert options(page) == [f"coarse: rho {coarse:.4g} more, once", f"fine: rho {fine:.4g} more, once"]
     expect(page.get_by_label("Precision")).to_have_value("coarse")
     paste(page, lines(ROWS[:1]))

@@ -2,6 +2,7 @@ import hmac
 import multiprocessing
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,10 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accounting.messages import OptionName, message
 from tests.training.conftest import make_records
 from training.errors import TrainingError
 from training.inputs.digest_files import in_others, sorted_once
-from training.inputs.lineage import KnownRecords, Shared, check_lineage_name, equal_by_chance, overlap, owner_key
+from training.inputs.lineage import (
+    KnownRecords,
+    Shared,
+    advice,
+    check_lineage_name,
+    equal_by_chance,
+    overlap,
+    owner_key,
+)
 from training.inputs.parsing import name_digests
 from training.inputs.records import Declaration, Records, Units
 
@@ -300,6 +310,40 @@ def test_overlaps_are_those_of_sets(trainings):
             noted_as(known, lineage, made)
             for own, new in zip(kept.setdefault(lineage, (set(), set())), (rows, names), strict=True):
                 own |= new
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sets(st.integers(0, 11), min_size=1)), min_size=1, max_size=5),
+    st.sets(st.integers(0, 11), min_size=1),
+    st.sampled_from("abcd"),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_name_that_is_advised_is_not_refused_in_its_turn(trainings, rows, asked):
+    with TemporaryDirectory() as folder:
+        known = KnownRecords(Path(folder))
+        for lineage, others in trainings:
+            noted_as(known, lineage, small_table(sorted(others), []))
+        digests = known.digests(small_table(sorted(rows), []))
+        advised = message("")
+        with suppress(TrainingError), known.noted(asked, digests) as elsewhere:
+            if elsewhere:
+                advised = advice(asked, elsewhere, here=known.has_any(digests, asked))
+            raise TrainingError("refused, which takes the note back")
+        for part in advised.parts:
+            if isinstance(part, OptionName) and part.name == "lineage":
+                assert known.among(digests, part.form) == {}
+
+
+def test_a_lineage_that_is_forgotten_keeps_no_record_from_others(known, records):
+    noted_as(known, "peolpe", records)
+    noted_as(known, "others", replace(records, source=records.source[:3]))
+    with known.noted("peolpe", known.digests(records)), pytest.raises(TrainingError):
+        known.forget("peolpe")
+    assert known.holds("peolpe")
+    for _ in range(2):
+        known.forget("peolpe")
+        assert not known.is_noted("peolpe")
+        assert among(known, records).keys() == {"others"}
 
 
 def small_table(rows, names):

@@ -3,14 +3,22 @@
 import math
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector
+from training.features.rows import Features
 from training.fields import Several
 from training.kinds.class_sums import continued
 from training.pay_once import calibration
+from training.pay_once.canaries import CanaryPart, labels_of
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
+
+SPARSE_LENGTH = 1.0 - 2.0**-12
+"""The length of v for a sparse row (`training.kinds.class_sums.model.sparse_sums_of`)."""
+_RELATIVE = 1e-7
+"""More than the lengths of directions and gradients are off by, relatively."""
 
 STEPS_ASSUMPTIONS = (
     "In the gradient steps a record's gradient comes of products that round nothing, in any order, and exp gives the "
@@ -113,6 +121,27 @@ class ClassSumsCertificate(ReleaseCertificate):
         dimension = self.feature_map.dimension
         sizes = {"centre": (self.centre_mu, dimension + 1), "sums": (self.sums_mu, len(self.classes) * dimension)}
         return {name: GaussianVector(mu, size, 1.0) for name, (mu, size) in sizes.items() if mu}
+
+    def canary_parts(self) -> tuple[CanaryPart, ...]:
+        """Return the sums and the steps, as far as there are any; canaries join after the centre, which is public then.
+
+        A canary's v is the unit vector e of a coordinate of its own. That is the direction around the mean m of (m,
+        sqrt(1 - |m|^2) e), which is chosen once m is known, as an adaptive adversary may. So it moves the number of its
+        class and coordinate by 1, or by what sparse rows have of it. Those of different classes share a coordinate.
+        """
+        if self.canaries is None:
+            return ()
+        parts: list[CanaryPart] = []
+        if self.sums_mu:
+            vector = self.mechanisms()["sums"]
+            length = SPARSE_LENGTH if Features(self.feature_map, sparse=True).are_sparse else 1.0
+            moved = np.full((self.canaries.number, 1), length)
+            slack = _RELATIVE * math.sqrt(self.canaries.number)
+            parts.append(CanaryPart("sums", self.sums_mu, moved, vector.standard_deviation, vector.step, slack=slack))
+        if self.steps_mu:
+            labels = labels_of(self.canaries.number, len(self.classes))
+            parts.append(continued.canary_part(self.steps_mu, self.feature_map.dimension, len(self.classes), labels))
+        return tuple(parts)
 
     def standard_deviation(self) -> float:
         """Return the standard deviation of the noise on each number of all sums together.

@@ -18,11 +18,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from accounting.arrays import Floats
+from accounting.arrays import Floats, Integers
 from mechanisms.gaussian_vector import LARGEST_SIZE, LEAST_PRICE, GaussianVector, mu_for
 from mechanisms.randomness import Randomness
 from training.fitting.network import Network, check_shards
 from training.inputs.sums import Rows, Shard, Sums
+from training.pay_once.canaries import CanaryPart, moved_alike
 
 SHARE = Fraction(1, 6)
 """The share that steps are paid from of what calibration leaves of mu^2."""
@@ -40,6 +41,9 @@ LARGEST_RATE = 96.0
 """No learning rate is above this for one record in a class, and the limit falls to 0 over the steps: the curvature
 grows as the records of a class do. With a limit that stays, steps swing where rows have much in common: diamonds with
 cuts had log loss 0.84 at epsilon 1 and 0.91 at 4, now 0.83 and 0.82."""
+
+_CANARY_ERROR = 1e-6
+"""More than a canary's clipped gradient is off by, relatively: its factors are on grids."""
 
 LEAST_SIGNAL, LEAST_OF_CLASS, LEAST_OF_WEIGHT = 600.0, 40.0, Fraction(1, 3)
 """Steps are taken from so many records times mu on, in all and for each class, and from so many records for each
@@ -112,6 +116,32 @@ def rates(noise: float, classes: int, records_declared: int) -> Floats:
     return limited
 
 
+def canary_part(mu: float, dimension: int, classes: int, labels: Integers) -> CanaryPart:
+    """Return the law of what all steps together release of canaries of these classes (N,), each in a column of its own.
+
+    A canary's v is the unit vector of its column, whose weights stay at 0: what is released there is not followed. So
+    its probabilities are 1/C, its gradient in them is (1/C - e_y) times what clips it, s = min(1, CLIP_NORM/sqrt(1 -
+    1/C)) (`law`), and the same in every step.
+    """
+    vector, length = law(mu, classes, dimension), math.sqrt(1 - 1 / classes)
+    scale = STEPS * min(1.0, CLIP_NORM / length)
+    direction = np.full(classes, scale / classes)
+    direction[0] -= scale
+    root = math.sqrt(STEPS)
+    moved = moved_alike(direction, labels)
+    slack, deviation = _CANARY_ERROR * float(np.linalg.norm(moved)), root * vector.standard_deviation
+    return CanaryPart("steps", mu, moved, deviation, vector.step, slack=slack, draws=STEPS)
+
+
+def canary_gradient(records: Sums, rows: Rows, number: int, classes: int) -> Floats:
+    """Return what the included ones of so many canaries add to a step in their own columns' weights, (number, C)."""
+    network = Network((number, classes))
+    parameters = np.zeros(network.size)
+    total = records.total(functools.partial(gradient_sum, network=network, parameters=parameters, rows=rows))
+    ((of_weights, _),) = network.layers(total)
+    return of_weights
+
+
 def descended(
     begun: Floats,
     constants_begun: Floats,
@@ -120,8 +150,11 @@ def descended(
     mu: float,
     records_declared: int,
     randomness: Randomness,
-) -> tuple[Floats, Floats]:
+    canaries: Floats | None = None,
+) -> tuple[Floats, Floats, Floats | None]:
     """Return the weights (C, D) and the constants (C,) of the logits that steps of mu lead to.
+
+    With them what all steps together released of canaries, of the shape of `canaries`: their own gradient in a step.
 
     begun, constants_begun: those that the first step is taken from, released numbers, of the same shapes. rows: makes v
     (n, D), at most 1 long, each a function of its record and of what was released. Raises TrainingError for records in
@@ -133,13 +166,17 @@ def descended(
     parameters = np.zeros(network.size)
     ((weights, constants),) = network.layers(parameters)
     weights[:], constants[:] = begun.T, constants_begun
+    unmoved = np.empty(0) if canaries is None else canaries.ravel()
+    beside = np.zeros_like(unmoved)
     for step in rates(vector.standard_deviation, classes, records_declared).tolist():
         total = records.total(functools.partial(gradient_sum, network=network, parameters=parameters, rows=rows))
         network.layers(total)[0][1][:] *= BIAS
-        ((of_weights, of_constants),) = network.layers(vector.release_part(total, randomness))
+        released, more = vector.release_beside(total, unmoved, randomness)
+        beside += more
+        ((of_weights, of_constants),) = network.layers(released)
         weights -= step * of_weights
         constants -= step * BIAS * of_constants
-    return weights.T.copy(), constants.copy()
+    return weights.T.copy(), constants.copy(), None if canaries is None else beside.reshape(canaries.shape)
 
 
 def gradient_sum(shard: Shard, _: None, *, network: Network, parameters: Floats, rows: Rows) -> Floats:

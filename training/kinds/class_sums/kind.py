@@ -12,7 +12,7 @@ from training.kinds.kind import Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import price_of
 from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import ADD, PRICE, RECORDS, START
+from training.kinds.shared_options import ADD, CANARIES, PRICE, RECORDS, START
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -29,6 +29,7 @@ class ClassSumsOptions(Options):
     records_declared: Annotated[int | None, RECORDS] = None
     start: Annotated[str | None, START] = None
     add: Annotated[str | None, ADD] = None
+    canaries: Annotated[int | None, CANARIES] = None
 
 
 class ClassSumsKind(PayOnceKind):
@@ -37,6 +38,7 @@ class ClassSumsKind(PayOnceKind):
     name = "class-sums"
     sentence = "noisy sums of the records of each class, good for few records"
     options = ClassSumsOptions
+    beside_budget = ("canaries",)
 
     def train(self, job: Job, options: ClassSumsOptions) -> "ClassSumsCertificate":
         """Release the sums and save the model."""
@@ -54,6 +56,7 @@ class ClassSumsKind(PayOnceKind):
                 report,
                 declared,
                 job.inherited,
+                options.canaries,
             )
         return save_class_sums(job.out, model)
 

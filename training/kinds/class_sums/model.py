@@ -48,12 +48,20 @@ from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import Rows, Shard, Sums, check_count
 from training.kinds.class_sums import continued
-from training.kinds.class_sums.certificate import AddedSums, ClassSumsCertificate, cost_of
+from training.kinds.class_sums.certificate import SPARSE_LENGTH, AddedSums, ClassSumsCertificate, cost_of
 from training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
 from training.kinds.inherited import Inherited
 from training.kinds.shared_options import RECORDS
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
+from training.pay_once.canaries import (
+    CanaryRun,
+    Coins,
+    columns_of,
+    included_records,
+    one_hot,
+    tensor_shapes,
+)
 from training.pay_once.certificate import check_on_grid
 from training.pay_once.model import Around, rounded
 
@@ -70,7 +78,6 @@ TEMPERATURE = 8.0
 GRID = 2**28
 """Sums of MOST_RECORDS terms, in steps of 2^-28, stay below 2^53, so that they are exact as doubles."""
 _SHRINK = 1.0 - 2.0**-30
-_SPARSE_LENGTH = 1.0 - 2.0**-12
 
 
 _OF_STEPS = UnknownNoise(
@@ -85,7 +92,7 @@ class ClassSums:
     Where steps began at another model's weights, sums are zeros and centre is that model's mean, (D,).
     calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None. earlier: the sums that
     these are added to, (C, D), or None.
-    arithmetic: what computes its products.
+    arithmetic: what computes its products. canaries: what was released of canaries in the same run.
 
     Nothing in it but the certificate's lineage and digest is private.
     """
@@ -98,6 +105,7 @@ class ClassSums:
     stepped: Floats | None = None
     earlier: Floats | None = None
     arithmetic: Arithmetic = NUMPY
+    canaries: CanaryRun | None = None
 
     def probabilities(self, X: Floats) -> Floats:
         """Return the softmax of the calibrated logits, (n, C)."""
@@ -203,31 +211,70 @@ def train_class_sums(
     progress: Callable[[int], None] = lambda _: None,
     records_declared: int | None = None,
     inherited: Inherited | None = None,
+    canaries: int | None = None,
 ) -> ClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
     progress is told how many rows are done, of two passes over them. records_declared: about how many records there
     are, as a public number; without it there are no gradient steps. inherited: the model at whose weights steps begin,
-    or to whose sums these are added. Raises TrainingError for a price that cannot be, and for more than MOST_RECORDS
-    records.
+    or to whose sums these are added. canaries: how many there are. Raises TrainingError for a price that cannot be,
+    for more than MOST_RECORDS records, and where canaries refute the certificate.
     """
     check_count(len(records))
     classes = len(records.declaration.classes)
-    certificate = _certified(records, name, feature_map, whole, lineage, records_declared, inherited)
+    coins = None if canaries is None else Coins.drawn(canaries, randomness)
+    certificate = _certified(records, name, feature_map, whole, lineage, records_declared, inherited, coins)
     rows = rows_of(feature_map)
-    model, weights, constants = _released(certificate, records, rows, randomness, progress, inherited)
+    model, weights, constants = _released(certificate, records, rows, randomness, progress, inherited, coins)
     if certificate.steps_mu and records_declared is not None:
-        centred = around(rows, model.mean) if is_sparse(feature_map) else Rows(Centred(rows.make, model.mean))
-        stepped, constants = continued.descended(
-            weights, constants, records.sums, centred, certificate.steps_mu, records_declared, randomness
+        stepped, constants, beside = continued.descended(
+            weights,
+            constants,
+            records.sums,
+            _centred(rows, model.mean, feature_map),
+            certificate.steps_mu,
+            records_declared,
+            randomness,
+            None if coins is None else _canary_gradient(coins, classes, feature_map),
         )
         model = replace(model, stepped=stepped)
+        if model.canaries is not None and beside is not None:
+            model = replace(model, canaries=model.canaries.with_part("steps", beside))
+    model = replace(model, certificate=certificate.with_canaries(model.canaries))
 
     def logits(X: Floats) -> Floats:
         return model.logits(X) + constants
 
     found = calibration.calibrated(records.sums, logits, classes, certificate.calibration_mu, randomness)
     return replace(model, calibration=Calibration(found.scale, found.scale * constants + found.offsets))
+
+
+def _centred(rows: Rows, mean: Floats, feature_map: FeatureMap) -> Rows:
+    """Return rows around a mean, as steps see them."""
+    return around(rows, mean) if is_sparse(feature_map) else Rows(Centred(rows.make, mean))
+
+
+def _canary_sums(coins: Coins, classes: int, feature_map: FeatureMap) -> Floats:
+    """Return the class sums of the included canaries at their own coordinates, (C, columns), as records' are computed.
+
+    Around a mean that is 0 there: see `ClassSumsCertificate.canary_parts`.
+    """
+    columns = columns_of(len(coins.included), classes)
+    add = sparse_sums_of if is_sparse(feature_map) else sums_of
+    records = included_records(coins, classes, columns)
+    return add(records, _canary_rows(columns, feature_map), classes, np.zeros(columns))
+
+
+def _canary_gradient(coins: Coins, classes: int, feature_map: FeatureMap) -> Floats:
+    """Return what the included canaries add to each step, (N, C)."""
+    number = len(coins.included)
+    rows = _centred(_canary_rows(number, feature_map), np.zeros(number), feature_map)
+    return continued.canary_gradient(included_records(coins, classes, number), rows, number, classes)
+
+
+def _canary_rows(columns: int, feature_map: FeatureMap) -> Rows:
+    rows = one_hot(columns, sparse=is_sparse(feature_map))
+    return rows if is_sparse(feature_map) else Rows(Directions(rows.make))
 
 
 def _certified(
@@ -238,6 +285,7 @@ def _certified(
     lineage: str,
     records_declared: int | None,
     inherited: Inherited | None,
+    coins: Coins | None,
 ) -> ClassSumsCertificate:
     """Return the certificate of a training before it is made, from public numbers alone. Raises TrainingError."""
     declaration, role = records.declaration, None if inherited is None else inherited.option
@@ -268,6 +316,7 @@ def _certified(
             unit=records.unit,
             cost=str(cost_of(*parts)),
             earlier=() if inherited is None else inherited.earlier,
+            canaries=None if coins is None else coins.certified(),
             **numbers,
         )
         certificate.whole_cost()
@@ -293,6 +342,7 @@ def _released(
     randomness: Randomness,
     progress: Callable[[int], None],
     inherited: Inherited | None,
+    coins: Coins | None,
 ) -> tuple[ClassSums, Floats, Floats]:
     """Release the centre and the sums, as far as the certificate says; return the model so far.
 
@@ -300,10 +350,11 @@ def _released(
     """
     feature_map, classes = certificate.feature_map, len(certificate.classes)
     tensors, uncalibrated = feature_map.public_tensors(), Calibration.none(classes)
+    run = None if coins is None else CanaryRun(coins, {})
     if inherited is not None and inherited.option == "start":
         mean, ((weights, constants),) = inherited.layers((feature_map.dimension, classes), "tanh")
         sums = np.zeros((classes, feature_map.dimension))
-        return ClassSums(certificate, mean, sums, tensors, uncalibrated), weights.T, constants
+        return ClassSums(certificate, mean, sums, tensors, uncalibrated, canaries=run), weights.T, constants
     releases, earlier = certificate.mechanisms(), None
     if inherited is None:
         centre = releases["centre"].release(centre_of(records.sums, rows, progress), randomness)
@@ -311,8 +362,11 @@ def _released(
         centre, earlier = inherited.model.centre, inherited.model.total
     add = sparse_sums_of if is_sparse(feature_map) else sums_of
     exact = add(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
-    sums = releases["sums"].release(exact, randomness)
-    model = ClassSums(certificate, centre, sums, tensors, uncalibrated, earlier=earlier)
+    beside = np.empty((classes, 0)) if coins is None else _canary_sums(coins, classes, feature_map)
+    sums, beside = releases["sums"].release_beside(exact, beside, randomness)
+    if run is not None:
+        run = run.with_part("sums", beside.reshape(-1, 1)[: len(run.coins.included)])
+    model = ClassSums(certificate, centre, sums, tensors, uncalibrated, earlier=earlier, canaries=run)
     return model, continued.START * math.sqrt(classes) * model.directions, np.zeros(classes)
 
 
@@ -455,17 +509,17 @@ def _sums_term(shard: Shard, _: None, *, rows: Rows, classes: int, mean: Floats)
 def sparse_sums_of(
     records: Sums, rows: Rows, classes: int, mean: Floats, progress: Callable[[int], None] = lambda _: None
 ) -> Floats:
-    """Return the sums of v for sparse rows u (n, D), each v `_SPARSE_LENGTH` of what it is for dense ones: (C, D).
+    """Return the sums of v for sparse rows u (n, D), each v `SPARSE_LENGTH` of what it is for dense ones: (C, D).
 
     One record, or all records of one unit with their weights, move what is computed by at most 1. Proof. v is at most
-    _SPARSE_LENGTH (1 + 2^-50) long, a function of its record and of the released mean (`AroundMean`), and its
+    SPARSE_LENGTH (1 + 2^-50) long, a function of its record and of the released mean (`AroundMean`), and its
     contribution is v in the row of its class: weights add up to at most 1, so that by the triangle inequality a unit
     moves the exact sums by no more. Rounding moves neighbours' sums apart by at most SUM_ERROR, as
     `Network.clipped_sum` counts it with c = 1: blocks, shards and records are the same, and the factors, at most 1 long
     for a row, are the classes' 0 and 1 in place of gradients. Together less than 1 - 2^-12 + 2^-50 + 2^-13 < 1.
     """
     check_shards(records)
-    term = functools.partial(_sparse_sums_term, rows=around(rows, mean, _SPARSE_LENGTH), classes=classes)
+    term = functools.partial(_sparse_sums_term, rows=around(rows, mean, SPARSE_LENGTH), classes=classes)
     total: Floats = records.total(term, progress=progress)
     return total.T
 
@@ -512,6 +566,8 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
         own["stepped"] = model.stepped
     if model.earlier is not None:
         own["earlier"] = model.earlier
+    if model.canaries is not None:
+        own |= model.canaries.tensors()
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
@@ -529,6 +585,7 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
         shapes["earlier"] = (classes, dimension)
     if certificate.steps_mu:
         shapes["stepped"] = (classes, dimension)
+    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
     public = certificate.feature_map.public_tensors()
     released = checked_tensors(tensors, shapes, public)
     for name, vector in certificate.mechanisms().items():
@@ -541,4 +598,5 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
         Calibration.read(released["calibration"]),
         released.get("stepped"),
         released.get("earlier"),
+        canaries=certificate.checked_canaries(released),
     )

@@ -1,7 +1,9 @@
 """The certificate of a model trained by DP-SGD: every public choice, and the cost of the run."""
 
+import math
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from accounting import gaussian_envelope
@@ -14,6 +16,7 @@ from training.kinds.dpsgd.centre import centre_release
 from training.kinds.dpsgd.descent import Descent, Optimiser
 from training.kinds.dpsgd.step import StepRelease, grid_step
 from training.pay_once import calibration
+from training.pay_once.canaries import CanaryPart, labels_of, moved_alike
 from training.pay_once.certificate import COMMON_ASSUMPTIONS, ReleaseCertificate
 
 Sampling = Literal["poisson"]
@@ -133,6 +136,58 @@ class DpSgdCertificate(ReleaseCertificate):
                 f"noise multiplier {self.noise_multiplier:.6g}"
             )
         return cost_of(centre, self.steps_mu, self.calibration_mu)
+
+    def canary_parts(self) -> tuple[CanaryPart, ...]:
+        """Return all steps together, as whoever sees each step's sum sees them; canaries join after the centre.
+
+        A canary's input is l = `canary_length` times the unit vector of a column of its own, whose weights stay at 0:
+        what is released there is not followed. Its probabilities are 1/C, its gradient in these weights l (1/C - e_y),
+        and over all layers, the bias among them, sqrt(l^2 + 1) times as long as 1/C - e_y is. So clipping scales it by
+        the same s in every step that it joins. It is longer than records' inputs are, as the worst record would be if
+        it could: the promise is of whatever clipping lets through, and that is nearly clip_norm of its own weights.
+        """
+        if self.canaries is None:
+            return ()
+        if self.hidden:
+            raise ValueError("canaries go with a linear head")
+        classes, network, release = len(self.classes), self.network, self.step_release
+        length = canary_length(self.input_norm)
+        whole = math.hypot(length, 1.0) * math.sqrt(1 - 1 / classes)
+        scale = length * min(1.0, self.clip_norm / whole)
+        direction = np.full(classes, scale / classes)
+        direction[0] -= scale
+        moved = moved_alike(direction, labels_of(self.canaries.number, classes))
+        step, root = grid_step(release, network.size), math.sqrt(self.steps)
+        deviation = root * wide_gaussian.SCALE * step
+        rate = math.floor(self.sampling_rate * 2**64) / 2**64
+        slack = _CANARY_ERROR * self.steps * float(np.linalg.norm(moved))
+        slack += _DEVIATION_ERROR * deviation * math.sqrt(moved.size)
+        return (
+            CanaryPart(
+                "steps",
+                self.steps_mu,
+                moved,
+                deviation,
+                step,
+                self.steps,
+                rate,
+                slack,
+                draws=self.steps,
+                coin=gaussian_envelope.DELTA,
+                distance=wide_gaussian.distance_from_normal(self.steps),
+            ),
+        )
+
+
+def canary_length(input_norm: float) -> float:
+    """Return the length of canaries' inputs. input_norm: of records' inputs."""
+    return 16.0 * max(1.0, input_norm)
+
+
+_CANARY_ERROR = 1e-6
+"""More than a canary's clipped gradient is off by, relatively: its factors are on grids."""
+_DEVIATION_ERROR = 2.0**-15
+"""More than the deviation of the noise exceeds SCALE steps by, relatively (`mechanisms.wide_gaussian`)."""
 
 
 def cost_of(centre: GaussianVector | None, steps_mu: float, calibration_mu: float) -> Cost:

@@ -10,11 +10,11 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from training.features.maps import FeatureMap
 from training.kinds.dpsgd.step import LARGEST_NORM, LEAST_NORM
-from training.kinds.kind import Job, PayOnceKind, TrainAlike
+from training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, network_likeness, price_of
 from training.kinds.options import Declared, Options
 from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import PRICE, RECORDS, START, Activation, widths
+from training.kinds.shared_options import CANARIES, PRICE, RECORDS, START, Activation, widths
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
@@ -84,6 +84,7 @@ class DpSgdOptions(Options):
     step_noise: Annotated[float | None, _NOISE] = None
     gradient_clip: Annotated[float | None, _CLIP] = None
     start: Annotated[str | None, START] = None
+    canaries: Annotated[int | None, CANARIES] = None
 
 
 class DpSgdKind(PayOnceKind):
@@ -92,8 +93,17 @@ class DpSgdKind(PayOnceKind):
     name = "dpsgd"
     sentence = "a linear model or a network, trained by noisy steps"
     options = DpSgdOptions
-    beside_budget = ("hidden",)
+    beside_budget = ("hidden", "canaries")
     lacks = {**PayOnceKind.lacks, "intervals": NO_INTERVALS}  # noqa: RUF012 - a constant of the class
+
+    def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
+        """Return what it lacks: canaries, in a network."""
+        if ability == "canaries" and widths(given.get("hidden") or ()):
+            return (
+                "go with a linear head: in a network each would have as many numbers in every step as the first layer "
+                "has units, and what it moves there would depend on the other layers' weights"
+            )
+        return super().lack(ability, given)
 
     def train(self, job: Job, options: DpSgdOptions) -> "DpSgdCertificate":
         """Train by DP-SGD and save the model."""
@@ -121,7 +131,15 @@ class DpSgdKind(PayOnceKind):
             sampling=options.sampling,
         )
         with job.progress.steps_with_progress(choices.steps) as report:
-            model = train_dpsgd(job.records, recipe, job.lineage, SystemRandomness(), report, inherited=job.inherited)
+            model = train_dpsgd(
+                job.records,
+                recipe,
+                job.lineage,
+                SystemRandomness(),
+                report,
+                inherited=job.inherited,
+                canaries=options.canaries,
+            )
         return save_dpsgd(job.out, model)
 
     @property

@@ -21,6 +21,7 @@ from training.bundles.sealing import (
 from training.devices import NUMPY, Arithmetic, Matrix, matrices
 from training.exact.products import matrix_on_grid, on_grid, product
 from training.kinds.dpsgd.certificate import DpSgdCertificate
+from training.pay_once.canaries import CanaryRun, tensor_shapes
 from training.pay_once.model import Around, rounded
 
 _CENTRE = "centre"
@@ -33,7 +34,8 @@ class DpSgdModel:
     """A network on a public feature map. parameters: (size,), as `Network` lays them out, the last layer calibrated.
 
     centre: (dimension,), what inputs are taken around, released before training; zeros where nothing was.
-    tensors: the feature map's public ones; arithmetic: what computes its products.
+    tensors: the feature map's public ones; arithmetic: what computes its products. canaries: what was released of
+    canaries in the same run.
     """
 
     certificate: DpSgdCertificate
@@ -41,6 +43,7 @@ class DpSgdModel:
     centre: Floats
     tensors: dict[str, Floats]
     arithmetic: Arithmetic = NUMPY
+    canaries: CanaryRun | None = None
 
     def probabilities(self, X: Floats) -> Floats:
         """See `training.pay_once.model.ReleasedModel`."""
@@ -101,6 +104,8 @@ class DpSgdModel:
 def save_dpsgd(folder: Path, model: DpSgdModel) -> DpSgdCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
     own = layer_tensors(model.certificate.network.layers(model.parameters)) | {_CENTRE: model.centre}
+    if model.canaries is not None:
+        own |= model.canaries.tensors()
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
@@ -109,9 +114,11 @@ def load_dpsgd(folder: Path, device: str | None = None) -> DpSgdModel:
     certificate, tensors = load_sealed(folder, DpSgdCertificate, device)
     network, public = certificate.network, certificate.feature_map.public_tensors()
     shapes = layer_shapes(network.widths) | {_CENTRE: (certificate.feature_map.dimension,)}
+    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
     released = checked_tensors(tensors, shapes, public)
     parameters = np.empty(network.size)
     for views, layer in zip(network.layers(parameters), layers_in(released, network.widths), strict=True):
         for view, numbers in zip(views, layer, strict=True):
             view[:] = numbers
-    return DpSgdModel(certificate, parameters, released[_CENTRE], public)
+    run = certificate.checked_canaries(released)
+    return DpSgdModel(certificate, parameters, released[_CENTRE], public, canaries=run)

@@ -49,6 +49,28 @@ class StepRelease:
                 raise ValueError(f"the {name} must lie between {LEAST_NORM:g} and {LARGEST_NORM:g}, not be {value}")
 
 
+@dataclass(frozen=True, eq=False)
+class StepCanaries:
+    """Canaries that join steps: those included, as records, in a linear network of their own columns, (N, C) weights.
+
+    rows: makes their inputs. The weights of their columns stay at 0: what is released there is not followed.
+    """
+
+    records: Sums
+    rows: Rows
+    network: Network
+    clipped_sum: Callable[..., Floats]
+    """As `DpSgdStep.clipped_sum`, of that network."""
+
+    def total(self, taken: Mask) -> Floats:
+        """Return the sum of clipped gradients in their columns, (N C,), of those that take part."""
+        parameters = np.zeros(self.network.size)
+        term = functools.partial(_clipped, clipped_sum=self.clipped_sum, parameters=parameters, rows=self.rows)
+        ends = np.cumsum(self.records.lengths)[:-1]
+        ((of_weights, _),) = self.network.layers(self.records.total(term, np.split(taken, ends)))
+        return of_weights.ravel()
+
+
 @dataclass(frozen=True)
 class DpSgdStep:
     """A step in its three parts. Each may be replaced, by an audit."""
@@ -75,12 +97,28 @@ class DpSgdStep:
 
     def noisy_total(self, parameters: Floats, records: Sums, rows: Rows) -> Floats:
         """Return the noisy sum (size,) over a fresh sample of records in shards. rows: makes the inputs."""
-        taken = self.sample(sum(records.lengths) if records.units is None else records.units)
+        return self.noisy_totals(parameters, records, rows, None)[0]
+
+    def noisy_totals(
+        self, parameters: Floats, records: Sums, rows: Rows, canaries: StepCanaries | None
+    ) -> tuple[Floats, Floats]:
+        """Return the noisy sum (size,), and that of canaries (N C,), of one sample and with noise of one draw.
+
+        Canaries leave the step as it is for records: whether a record takes part is a coin of its own, what canaries
+        add lies at coordinates where no record adds anything, so that neighbours are no farther apart on the grid, and
+        the draws there have one law on both sides.
+        """
+        count = sum(records.lengths) if records.units is None else records.units
+        more = 0 if canaries is None else sum(canaries.records.lengths)
+        taken, joining = np.split(self.sample(count + more), [count])
         ends = np.cumsum(records.lengths)[:-1]
         # Of units, each shard has some of the records of perhaps all.
         given = np.split(taken, ends) if records.units is None else [taken] * len(records.lengths)
         term = functools.partial(_clipped, clipped_sum=self.clipped_sum, parameters=parameters, rows=rows)
-        return self.add_noise(records.total(term, given))
+        total = records.total(term, given)
+        beside = np.empty(0) if canaries is None else canaries.total(joining)
+        released, released_beside = np.split(self.add_noise(np.concatenate([total, beside])), [len(total)])
+        return released, released_beside
 
 
 def _clipped(

@@ -23,13 +23,14 @@ from training.inputs.records import Records
 from training.inputs.sums import ROWS, OnCount, Rows, check_count, of_rows
 from training.kinds.class_sums.model import Directions, is_sparse, rows_of
 from training.kinds.dpsgd.centre import Inputs, centre_release, mean_of, sum_of_rows
-from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, cost_of
+from training.kinds.dpsgd.certificate import DpSgdCertificate, Sampling, canary_length, cost_of
 from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.descent import descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel
-from training.kinds.dpsgd.step import private_step
+from training.kinds.dpsgd.step import StepCanaries, private_step
 from training.kinds.inherited import Inherited
 from training.pay_once import calibration
+from training.pay_once.canaries import Canaries, CanaryRun, Coins, included_records, one_hot
 from training.pay_once.earlier import EarlierModel
 
 
@@ -68,11 +69,12 @@ def certify(
     lineage: str,
     unit: str | None = None,
     earlier: tuple[EarlierModel, ...] = (),
+    canaries: Canaries | None = None,
 ) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
     unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
-    earlier: the models that it is computed from.
+    earlier: the models that it is computed from. canaries: those that join the steps.
 
     Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
@@ -97,6 +99,7 @@ def certify(
             steps_mu=steps_mu,
             calibration_mu=calibration_mu,
             earlier=earlier,
+            canaries=canaries,
             **choices.as_fields(),
         )
         certificate.whole_cost()
@@ -148,21 +151,24 @@ def train_dpsgd(
     progress: OnCount = lambda _: None,
     directions: Floats | None = None,
     inherited: Inherited | None = None,
+    canaries: int | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
     directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
     inherited: the model at whose weights steps begin, and whose centre is taken: released numbers, so that all of it is
-    post-processing of them (`training.pay_once.earlier.cost_beside`).
+    post-processing of them (`training.pay_once.earlier.cost_beside`). canaries: how many there are.
     Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
-    is touched.
+    is touched; and where canaries refute the certificate.
     """
     check_count(len(records))
     sums = records.sums if directions is None else of_rows(directions, records.y)
     check_shards(sums)
     declaration = records.declaration
     earlier = () if inherited is None else inherited.earlier
-    certificate = certify(recipe, declaration, lineage, records.unit, earlier)
+    coins = None if canaries is None else Coins.drawn(canaries, randomness)
+    certified = None if coins is None else coins.certified()
+    certificate = certify(recipe, declaration, lineage, records.unit, earlier, certified)
     tensors = recipe.feature_map.public_tensors()
     rows = ROWS if directions is not None else rows_of(recipe.feature_map)
     centre = np.zeros(recipe.feature_map.dimension)
@@ -179,18 +185,23 @@ def train_dpsgd(
         inputs = around(rows, centre, certificate.input_norm)
     else:
         inputs = Rows(Inputs(rows.make, centre, certificate.input_norm))
-    parameters = descend(
-        lambda parameters: step.noisy_total(parameters, sums, inputs),
-        parameters,
-        certificate.descent,
-        lambda done, _, __: progress(done),
-    )
+    joining = None if coins is None else _canaries(coins, certificate)
+    seen = np.zeros(0 if joining is None else joining.network.layers(np.empty(joining.network.size))[0][0].size)
+
+    def noisy_step(parameters: Floats) -> Floats:
+        released, beside = step.noisy_totals(parameters, sums, inputs, joining)
+        seen[:] += beside
+        return released
+
+    parameters = descend(noisy_step, parameters, certificate.descent, lambda done, _, __: progress(done))
+    run = None if coins is None else CanaryRun(coins, {"steps": seen.reshape(len(coins.included), -1)})
+    certificate = certificate.with_canaries(run)
     if not np.isfinite(parameters).all():
         raise TrainingError("the weights grew without bound: take a smaller " + OptionName("learning_rate"))
     last_weights, last_biases = network.layers(parameters)[-1]
     last_weights /= temperature(certificate)
     last_biases /= temperature(certificate)
-    model = DpSgdModel(certificate, parameters.copy(), centre, tensors)
+    model = DpSgdModel(certificate, parameters.copy(), centre, tensors, canaries=run)
     found = calibration.calibrated(
         records.sums, model.logits, len(declaration.classes), certificate.calibration_mu, randomness
     )
@@ -198,6 +209,22 @@ def train_dpsgd(
     last_biases *= found.scale
     last_biases += found.offsets
     return replace(model, parameters=parameters)
+
+
+def _canaries(coins: Coins, certificate: DpSgdCertificate) -> StepCanaries:
+    """Return the included canaries as steps take them: each input lies on a coordinate of its own."""
+    number, classes, length = len(coins.included), len(certificate.classes), canary_length(certificate.input_norm)
+    sparse = is_sparse(certificate.feature_map)
+    rows = one_hot(number, sparse=sparse)
+    nothing = np.zeros(number)
+    inputs = around(rows, nothing, length) if sparse else Rows(Inputs(rows.make, nothing, length))
+    network, clip_norm = Network((number, classes)), certificate.clip_norm
+    return StepCanaries(
+        included_records(coins, classes, number),
+        inputs,
+        network,
+        lambda parameters, inputs, labels: network.clipped_sum(parameters, inputs, labels, clip_norm),
+    )
 
 
 def _begin_at(inherited: Inherited, network: Network, parameters: Floats, input_norm: float) -> Floats:

@@ -14,6 +14,11 @@ from training.kinds.options import Options
 from training.kinds.planned import PlannedOption
 from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PRICE, TOLERANCE
 
+NO_CANARIES = (
+    "are read where noise is added to a result: here it is added to what is minimised, so that a canary's column is no "
+    "linear function of its noise, and the law of its score has not been derived"
+)
+
 if TYPE_CHECKING:
     from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
     from training.pay_once.classifier import Classifier
@@ -37,7 +42,7 @@ class ObjectiveKind(PayOnceKind):
     name = "objective"
     sentence = "a linear model that minimises its objective plus noise"
     options = ObjectiveOptions
-    lacks = {**PayOnceKind.lacks, "units": NO_UNITS}  # noqa: RUF012 - a constant of the class
+    lacks = {**PayOnceKind.lacks, "units": NO_UNITS, "canaries": NO_CANARIES}  # noqa: RUF012 - a constant of the class
 
     def train(self, job: Job, options: ObjectiveOptions) -> "ObjectiveCertificate":
         """Minimise the perturbed objective and save the head."""

@@ -16,7 +16,7 @@ from training.kinds.head.kind import HeadOptions, choose_lambda, convexified_lac
 from training.kinds.kind import Ability, Job, Pay, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, head_likeness, price_of
 from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
+from training.kinds.shared_options import CANARIES, LAMBDA_AMONG_VALUES, PLANNED, PRICE, PRICE_FORM, TIERS
 from training.kinds.weights.tiers import tier_steps
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class WeightsOptions(HeadOptions):
     lam: Annotated[float, LAMBDA_AMONG_VALUES]
     price: Annotated[int | None, PRICE] = None
     tier: Annotated[Mapping[str, int] | None, TIERS] = None
+    canaries: Annotated[int | None, CANARIES] = None
 
     def __post_init__(self) -> None:
         """Raise WrongOption as a head's options do, for both a price and tiers, for neither, and for wrong tiers."""
@@ -55,13 +56,15 @@ class WeightsKind(PayOnceKind):
     name = "weights"
     sentence = "a head's weights with noise drawn once, if asked for in several precisions"
     options = WeightsOptions
-    beside_budget = ("tier",)
+    beside_budget = ("tier", "canaries")
     chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:
         """Return what they lack: with the convexified objective, units and choosing, and with tiers, sets."""
         if ability == "sets" and given.get("tier") is not None:
             return "go with one price: each of several tiers answers otherwise, and would need counts of its own"
+        if ability == "canaries" and given.get("alpha") is not None:
+            return "go with the sum of losses: in the convexified objective a canary changes every record's weight"
         return convexified_lack(ability, given) or super().lack(ability, given)
 
     def train(self, job: Job, options: WeightsOptions) -> "WeightsCertificate":
@@ -72,7 +75,8 @@ class WeightsKind(PayOnceKind):
         recipe = recipe_for(job, options)
         with job.progress.minimising(recipe.tolerance) as report:
             head = train_head(job.records, recipe, job.lineage, report)
-        return save_weights(job.out, release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records))
+        released = release_weights(head, options.tiers, job.lineage, SystemRandomness(), job.records, options.canaries)
+        return save_weights(job.out, released)
 
     def choose(self, job: Job, values: Sequence[Any], whole: int, pay: Pay) -> tuple[LambdaChoice, float]:
         """Choose Lambda among heads."""

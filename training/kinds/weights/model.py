@@ -51,7 +51,7 @@ from training.bundles.certificate import SUM_OF_LOSSES, Convexified, HeadObjecti
 from training.bundles.sealing import checked_tensors, load_sealed, save_sealed, with_public_tensors
 from training.devices import NUMPY, Arithmetic, Matrix, matrices, product
 from training.errors import TrainingError
-from training.exact.quantised import norms
+from training.exact.quantised import norms, weight_step
 from training.fields import NAME, Several
 from training.fitting.sensitivity import LARGEST_PARAMETER, SMALLEST_PARAMETER
 from training.inputs.records import Records
@@ -59,6 +59,14 @@ from training.kinds.head.bundle import CertifiedHead
 from training.kinds.weights.tiers import MOST_TIERS, tier_steps
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
+from training.pay_once.canaries import (
+    CanaryPart,
+    CanaryRun,
+    Coins,
+    labels_of,
+    moved_alike,
+    tensor_shapes,
+)
 from training.pay_once.certificate import (
     COMMON_ASSUMPTIONS,
     ReleaseCertificate,
@@ -139,6 +147,39 @@ class WeightsCertificate(ReleaseCertificate):
         """Return the composition of what was drawn: the module's statements 1 and 5."""
         return Cost(tuple(loss for tier in self.precisions for loss in tier.cost.losses))
 
+    def canary_parts(self) -> tuple[CanaryPart, ...]:
+        """Return the weights of each tier, as they were drawn.
+
+        A canary's features are the unit vector of a column of its own, where no record has anything: the objective is
+        a sum of one in the records' columns and one for each canary in its column w,
+
+            CE(w, y) + (Lambda/2) |w|^2,   so that   Lambda w = e_y - softmax(w):
+
+        w_y = t and every other number is -t/(C - 1), with Lambda t = 1 - p_y. That is t < (1 - 1/C)/Lambda, and |w| =
+        t sqrt(C/(C - 1)) < sqrt(1 - 1/C)/Lambda, while the claim is for sqrt(2)/Lambda: that is reached by a record of
+        which the others are sure that it has another class, and a canary has its column for itself. So canaries show
+        at most sqrt((1 - 1/C)/2) of the mu that is claimed, half of it for two classes.
+        """
+        if self.canaries is None:
+            return ()
+        if self.convexified is not None:
+            raise ValueError("canaries go with the plain sum of losses")
+        classes, number = len(self.classes), self.canaries.number
+        weight = alone(self.strong_convexity, classes)
+        direction = np.full(classes, -weight / (classes - 1))
+        direction[0] = weight
+        moved = moved_alike(direction, labels_of(number, classes))
+        # The solver's error over all columns, and half a step of the grid that weights are rounded to.
+        off = self.tolerance / self.strong_convexity
+        off += weight_step(number) * math.sqrt(moved.size)
+        parts = []
+        for tier in self.precisions:
+            vector = GaussianVector(tier.mu_beyond, self.size, self.weight_sensitivity)
+            parts.append(
+                CanaryPart(tier.name, tier.mu_beyond, moved, vector.standard_deviation, vector.step, slack=off)
+            )
+        return tuple(parts)
+
     def derived(self) -> Mapping[str, object]:
         """Return the cost, the sensitivity (`training.bundles.certificate.derive`) and every tier's figures."""
         shape = len(self.classes), self.feature_map.dimension
@@ -149,6 +190,16 @@ class WeightsCertificate(ReleaseCertificate):
         steps = {tier.name: (tier.mu_beyond, tier.calibration_mu) for tier in self.precisions}
         precisions = _precisions(steps, self.size, sensitivity)
         return {**super().derived(), **objective, "weight_sensitivity": sensitivity, "precisions": precisions}
+
+
+def alone(strong_convexity: float, classes: int) -> float:
+    """Return t = (1 - p)/Lambda, p = e^t/(e^t + (C - 1) e^(-t/(C - 1))): `WeightsCertificate.canary_parts`."""
+    low, high = 0.0, 1 / strong_convexity
+    for _ in range(100):
+        t = (low + high) / 2
+        others = math.exp(-t * classes / (classes - 1)) * (classes - 1)
+        low, high = (t, high) if others / (1 + others) > strong_convexity * t else (low, t)
+    return low
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +217,8 @@ class ReleasedWeights:
     """Which of the tiers answers: its place among `certificate.precisions`."""
     arithmetic: Arithmetic = NUMPY
     """The library that computes its products."""
+    canaries: CanaryRun | None = None
+    """Released of canaries in the same run."""
 
     def at(self, tier: str) -> "ReleasedWeights":
         """Return the model that answers at one tier. Raises KeyError for an unknown name."""
@@ -226,13 +279,19 @@ class ReleasedWeights:
 
 
 def release_weights(
-    head: CertifiedHead, prices: Mapping[str, int], lineage: str, randomness: Randomness, records: Records | None = None
+    head: CertifiedHead,
+    prices: Mapping[str, int],
+    lineage: str,
+    randomness: Randomness,
+    records: Records | None = None,
+    canaries: int | None = None,
 ) -> ReleasedWeights:
     """Draw the released weights of a certified head, at each tier's whole price in picorho, the coarsest first.
 
     records: those that the head was trained on, to calibrate every tier on; None to leave probabilities as they come,
-    surer than they are right. The head's exact weights should then be forgotten: only the release was paid for. Raises
-    TrainingError for prices out of order or out of range, saying which tier.
+    surer than they are right. canaries: how many there are. The head's exact weights should then be forgotten: only the
+    release was paid for. Raises TrainingError for prices out of order or out of range, saying which tier, and where
+    canaries refute the certificate.
     """
     trained = head.certificate
     if records is not None and records.unit != trained.unit:
@@ -248,6 +307,7 @@ def release_weights(
         precisions = _precisions(steps, size, trained.weight_sensitivity)
     except ValueError as error:
         raise TrainingError(f"these tiers are not possible with {size} weights: {error}") from error
+    coins = None if canaries is None else Coins.drawn(canaries, randomness)
     certificate = WeightsCertificate.fresh(
         trained.name,
         trained,
@@ -262,14 +322,28 @@ def release_weights(
         tolerance=trained.tolerance,
         weight_sensitivity=trained.weight_sensitivity,
         precisions=precisions,
+        canaries=None if coins is None else coins.certified(),
     )
-    released = [
-        GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release(head.weights, randomness)
+    classes = len(trained.classes)
+    beside = np.empty((classes, 0))
+    if coins is not None:
+        # Who loads a model needs no solver.
+        from training.kinds.weights.canaries import canary_weights
+
+        beside = canary_weights(coins, trained.strong_convexity, classes, trained.tolerance)
+    drawn = [
+        GaussianVector(tier.mu_beyond, size, trained.weight_sensitivity).release_beside(
+            head.weights, beside, randomness
+        )
         for tier in precisions
     ]
-    classes = len(trained.classes)
+    run = None
+    if coins is not None:
+        run = CanaryRun(coins, {tier.name: each.T for tier, (_, each) in zip(precisions, drawn, strict=True)})
+        certificate = certificate.with_canaries(run)
     uncalibrated = (Calibration.none(classes),) * len(precisions)
-    model = ReleasedWeights(certificate, np.stack(released), head.tensors, uncalibrated)
+    released = np.stack([weights for weights, _ in drawn])
+    model = ReleasedWeights(certificate, released, head.tensors, uncalibrated, canaries=run)
     if records is None:
         return model
     sums = records.sums
@@ -284,6 +358,8 @@ def save_weights(folder: Path, model: ReleasedWeights) -> WeightsCertificate:
     """Write the bundle into a new folder; return its certificate with the digest. Raises BundleError."""
     numbers = np.stack([each.numbers for each in model.calibrations])
     own = {"released": model.released, "calibrations": numbers}
+    if model.canaries is not None:
+        own |= model.canaries.tensors()
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
 
 
@@ -292,12 +368,15 @@ def load_weights(folder: Path, device: str | None = None) -> ReleasedWeights:
     certificate, tensors = load_sealed(folder, WeightsCertificate, device)
     public = certificate.feature_map.public_tensors()
     shape = (len(certificate.precisions), len(certificate.classes), certificate.feature_map.dimension)
-    own = checked_tensors(tensors, {"released": shape, "calibrations": (shape[0], shape[1] + 1)}, public)
+    shapes: dict[str, tuple[int, ...]] = {"released": shape, "calibrations": (shape[0], shape[1] + 1)}
+    shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
+    own = checked_tensors(tensors, shapes, public)
     released = own["released"]
     for tier, values in zip(certificate.precisions, released, strict=True):
         vector = GaussianVector(tier.mu_beyond, certificate.size, certificate.weight_sensitivity)
         check_on_grid(f"released, tier {tier.name}", values, vector.step)
-    return ReleasedWeights(certificate, released, public, tuple(map(Calibration.read, own["calibrations"])))
+    calibrations = tuple(map(Calibration.read, own["calibrations"]))
+    return ReleasedWeights(certificate, released, public, calibrations, canaries=certificate.checked_canaries(own))
 
 
 def _divided(prices: Mapping[str, int], *, calibrating: bool) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,120 @@
+"""`python -m research.canaries`: the epsilon that is promised, beside the one that canaries of the same run show.
+
+A line for each kind and budget: the range of the lower bounds over seeds, by mean scores and by guesses, what canaries
+cost of training's processor time, and accuracy and log loss with and without them. Noise and coins are a seed's.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from accounting.budgets import Budget
+from mechanisms.gaussian_vector import mu_for
+from mechanisms.seeded import SeededRandomness
+from research.commands import program, run
+from research.comparison.cases import BENCHMARKS, Drawn
+from training.features import rules
+from training.fitting.network import Network
+from training.kinds.cases import TOLERANCE, Case, Heads
+from training.kinds.class_sums.model import train_class_sums
+from training.kinds.dpsgd.choices import by_rule
+from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train_head
+from training.kinds.weights.model import release_weights
+from training.planning.options import DELTA
+
+app = program()
+
+Trainer = Callable[[Case, int, int | None], Any]
+"""Trains a model of a case, at a price in picorho, with so many canaries."""
+
+
+@app.command()
+def compare(
+    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(BENCHMARKS)}; repeatable.")] = None,
+    data_dir: Annotated[Path, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data sets' files are.")] = Path(),
+    epsilons: Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")] = "1,4,8",
+    canaries: Annotated[int, typer.Option(min=64)] = 1000,
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+) -> None:
+    """Print a line for each set, kind and budget."""
+    for name in dataset or ["adult-bins", "mnist-10k-hog"]:
+        drawn = Drawn.read(name, data_dir)
+        for kind, trainer in TRAINERS.items():
+            for epsilon in map(float, epsilons.split(",")):
+                whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
+                typer.echo(f"{name}, {kind}, {line(drawn, trainer, whole, canaries, seeds)}")
+
+
+def line(drawn: Drawn, trainer: Trainer, whole: int, canaries: int, seeds: int) -> str:
+    """Return what seeds show at a price, in words."""
+    without = [_trained(drawn, trainer, whole, seed, None) for seed in range(seeds)]
+    having = [_trained(drawn, trainer, whole, seed, canaries) for seed in range(seeds)]
+    shown = [each["canaries"] for each in having]
+    ratio = median(each["seconds"] for each in having) / median(each["seconds"] for each in without)
+    scores = _span([each.lower_bound_epsilon for each in shown])
+    guesses = _span([each.guesses_lower_bound_epsilon for each in shown])
+    beside = ", ".join(
+        f"{figure.replace('_', ' ')} {_span([each[figure] for each in having], digits)}, without "
+        f"{_span([each[figure] for each in without], digits)}"
+        for figure, digits in (("accuracy", 4), ("log_loss", 3))
+    )
+    return (
+        f"promised {shown[0].promised_epsilon:.2f}, of what canaries went through {shown[0].observed_epsilon:.2f}: "
+        f"by scores {scores}, by guesses {guesses}; processor time x {ratio:.2f}; {beside}"
+    )
+
+
+def _trained(drawn: Drawn, trainer: Trainer, whole: int, seed: int, canaries: int | None) -> Mapping[str, Any]:
+    case = drawn.case(seed)
+    start = time.process_time()
+    model = trainer(case, whole, canaries)
+    seconds = time.process_time() - start
+    quality = case.quality(model.answers(case.asked)[0])
+    return {
+        "canaries": model.certificate.canaries,
+        "seconds": seconds,
+        "accuracy": quality.accuracy,
+        "log_loss": quality.log_loss,
+    }
+
+
+def _span(figures: list[float], digits: int = 2) -> str:
+    return f"{min(figures):.{digits}f} to {max(figures):.{digits}f}"
+
+
+def _words(case: Case, kind: str) -> SeededRandomness:
+    return SeededRandomness(case.seed, ("canaries", kind))
+
+
+def _class_sums(case: Case, whole: int, canaries: int | None) -> Any:
+    feature_map, words = Heads(case).feature_map("identity"), _words(case, "class-sums")
+    declared = len(case.y)
+    return train_class_sums(
+        case.records, "shown", feature_map, whole, "shown", words, records_declared=declared, canaries=canaries
+    )
+
+
+def _weights(case: Case, whole: int, canaries: int | None) -> Any:
+    lam = rules.strong_convexity(mu_for(whole))
+    recipe = Recipe("shown", Heads(case).feature_map("identity"), lam, tolerance=TOLERANCE)
+    head = train_head(case.records, recipe, "shown")
+    return release_weights(head, {"full": whole}, "shown", _words(case, "weights"), case.records, canaries)
+
+
+def _dpsgd(case: Case, whole: int, canaries: int | None) -> Any:
+    feature_map = Heads(case).feature_map("identity")
+    choices = by_rule(len(case.y), mu_for(whole), Network((feature_map.dimension, case.classes)).size)
+    recipe = DpSgdRecipe("shown", feature_map, choices, whole)
+    return train_dpsgd(case.records, recipe, "shown", _words(case, "dpsgd"), canaries=canaries)
+
+
+TRAINERS: Mapping[str, Trainer] = {"class-sums": _class_sums, "weights": _weights, "dpsgd": _dpsgd}
+
+if __name__ == "__main__":
+    run(app)
