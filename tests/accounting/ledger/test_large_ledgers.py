@@ -1,4 +1,4 @@
-"""What the owner's tools hold in memory does not grow with the receipts."""
+"""The owner's tools hold no more in memory for more receipts."""
 
 import hashlib
 import tracemalloc
