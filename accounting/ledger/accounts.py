@@ -538,12 +538,19 @@ class Accounts:
 
     async def scan(self, lineage: str, key: str) -> dict[bytes, bytes]:
         """Return the fields of a hash of the lineage, which may be large; of a set its members, with nothing."""
-        cursor, entries = b"0", dict[bytes, bytes]()
+        entries: dict[bytes, bytes] = {}
+        async for some in self.scan_pages(lineage, key):
+            entries |= some
+        return entries
+
+    async def scan_pages(self, lineage: str, key: str) -> AsyncIterator[dict[bytes, bytes]]:
+        """Yield what `scan` returns in parts of bounded size; the same field may come more than once."""
+        cursor = b"0"
         while True:
             cursor, some = await self.call(lineage, "scan", [key], {"cursor": cursor.decode()}, durably=False)
-            entries |= wire.fields_of(some)
+            yield wire.fields_of(some)
             if cursor == b"0":
-                return entries
+                return
 
     async def acts(self, lineage: str, *, after: int = 0, count: int = 1000) -> list[Act]:
         """Return at most `count` acts of a lineage with a sequence number above `after`, oldest first."""
@@ -790,6 +797,18 @@ class Accounts:
         if any(receipt.client != client for receipt in receipts):
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
+
+    async def client_index(
+        self, lineage: str, client: str, *, after: int = 0, count: int = 1000
+    ) -> list[tuple[int, int]]:
+        """Return the numbers of at most `count` receipts of a client, its own and the lineage's, as its index has them.
+
+        after: the client's own number that they are above.
+        """
+        key = LineageKeys(lineage).client(client).receipts
+        entries = await self.call(lineage, "page", [key], {"after": after, "count": count}, durably=False)
+        with reading(lineage):
+            return [(int(number), int(sequence)) for number, sequence in (one[0].split(b"-") for one in entries)]
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""

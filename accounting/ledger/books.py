@@ -2,16 +2,19 @@
 
 Promise: with no findings, the receipts and acts are those that were written, as far as SHA-256 and the newest links can
 tell; every account has spent exactly what its receipts say, no account paid twice for a question, every budget is the
-one last set, and every API key was given by an act and ended at once by none.
+one last set, and every API key was given by an act and ended at once by none. The books of any number of receipts take
+a bounded part of memory, beside the acts and accounts; who paid for which question lies in a temporary file.
 """
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
+from accounting.ledger.questions import PaidQuestions, Payment
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
@@ -23,37 +26,74 @@ class Payer:
     """Everything that one account (the lineage's, a group's or a client's) paid for, by its receipts."""
 
     currency: Currency
+    before: int = 0
+    """The sum spent when the account's period began, as the account says."""
     spent: int = 0
-    balances: set[int] = field(default_factory=lambda: {0})
-    """The sum spent before the first receipt and after each."""
+    spent_before: bool = False
+    """Whether the account had ever spent `before`."""
     coins_spent: int = 0
     tally: Counter[Cost] = field(default_factory=Counter)
-    numbers: list[tuple[int, int]] = field(default_factory=list)
+    receipts: int = 0
+    index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
-    questions: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing spent."""
+        self.spent_before = self.before == self.spent
 
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
+        self.receipts += 1
         self.spent += receipt.total_in(self.currency, releases)
-        self.balances.add(self.spent)
+        self.spent_before |= self.spent == self.before
         self.coins_spent += releases * receipt.cost.coins
         if releases:
             self.tally[receipt.cost] += releases
 
 
-class Books:
-    """The books of one lineage: enter receipts, then compare the accounts. `findings` has a line for each flaw."""
+class IndexDigest:
+    """The SHA-256 of an index of receipts: of pairs of a payer's own number and the lineage's, in order."""
 
-    def __init__(self, lineage: str, acts: Sequence[Act]) -> None:
-        """Walk the acts."""
+    def __init__(self) -> None:
+        """Begin with no receipt."""
+        self._summed = hashlib.sha256()
+
+    def add(self, number: int, sequence: int) -> None:
+        """Add the next receipt."""
+        self._summed.update(b"%d-%d " % (number, sequence))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are of the same receipts."""
+        return isinstance(other, IndexDigest) and self._summed.digest() == other._summed.digest()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+class Books:
+    """The books of one lineage: enter receipts, then compare the accounts. `findings` has a line for each flaw.
+
+    `paid` is who paid for each question, `newest` the number of the newest receipt, and `hashes` has those hashes of
+    receipts, by number, that were asked for.
+    """
+
+    def __init__(
+        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Collection[int] = ()
+    ) -> None:
+        """Walk the acts.
+
+        accounts: those that will be compared, for what they had spent when their periods began. hashed: the numbers
+        of the receipts whose hashes are kept.
+        """
         self.lineage = lineage
+        self.paid = PaidQuestions()
+        self.newest = 0
+        self.hashes: dict[int, bytes] = {}
+        self._hashed = hashed
+        self._before = {account.subject: account.before for account in accounts}
         self.findings: list[str] = []
         self.payers: dict[str, Payer] = {}
         """The payers by `account_subject`."""
         self.group_of: dict[str, str] = {}
-        self.first_payers: dict[bytes, tuple[str, str]] = {}
-        """The client who first paid for each question, and its group."""
-        self.hashes: list[bytes] = []
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
@@ -97,7 +137,7 @@ class Books:
 
     def _payer(self, subject: str) -> Payer:
         if subject not in self.payers:
-            self.payers[subject] = Payer(self._currency_of(subject))
+            self.payers[subject] = Payer(self._currency_of(subject), self._before.get(subject, 0))
         return self.payers[subject]
 
     def _currency_of(self, subject: str) -> Currency:
@@ -108,17 +148,18 @@ class Books:
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt."""
         name = f"receipt {receipt.sequence}"
-        expected = len(self.hashes) + 1
+        expected = self.newest + 1
         if receipt.sequence != expected:
             self.findings.append(f"receipt {expected} is missing: the next one is {receipt.sequence}")
-            self.hashes += [b""] * (receipt.sequence - expected)
         if receipt.lineage != self.lineage:
             self.findings.append(f"{name} is of another lineage")
         if receipt.flaw:
             self.findings.append(f"{name} was altered: it {receipt.flaw}")
         self._enter_link(receipt)
         self._enter_questions(receipt)
-        self.hashes.append(receipt.hash)
+        self.newest = max(expected, receipt.sequence)
+        if self.newest in self._hashed:
+            self.hashes[self.newest] = receipt.hash
 
     def _enter_link(self, receipt: Receipt) -> None:
         service, call = self._open_call
@@ -142,49 +183,57 @@ class Books:
         self._open_call = ("", [])
 
     def _enter_questions(self, receipt: Receipt) -> None:
-        new = [question for question in receipt.questions if question not in self.first_payers]
-        chain = [(self._payer("lineage"), receipt.lineage_questions, receipt.lineage_releases)]
+        sequence, payment = receipt.sequence, (receipt.client, receipt.group)
+        before = [self.paid.enter(question, payment) for question in receipt.questions]
+        new = before.count(None)
+        self._payer("lineage").pay(receipt, receipt.lineage_releases)
+        right = new == receipt.lineage_questions and (receipt.group_questions == 0 or bool(receipt.group))
         if receipt.client:
             if receipt.group:
-                its = self._payer(account_subject("group", receipt.group))
-                chain.append((its, receipt.group_questions, receipt.group_releases))
-                its.numbers.append((len(its.numbers) + 1, receipt.sequence))
-            own = self._payer(account_subject("client", receipt.client))
-            chain.append((own, len(receipt.questions), receipt.releases))
-            own.numbers.append((receipt.number, receipt.sequence))
-            if receipt.number != len(own.numbers):
-                self.findings.append(f"receipt {receipt.sequence} has not its client's next number")
+                its = account_subject("group", receipt.group)
+                right = new + self._enter_later(its, receipt, before, 1) == receipt.group_questions and right
+                self._payer(its).pay(receipt, receipt.group_releases)
+            subject = account_subject("client", receipt.client)
+            own = self._payer(subject)
+            right = new + self._enter_later(subject, receipt, before, 0) == len(receipt.questions) and right
+            own.pay(receipt, receipt.releases)
+            own.index.add(receipt.number, sequence)
+            if receipt.number != own.receipts:
+                self.findings.append(f"receipt {sequence} has not its client's next number")
             if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
-                self.findings.append(f"receipt {receipt.sequence} is of another group than its client's before it")
-        right = receipt.group_questions == 0 or bool(receipt.group)
-        for paid, questions, releases in chain:
-            fresh = set(receipt.questions) - paid.questions
-            right = right and len(fresh) == questions
-            paid.pay(receipt, releases)
-            paid.questions |= fresh
-        if (
-            not right
-            or len(set(receipt.questions)) != len(receipt.questions)
-            or (not receipt.client and len(new) != len(receipt.questions))
-        ):
-            self.findings.append(f"receipt {receipt.sequence} charges a question to the wrong accounts")
-        self.first_payers |= dict.fromkeys(new, (receipt.client, receipt.group))
+                self.findings.append(f"receipt {sequence} is of another group than its client's before it")
+        elif new != len(receipt.questions):
+            right = False
+        if not right or len(set(receipt.questions)) != len(receipt.questions):
+            self.findings.append(f"receipt {sequence} charges a question to the wrong accounts")
+
+    def _enter_later(self, subject: str, receipt: Receipt, before: Sequence[Payment | None], place: int) -> int:
+        """Enter what a client or group pays for after somebody else; return how many questions these are.
+
+        before: who first paid for each question; place: that of the client, or of the group, in it.
+        """
+        name = subject.partition(":")[2]
+        return sum(
+            self.paid.enter_later(subject, question)
+            for question, first in zip(receipt.questions, before, strict=True)
+            if first is not None and first[place] != name
+        )
 
     def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount]) -> None:
         """Compare the accounts of the lineage, and of its clients and groups; call it after the last receipt."""
         self._close_call()
-        if whole.newest_receipt != len(self.hashes):
-            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {len(self.hashes)}")
+        if whole.newest_receipt != self.newest:
+            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
         self._compare(whole)
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
-        if whole.questions != len(self.first_payers):
+        if whole.questions != self.paid.count:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
-            counted = len(self._payer(account.subject).numbers), len(self.paid_later(account.subject))
+            counted = self._payer(account.subject).receipts, self.paid.count_later(account.subject)
             if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
             # The name that the owner gives is no right, and may have been given by an act that a loss took.
@@ -216,7 +265,7 @@ class Books:
             )
         if dict(account.tally) != dict(paid.tally):
             self.findings.append(f"the tally of {who} is not that of its receipts")
-        if account.began is not None and account.before not in paid.balances:
+        if account.began is not None and not (paid.before == account.before and paid.spent_before):
             self.findings.append(f"{who} had never spent what it is said to have when its period began")
         # An account that only its receipts brought back has no act, a limit of 0, and a client is revoked for ever.
         accepts = "any" if self._currency_of("lineage") is RHO else "pure"
@@ -236,11 +285,12 @@ class Books:
         """Whether receipts may have been put back."""
         return any(act.kind == "reconcile" for act in self._acts)
 
-    def paid_later(self, subject: str) -> set[bytes]:
-        """Return the questions that a client or group paid for after somebody else: what its own set holds."""
-        scope, _, name = subject.partition(":")
-        place = ("client", "group").index(scope)
-        return {question for question in self._payer(subject).questions if self.first_payers[question][place] != name}
+    def has_paid(self, client: str, question: bytes) -> bool:
+        """Return whether a client has paid for a question; an empty name stands for anybody."""
+        first = self.paid.first_payment(question)
+        if first is None or not client:
+            return first is not None
+        return first[0] == client or self.paid.has_paid_later(account_subject("client", client), question)
 
 
 def resumed_links(details: dict[str, Any]) -> set[tuple[str, bytes]]:

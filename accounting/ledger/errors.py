@@ -325,3 +325,7 @@ class WrongFormat(LedgerUnavailable):
         "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
         "('dpserve lineage list', 'dpserve clients list')"
     )
+
+
+class CannotRecover(LedgerError):
+    """The ledger cannot be backed up, restored or reconciled like this; one line says why. Nothing was changed."""

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.books import Books
+from accounting.ledger.books import Books, IndexDigest
 from accounting.ledger.errors import LedgerDamaged
 from accounting.ledger.journal import JournalContents
+from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Act, Receipt, account_subject
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
+_INDEX_PAGE = 5000
+_FIRST = "first:"
 
 
 @dataclass(frozen=True)
@@ -69,21 +72,15 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     await ledger.numbers(lineage)  # as they are, and not as this process remembers them
     account, clients, groups = await ledger.snapshot(lineage)
     with reading(lineage):
-        paid_first = await ledger.scan(lineage, keys.questions)
-        later = {
-            **{one.subject: await ledger.scan(lineage, keys.client(one.client).questions) for one in clients},
-            **{one.subject: await ledger.scan(lineage, keys.group(one.group).questions) for one in groups},
-        }
         contents = await ledger.read_accounts(lineage, keys.api_keys)
         holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
-    books = Books(lineage, await all_acts(ledger, lineage, account.newest_act))
+    acts = await all_acts(ledger, lineage, account.newest_act)
+    witnessed = {receipt.sequence for journal in witnesses for receipt in journal.receipts}
+    books = Books(lineage, acts, [account, *clients, *groups], witnessed)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
     books.compare(account, [*clients, *groups])
-    # What was charged since the accounts were read may have been seen among the questions.
-    newest = (await ledger.lineage_or_forgotten(lineage)).newest_receipt
-    since = [one async for one in all_receipts(ledger, lineage, newest, after=account.newest_receipt)]
-    findings = [*books.findings, *_check_questions(books, clients, groups, paid_first, later, since)]
+    findings = [*books.findings, *await _check_questions(ledger, account, books, clients, groups)]
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books)
     for journal in witnesses:
@@ -115,38 +112,69 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     return damage
 
 
-def _check_questions(
+async def _check_questions(
+    ledger: Accounts,
+    account: LineageAccount,
     books: Books,
     clients: Sequence[ClientAccount],
     groups: Sequence[GroupAccount],
-    paid_first: dict[bytes, bytes],
-    later: dict[str, dict[bytes, bytes]],
-    since: Sequence[Receipt],
 ) -> list[str]:
-    """Return what is wrong with the questions that are taken to be paid for, whoever `since` paid for more.
+    """Return what is wrong with the questions that the store takes to be paid for.
 
-    paid_first: the lineage's questions, and to whom they belong; later: the sets of clients and groups by subject.
+    A service may have charged more of them since `account` was read. A question is stored after its receipt, in one
+    step, so the receipts that are read after the questions explain all that came meanwhile.
     """
-    numbers = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
-    names = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
-    findings, payers = [], dict[bytes, tuple[str, str]]()
-    for question, owners in paid_first.items():
-        client, _, group = owners.partition(b" ")
-        payers[question] = (names.get(client, f"number {client!r}"), numbers.get(group, f"number {group!r}"))
-    meanwhile = {
-        (subject, question)
-        for receipt in since
-        for subject in (account_subject("client", receipt.client), account_subject("group", receipt.group))
-        for question in receipt.questions
-    }
-    unchanged = {one: who for one, who in payers.items() if (account_subject("client", who[0]), one) not in meanwhile}
-    if unchanged != books.first_payers:
+    with reading(account.lineage):
+        await _match_questions(ledger, account.lineage, books.paid, clients, groups)
+    await _explain_questions(ledger, account, books.paid)
+    paid = books.paid
+    odd, findings = paid.odd_subjects(), list[str]()
+    if paid.lacks_first() or any(subject.startswith(_FIRST) for subject in odd):
         findings.append("the questions that the lineage has paid for are not those of its receipts")
-    for account in (*clients, *groups):
-        own = {one for one in later[account.subject] if (account.subject, one) not in meanwhile}
-        if own != books.paid_later(account.subject):
-            findings.append(f"the questions that {account.title} has paid for are not those of its receipts")
+    findings += [
+        f"the questions that {one.title} has paid for are not those of its receipts"
+        for one in (*clients, *groups)
+        if one.subject in odd or paid.lacks_later(one.subject)
+    ]
     return findings
+
+
+async def _match_questions(
+    ledger: Accounts,
+    lineage: str,
+    paid: PaidQuestions,
+    clients: Sequence[ClientAccount],
+    groups: Sequence[GroupAccount],
+) -> None:
+    """Match the store's questions with those of the receipts that were entered, and note those that are not there."""
+    keys = LineageKeys(lineage)
+    groups_by = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
+    clients_by = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
+    async for page in ledger.scan_pages(lineage, keys.questions):
+        for question, owners in page.items():
+            client, _, group = owners.partition(b" ")
+            known = client in clients_by and group in groups_by
+            if not known or not paid.match_first(question, (clients_by[client], groups_by[group])):
+                paid.note_odd(f"{_FIRST}{client!r}", question)
+    sets = {one.subject: keys.client(one.client).questions for one in clients}
+    sets |= {one.subject: keys.group(one.group).questions for one in groups}
+    for subject, key in sets.items():
+        async for page in ledger.scan_pages(lineage, key):
+            for question in page:
+                if not paid.match_later(subject, question):
+                    paid.note_odd(subject, question)
+
+
+async def _explain_questions(ledger: Accounts, account: LineageAccount, paid: PaidQuestions) -> None:
+    """Strike out the questions that were noted and that receipts paid for which came after `account` was read."""
+    newest = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt
+    named = (await ledger.numbers(account.lineage))["client"]
+    numbers = {name: number for number, name in named.items()} | {"": b"0"}
+    async for receipt in all_receipts(ledger, account.lineage, newest, after=account.newest_receipt):
+        for question in receipt.questions:
+            paid.explain(f"{_FIRST}{numbers[receipt.client]!r}", question)
+            paid.explain(account_subject("client", receipt.client), question)
+            paid.explain(account_subject("group", receipt.group), question)
 
 
 def _check_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
@@ -170,24 +198,25 @@ async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books
         scope, _, name = subject.partition(":")
         if scope != "client":
             continue
-        shown, after = list[tuple[int, int]](), 0
+        shown, after = IndexDigest(), 0
         with suppress(LedgerDamaged):
-            while page := await ledger.client_receipts(account.lineage, name, after=after, count=_PAGE):
-                shown += [(one.number, one.sequence) for one in page]
-                after = page[-1].number
-        if [one for one in shown if one[1] <= account.newest_receipt] != paid.numbers:
+            while page := await ledger.client_index(account.lineage, name, after=after, count=_INDEX_PAGE):
+                for number, sequence in page:
+                    if sequence <= account.newest_receipt:
+                        shown.add(number, sequence)
+                after = page[-1][0]
+        if shown != paid.index:
             findings.append(f"the receipts that client {name} is shown are not those that name this client")
     return findings
 
 
 def _check_witness(books: Books, journal: JournalContents) -> list[str]:
-    findings = []
-    for receipt in journal.receipts:
-        # What was put back has another number, and may have been paid for anew by another receipt.
-        ours = books.hashes[receipt.sequence - 1] if receipt.sequence <= len(books.hashes) else b""
-        # A client that only a journal names has paid for nothing.
-        payer = books.payers.get(account_subject("client", receipt.client) if receipt.client else "lineage")
-        paid = set[bytes]() if payer is None else payer.questions
-        if ours != receipt.hash and not (books.is_reconciled and paid.issuperset(receipt.questions)):
-            findings.append(f"receipt {receipt.sequence}, which a service was given, is not in the ledger")
-    return findings
+    # What was put back has another number, and may have been paid for anew by another receipt.
+    return [
+        f"receipt {receipt.sequence}, which a service was given, is not in the ledger"
+        for receipt in journal.receipts
+        if books.hashes.get(receipt.sequence) != receipt.hash
+        and not (
+            books.is_reconciled and all(books.has_paid(receipt.client, question) for question in receipt.questions)
+        )
+    ]

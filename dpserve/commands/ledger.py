@@ -3,19 +3,20 @@
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from accounting.ledger import Ledger, LedgerDamaged, LineageForgotten, UnknownLineage
+from accounting.ledger.backups import backup as backed_up
+from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
-from accounting.ledger.recovery import backup as backed_up
 from accounting.ledger.recovery import reconcile as reconciled
-from accounting.ledger.recovery import restore as restored
 from accounting.ledger.verification import Verification
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
@@ -157,13 +158,12 @@ def backup(*, file: Path = option(..., "The file to write.", argument=True), led
 @app.command("restore")
 def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
-    try:
-        lines = file.read_text("utf-8").splitlines(keepends=True)
-    except OSError as error:
-        raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
     async def apply(opened: Ledger) -> list[str]:
-        return await restored(opened, lines)
+        try:
+            return await restored(opened, _Lines(file))
+        except OSError as error:
+            raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
     for name in ledger.run(apply):
         typer.echo(f"restored the lineage {name}")
@@ -266,6 +266,17 @@ def _read(given: list[Path] | None) -> list[JournalContents]:
         one = None if path.is_dir() else read_journal(path)
         journals += read_journals(path) if path.is_dir() else [one] if one is not None else []
     return journals
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a file, which is read anew for each iteration."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[str]:
+        with self.path.open(encoding="utf-8", newline="\n") as file:
+            yield from file
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

@@ -17,7 +17,8 @@ from accounting.ledger import (
     UnitLost,
     UnknownGroup,
 )
-from accounting.ledger.recovery import CannotRecover, LossUndeclared
+from accounting.ledger.errors import CannotRecover
+from accounting.ledger.recovery import LossUndeclared
 from service.errors import InvalidRows, Overloaded, RequestRefused
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem

@@ -9,8 +9,10 @@ import pytest
 import redis
 
 from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage, key_digest
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import CannotRecover, DeclaredLoss, backup, reconcile, restore
+from accounting.ledger.recovery import DeclaredLoss, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 

@@ -19,9 +19,11 @@ from accounting.ledger import (
     key_digest,
 )
 from accounting.ledger.accounts import NOTHING
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export
 from accounting.ledger.journal import is_forgotten, mark_forgotten
-from accounting.ledger.recovery import CannotRecover, backup, reconcile, restore
+from accounting.ledger.recovery import reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 

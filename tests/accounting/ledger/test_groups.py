@@ -18,8 +18,9 @@ from accounting.ledger import (
     UnknownGroup,
     key_digest,
 )
+from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import DeclaredLoss, backup, reconcile, restore
+from accounting.ledger.recovery import DeclaredLoss, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, LaplaceLoss

@@ -36,9 +36,11 @@ from accounting.ledger import (
     UnknownLineage,
     key_digest,
 )
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.journal import read_journals
 from accounting.ledger.receipts import Receipt, charge_terms
-from accounting.ledger.recovery import CannotRecover, backup, put_back, reconcile, restore
+from accounting.ledger.recovery import put_back, reconcile
 from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import verify
 from accounting.losses import ApproximateGaussianLoss, Cost, GaussianLoss, LaplaceLoss

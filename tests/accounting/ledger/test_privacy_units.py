@@ -8,9 +8,11 @@ import pytest
 import redis
 
 from accounting.ledger import Ledger, LedgerDamaged, OtherUnit, UnitLost, UnknownLineage
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import CannotRecover, backup, reconcile, restore
+from accounting.ledger.recovery import reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 

@@ -11,16 +11,10 @@ import pytest
 import redis
 
 from accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.journal import Journal, read_acknowledged, read_journal, read_journals
-from accounting.ledger.recovery import (
-    CannotRecover,
-    DeclaredLoss,
-    LossUndeclared,
-    backup,
-    put_back,
-    reconcile,
-    restore,
-)
+from accounting.ledger.recovery import DeclaredLoss, LossUndeclared, put_back, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, GaussianLoss

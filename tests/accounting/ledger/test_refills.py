@@ -16,8 +16,9 @@ from accounting.budgets import Budget, Period, Refill
 from accounting.explanation import explain_account
 from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, key_digest
 from accounting.ledger import store as store_module
+from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import backup, reconcile, restore
+from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.report import AccountState

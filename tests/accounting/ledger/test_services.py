@@ -16,8 +16,8 @@ import redis
 from redis.asyncio import Redis
 
 from accounting.ledger import BudgetExhausted, EmbeddedStore, Ledger, LedgerUnavailable, StoreBehind
+from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import read_journals
-from accounting.ledger.recovery import backup, restore
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 

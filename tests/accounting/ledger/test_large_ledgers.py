@@ -1,0 +1,109 @@
+"""The owner's tools hold no more in memory for more receipts."""
+
+import hashlib
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accounting.ledger import Ledger
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.questions import PaidQuestions
+from accounting.ledger.receipts import charge_terms
+from accounting.ledger.values import LedgerRequest, Line
+from accounting.ledger.verification import verify
+
+from .conftest import COST, open_accounts, releases
+
+_CALL = 500
+
+
+class _Lines:
+    """The lines of a file, read anew for each iteration."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open() as file:
+            yield from file
+
+
+async def _charge(ledger: Ledger, lineage: str, count: int) -> None:
+    """Charge `count` receipts to ann and bob, who ask every tenth question both."""
+    await open_accounts(ledger, lineage, releases(count), ann=releases(count), bob=releases(count))
+    terms = charge_terms("model", "gaussian", COST)
+    for start in range(0, count, _CALL):
+        requests = []
+        for number in range(start, min(start + _CALL, count)):
+            asked = number - 1 if number % 10 == 1 else number
+            question = hashlib.sha256(b"%d" % asked).digest()[:16]
+            requests.append(LedgerRequest(lineage, ("ann", "bob")[number % 2], 0.0, (Line(terms, (question,)),)))
+        await ledger.apply(lineage, requests)
+
+
+async def _most_bytes(folder: Path, count: int) -> int:
+    """Return the most bytes that Python held while it verified, backed up and restored so many receipts."""
+    folder.mkdir()
+    path = folder / "backup"
+    async with Ledger.open(folder / "store") as ledger:
+        await _charge(ledger, "lineage", count)
+        tracemalloc.start()
+        try:
+            checked = await verify(ledger, "lineage")
+            with path.open("w") as file:
+                async for line in backup(ledger):
+                    file.write(line)
+            async with Ledger.open(folder / "new") as new:
+                assert await restore(new, _Lines(path)) == ["lineage"]
+                assert (await verify(new, "lineage")) == checked
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (checked.receipts, checked.findings) == (count, ())
+    return most
+
+
+@pytest.mark.anyio
+async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pages of 100, so that few receipts show it: 2,000 more of them in a list take 0.7 MB."""
+    for name in (
+        "verification._PAGE",
+        "verification._INDEX_PAGE",
+        "backups._RECEIPTS_IN_A_PAGE",
+        "backups._ENTRIES_IN_A_CALL",
+    ):
+        monkeypatch.setattr(f"accounting.ledger.{name}", 100)
+    fewer = await _most_bytes(tmp_path / "fewer", 1_200)
+    more = await _most_bytes(tmp_path / "more", 3_200)
+    assert more < fewer + 400_000
+
+
+def test_later_payments_are_counted_once_and_compared() -> None:
+    paid = PaidQuestions()
+    first, second = bytes(16), bytes([1]) * 16
+    assert paid.enter(first, ("ann", "")) is None
+    assert paid.enter(first, ("bob", "team")) == ("ann", "")
+    assert paid.enter(second, ("", "")) is None
+    assert [paid.enter_later("client:bob", first) for _ in range(2)] == [True, False]
+    assert (paid.count, paid.count_later("client:bob"), paid.count_later("client:ann")) == (2, 1, 0)
+    assert list(paid.first_payments()) == [(first, ("ann", "")), (second, ("", ""))]
+    assert list(paid.paid_later("client:bob")) == [first]
+    assert not paid.match_first(first, ("bob", "team"))
+    assert paid.match_first(first, ("ann", ""))
+    assert paid.lacks_first()  # the second
+    assert paid.match_first(second, ("", ""))
+    assert not paid.lacks_first()
+    assert paid.lacks_later("client:bob")
+    assert not paid.match_later("client:ann", first)
+    assert paid.match_later("client:bob", first)
+    assert not paid.lacks_later("client:bob")
+
+
+def test_a_question_of_nobody_stays_odd_until_a_receipt_explains_it() -> None:
+    paid = PaidQuestions()
+    paid.note_odd("client:ann", bytes(16))
+    paid.note_odd("client:bob", bytes(16))
+    paid.explain("client:ann", bytes(16))
+    assert paid.odd_subjects() == {"client:bob"}
