@@ -132,7 +132,7 @@ def other_lines(page):
             yield from (line for line in lines if re.match(r"[A-Z]+=\$|[a-z][\w.-]* ", line))
 
 
-SAID = r"dpserve |in the client's budget|(analysis|basic|advanced|zcdp|rdp|exact|nothing|scope:|what was spent,) "
+SAID = r"dpserve |at delta = |(analysis|basic|advanced|zcdp|rdp|exact|nothing|scope:|what was spent,) "
 """The other such lines: our own commands, and what the demonstration prints."""
 
 
