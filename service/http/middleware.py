@@ -11,13 +11,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http.problems import Problem, ProblemType, open_inference_error
 from service.http.refusals import FAILED
 from service.http.requests import ClientDisconnected
-from service.telemetry.logs import REQUEST_ID_HEADER, RequestLog, kinds, request_id, request_id_of, with_places
+from service.telemetry.logs import (
+    REQUEST_ID_HEADER,
+    REQUESTS,
+    RequestLog,
+    kinds,
+    request_id,
+    request_id_of,
+    with_places,
+)
 from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
 
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""
 
-_log = logging.getLogger("dpserve")
+_log = logging.getLogger(REQUESTS)
 
 
 class RequestMiddleware:

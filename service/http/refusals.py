@@ -30,9 +30,9 @@ from service.errors import (
     UnknownTier,
 )
 from service.http.problems import Problem, ProblemType
-from service.telemetry.logs import kinds
+from service.telemetry.logs import REQUESTS, kinds
 
-_log = logging.getLogger("dpserve")
+_log = logging.getLogger(REQUESTS)
 
 REFUSALS = (Problem, RequestRefused, LedgerError)
 """The bases of what `as_problem` knows: a class that is added below one of them is a refusal on every route."""

@@ -37,6 +37,9 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 worker: int | None = None
 """The id of this process where it is one of several workers."""
 
+REQUESTS = "dpserve.requests"
+"""The logger of what went wrong with a request."""
+
 log = logging.getLogger("dpserve")
 _loop_log = logging.getLogger("dpserve.loop")
 
@@ -117,7 +120,7 @@ def unforeseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
 
 class OnceASecond(logging.Filter):
-    """Passes one of equal errors a second, and says then how many it held back: an outage fails every request.
+    """Passes one of equal errors of REQUESTS a second, and says then how many it held back: an outage fails them all.
 
     Errors are equal by their words and arguments. The last of an outage are told with the first of the next one.
     """
@@ -130,7 +133,7 @@ class OnceASecond(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is to be written; write into it how many were not."""
-        if record.levelno < logging.ERROR:
+        if record.name != REQUESTS or record.levelno < logging.ERROR:
             return True
         words, now = record.getMessage(), self._clock()
         before, held = self._passed.get(words, (-math.inf, 0))

@@ -446,11 +446,13 @@ def test_a_hang_up_ends_a_service_with_a_terminal_and_no_other(run, bundle):
     process.terminate()
     process.communicate(timeout=60)
     ours, theirs = pty.openpty()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests, too, may be run by nohup
     try:
         process, _ = run.start(bundle, "--port", 0, "--rho", 0.1, "--delta", 1e-6, stdin=theirs)
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=60)
     finally:
+        signal.signal(signal.SIGHUP, before)
         os.close(ours)
         os.close(theirs)
     assert process.returncode == 0

@@ -141,18 +141,19 @@ def test_an_outage_that_fails_every_request_is_one_line_a_second():
     handler.setFormatter(TextLines("%(message)s"))
     handler.addFilter(logs.OnceASecond(lambda: now[0]))
 
-    def say(level, text, *arguments):
-        handler.handle(logging.LogRecord("dpserve", level, "", 0, text, arguments, None))
+    def say(level, text, *arguments, name=logs.REQUESTS):
+        handler.handle(logging.LogRecord(name, level, "", 0, text, arguments, None))
 
     for _ in range(500):
         say(logging.ERROR, "the store is gone (%s)", "TimeoutError")
         say(logging.INFO, "a client came")
+        say(logging.ERROR, "a model is not served", name="dpserve")
     say(logging.ERROR, "the store is gone (%s)", "OSError")
     now[0] = 1.0
     say(logging.ERROR, "the store is gone (%s)", "TimeoutError")
     lines = stream.getvalue().splitlines()
     errors = [line for line in lines if "store" in line]
-    assert lines.count("a client came") == 500
+    assert lines.count("a client came") == lines.count("a model is not served") == 500
     assert errors[:2] == ["the store is gone (TimeoutError)", "the store is gone (OSError)"]
     assert len(errors) == 3
     assert "499" in errors[2]
