@@ -59,6 +59,10 @@ class LostLineage(Options):
     )
     lost_cost: str | None = option(None, "The cost of each of them.", default_text="the dearest that was ever charged")
     lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
+    lost_blocks: str | None = option(
+        None,
+        "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+    )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
@@ -198,8 +202,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
+                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
+                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
