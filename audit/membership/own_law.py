@@ -78,7 +78,8 @@ def _means(logits: Floats, seen: Mask) -> tuple[Floats, Mask]:
     weights = np.where(seen, 1 / np.maximum(counts[0], 1), 1 / np.maximum(counts[1], 1))
     weights = weights / weights.sum(axis=0)
     mean: Floats = (weights[:, :, None] * logits).sum(axis=0)
-    return mean - mean.mean(axis=1, keepdims=True), (counts > 0).all(axis=0)
+    both: Mask = np.minimum(*counts) > 0
+    return mean - mean.mean(axis=1, keepdims=True), both
 
 
 def _worlds(logits: Floats, y: Labels, seen: Mask) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Scores by a mechanism's own law, against formulas written out, integrals, and the score that does not know the law."""
+"""Scores by a mechanism's own law, against formulas, integrals, and the score that does not know the law."""
 
 import numpy as np
 import pytest
