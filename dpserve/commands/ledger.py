@@ -1,6 +1,7 @@
 """`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -99,7 +100,10 @@ async def _fence(ledger: Ledger, lineage: str) -> str:
 
 
 @app.command("verify")
-def verify(of: EveryLineage) -> None:
+def verify(
+    of: EveryLineage,
+    as_json: bool = option(False, "Print a line of JSON for each lineage, with every missing receipt.", "--json"),
+) -> None:
     """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
 
     async def apply(opened: Ledger) -> list[Verification]:
@@ -112,6 +116,10 @@ def verify(of: EveryLineage) -> None:
 
     wrong = 0
     for checked in of.run(apply):
+        wrong += bool(checked.findings)
+        if as_json:
+            typer.echo(json.dumps(_verification_fields(checked)))
+            continue
         typer.echo(
             f"{checked.lineage}: {checked.receipts} receipts, {checked.acts} acts, the newest act's hash "
             f"{checked.acts_head.hex()}: "
@@ -119,12 +127,37 @@ def verify(of: EveryLineage) -> None:
         )
         for finding in checked.findings:
             typer.echo(f"  {finding}")
-        wrong += bool(checked.findings)
     if wrong:
         raise CannotServe(
             "the ledger is not right: stop its services, restore a backup into an empty store with 'dpserve ledger "
             "restore', and put back what was charged since with 'dpserve ledger reconcile'"
         )
+
+
+def _verification_fields(checked: Verification) -> dict[str, object]:
+    return {
+        "lineage": checked.lineage,
+        "receipts": checked.receipts,
+        "acts": checked.acts,
+        "newest_act_hash": checked.acts_head.hex(),
+        "right": not checked.findings,
+        "findings": checked.findings,
+        "missing": [
+            {
+                "receipt": receipt.sequence,
+                "client": receipt.client,
+                "client_receipt": receipt.number,
+                "model": receipt.model,
+                "mechanism": receipt.mechanism,
+                "cost": receipt.terms.cost_text,
+                "rows": receipt.releases,
+                "time": receipt.time,
+                "service": receipt.service,
+                "hash": receipt.hash.hex(),
+            }
+            for receipt in checked.missing
+        ],
+    }
 
 
 @app.command("export")
