@@ -165,7 +165,7 @@ def scores_of(
 
     shadow_answers: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen:
     (k, n), who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is
-    the mean of theirs. own_law: (n,), each row's score by the law of the mechanism (`audit.membership.own_law`), if any.
+    the mean of theirs. own_law: (n,), each row's score by the mechanism's law (`audit.membership.own_law`), if any.
     networks: whether attack networks are trained, too. epochs: of these.
     """
     scores_by_attack: dict[str, tuple[Floats, float | None]] = {}

@@ -1,6 +1,8 @@
 """`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
 
+import asyncio
 import json
+import logging
 import os
 import sys
 import time
@@ -8,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -28,6 +31,7 @@ from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
+from service.telemetry.logs import configure
 from training.private_files import owners_alone
 
 app = Group("Check, copy and mend the ledger.")
@@ -175,6 +179,40 @@ def export(
             sys.stdout.write(line)
 
     lineage.run_on(apply)
+
+
+@app.command("follow")
+def follow(
+    *,
+    lineage: list[str] | None = option(
+        None,
+        "A lineage, or a bundle of it. Repeatable.",
+        default_text="every lineage, those to come, too",
+        complete=options.lineage_names,
+    ),
+    position: Path | None = option(
+        None,
+        "The file that keeps how far this came, to go on from there after a restart.",
+        default_text="none: begin at the first act",
+    ),
+    to: Literal["stdout", "otlp"] = option(
+        "stdout", "stdout: JSON lines. otlp: log records, to the collector of OTEL_EXPORTER_OTLP_ENDPOINT."
+    ),
+    every: float = option(1.0, "Seconds between two looks.", ge=0.1, le=3600),
+    once: bool = option(False, "End when all that there is has been shipped."),
+    ledger: LedgerOption,
+) -> None:
+    """Ship the audit trail and the receipts as they come, until SIGTERM. A store that is away is waited for."""
+    from dpserve.following import Collector, PositionFile, StandardOutput
+    from dpserve.following import follow as followed
+
+    configure("json")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+    destination = StandardOutput() if to == "stdout" else Collector.of_environment(os.environ)
+    file = PositionFile(position)
+    chosen = [lineage_named(each) for each in lineage or []]
+    with file.locked():
+        asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
 
 
 @app.command("backup")

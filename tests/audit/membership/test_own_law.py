@@ -41,7 +41,7 @@ def answers_of(mechanism, logits, seed):
 
 
 def test_of_gaussian_noise_it_is_the_matched_filter():
-    """Of one row whose worlds are m +- d/2 it is d . (y - m)/sigma^2, on what a softmax leaves of y."""
+    """A row whose worlds are m +- d/2 has the ratio d . (y - m)/sigma^2, on what a softmax leaves of y."""
     logits, seen, target, _, y = some_models(1)
     answers = answers_of(Gaussian(2.0), target, 0)
     ratio = own_law_ratio(Gaussian(2.0), np.ones(ROWS), answers[None], logits, y, seen)
