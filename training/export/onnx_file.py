@@ -98,7 +98,7 @@ def _model(classifier: Classifier) -> "ModelProto":
         ir_version=_IR_VERSION,
         producer_name="dpserve",
         doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier}). Calibration: "
-        f"{classifier.metadata['calibration']}. Values beyond the declared bounds are drawn back to them.",
+        f"{classifier.metadata['calibration']}. Values beyond the declared bounds: {classifier.metadata['beyond_bounds']}.",
     )
     helper.set_model_props(model, classifier.metadata)
     return model
