@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """What a person reads; the last line says which of the three it is."""
+        """The lines for a person, of which the last says which of the three it is."""
         lines = []
         for name, why in self.not_looked_up[:_SHOWN]:
             lines.append(f"not looked up: {name}: {why}")

@@ -1,4 +1,4 @@
-"""What stops a release: a known advisory, or a package that nobody looked up; and the last line says which."""
+"""A release stops for a known advisory and for a package that nobody looked up, and its last line says which."""
 
 import json
 import subprocess

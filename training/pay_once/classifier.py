@@ -25,7 +25,7 @@ COVERAGES = (500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 975, 990, 995, 99
 """Coverages in thousandths for which a file has prediction sets. Its certificate has what gives all others."""
 
 BEYOND_BOUNDS = "drawn back to the declared bounds"
-"""What a file does with values beyond them. It has no way to refuse one."""
+"""The fate of such values in a file, which cannot refuse one."""
 
 FILES_DIFFER = 2.0**-19
 """More than a probability of a file may differ from the model's: tests allow 1e-6."""
