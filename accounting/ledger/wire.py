@@ -144,6 +144,11 @@ class LineageKeys:
         """Return a group's keys."""
         return self._account_keys(GroupAccount, group, "questions")
 
+    def questions_of(self, subject: str) -> str:
+        """Return the key of the set of questions of a client or group (`account_subject`)."""
+        scope, _, name = subject.partition(":")
+        return (self.client(name) if scope == "client" else self.group(name)).questions
+
     def _account_keys(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
         contents = tuple(f"{account}:{part}" for part in parts)
