@@ -16,7 +16,7 @@ from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
-from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
+from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
@@ -29,6 +29,7 @@ _IN_WORDS = {
     "call": "are without a link, and not of the call before them",
     "number": "do not have their client's next number",
     "group": "are of another group than their client's before them",
+    "blocks": "name no block of a lineage that had them",
     "questions": "charge a question to the wrong accounts",
 }
 """The findings that every receipt may have: the first few are in `findings`, the others are counted."""
@@ -36,7 +37,7 @@ _IN_WORDS = {
 
 @dataclass
 class Payer:
-    """Everything that one account (the lineage's, a group's or a client's) paid for, by its receipts."""
+    """Everything that one account (the lineage's, a group's, a client's or a block's) paid for, by its receipts."""
 
     currency: Currency
     before: int = 0
@@ -46,6 +47,8 @@ class Payer:
     """Whether the account had ever spent `before`."""
     coins_spent: int = 0
     receipts: int = 0
+    questions: int = 0
+    """The number of questions that a block paid for."""
     index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
     _releases: Counter[str] = field(default_factory=Counter)
@@ -133,6 +136,7 @@ class Books:
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
         self._noted: Counter[str] = Counter()
+        self._has_blocks = False
         self._acts = acts
         self._acts_head = GENESIS
         self._last: dict[tuple[str, str], dict[str, Any]] = {}
@@ -220,6 +224,8 @@ class Books:
     def _enter_payers(self, receipt: Receipt) -> None:
         self.paid.enter(receipt)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
+        if self._has_blocks or receipt.terms.blocks:
+            self._enter_blocks(receipt)
         if receipt.client:
             if receipt.group:
                 self._payer(account_subject("group", receipt.group)).pay(receipt, receipt.group_releases)
@@ -230,6 +236,15 @@ class Books:
                 self._note("number", f"receipt {receipt.sequence} has not its client's next number")
             if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
                 self._note("group", f"receipt {receipt.sequence} is of another group than its client's before it")
+
+    def _enter_blocks(self, receipt: Receipt) -> None:
+        self._has_blocks = True
+        if not receipt.terms.blocks:
+            self._note("blocks", f"receipt {receipt.sequence} names no block of a lineage that had them")
+        for block in receipt.terms.blocks:
+            payer = self._payer(account_subject("block", block))
+            payer.pay(receipt, receipt.lineage_releases)
+            payer.questions += receipt.lineage_questions
 
     def _note(self, kind: str, finding: str) -> None:
         """Note a finding of a kind of which every receipt may have one."""
@@ -251,8 +266,8 @@ class Books:
             if count > _SHOWN
         ]
 
-    def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount]) -> None:
-        """Compare the accounts of the lineage, and of its clients and groups; call it after `settle`."""
+    def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
+        """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
         if whole.newest_receipt != self.newest:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
@@ -264,7 +279,9 @@ class Books:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
-            counted = self._payer(account.subject).receipts, self.paid.count_later(account.subject)
+            paid = self._payer(account.subject)
+            later = paid.questions if isinstance(account, BlockAccount) else self.paid.count_later(account.subject)
+            counted = paid.receipts, later
             if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
             # The name that the owner gives is no right, and may have been given by an act that a loss took.
@@ -272,7 +289,9 @@ class Books:
                 self.findings.append(f"{account.title} has another display name than it was given last")
             if isinstance(account, ClientAccount):
                 self._compare_client(account)
-        named = {subject for kind, subject in self._last if kind in ("add-client", "add-group")}
+        if whole.blocks != sum(isinstance(account, BlockAccount) for account in inner):
+            self.findings.append("the lineage counts other blocks than it has")
+        named = {subject for kind, subject in self._last if kind in ("add-client", "add-group", "add-block")}
         lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
         self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
 

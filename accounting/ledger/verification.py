@@ -100,21 +100,23 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         return Verification(lineage, 0, 0, b"", tuple(damage))
     keys = LineageKeys(lineage)
     await ledger.numbers(lineage)  # as they are, and not as this process remembers them
-    account, clients, groups = await ledger.snapshot(lineage)
+    account, clients, groups, blocks = await ledger.snapshot(lineage)
     with reading(lineage):
-        contents = await ledger.read_accounts(lineage, keys.api_keys)
+        contents = await ledger.read_accounts(lineage, keys.api_keys, keys.blocks)
         holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
     acts = await all_acts(ledger, lineage, account.newest_act)
     witnessed = {receipt.sequence for journal in witnesses for receipt in journal.receipts}
-    books = Books(lineage, acts, [account, *clients, *groups], witnessed)
+    books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
     with reading(lineage):
         async for page in receipt_pages(ledger, lineage, account.newest_receipt):
             for receipt in page:
                 books.enter(receipt)
             watch(f"the receipts of {lineage}", books.newest / account.newest_receipt)
         books.settle()
-    books.compare(account, [*clients, *groups])
+    books.compare(account, [*clients, *groups, *blocks])
     findings = [*books.findings, *await _check_questions(ledger, account, books, clients, groups, watch)]
+    if contents.others[1] != {block.block.encode(): b"%d" % block.number for block in blocks}:
+        findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books, watch)
     missing = _missing_receipts(books, witnesses)
@@ -128,9 +130,10 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     """Return a line for each key that is not what a charge takes it for."""
-    _, clients, groups = await ledger.snapshot(lineage)
+    _, clients, groups, _ = await ledger.snapshot(lineage)
     keys = LineageKeys(lineage)
-    kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.api_keys), "hash")
+    hashes = (keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.blocks, keys.api_keys)
+    kinds = dict.fromkeys(hashes, "hash")
     kinds |= {keys.group(group.group).questions: "set" for group in groups}
     kinds |= dict.fromkeys((keys.receipts, keys.acts), "stream")
     for client in clients:

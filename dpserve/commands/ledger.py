@@ -1,6 +1,8 @@
 """`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
 
+import asyncio
 import json
+import logging
 import os
 import sys
 import time
@@ -8,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -28,6 +31,7 @@ from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
+from service.telemetry.logs import configure
 from training.private_files import owners_alone
 
 app = Group("Check, copy and mend the ledger.")
@@ -60,6 +64,10 @@ class LostLineage(Options):
     )
     lost_cost: str | None = option(None, "The cost of each of them.", default_text="the dearest that was ever charged")
     lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
+    lost_blocks: str | None = option(
+        None,
+        "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+    )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
@@ -179,6 +187,40 @@ def export(
     lineage.run_on(apply)
 
 
+@app.command("follow")
+def follow(
+    *,
+    lineage: list[str] | None = option(
+        None,
+        "A lineage, or a bundle of it. Repeatable.",
+        default_text="every lineage, those to come, too",
+        complete=options.lineage_names,
+    ),
+    position: Path | None = option(
+        None,
+        "The file that keeps how far this came, to go on from there after a restart.",
+        default_text="none: begin at the first act",
+    ),
+    to: Literal["stdout", "otlp"] = option(
+        "stdout", "stdout: JSON lines. otlp: log records, to the collector of OTEL_EXPORTER_OTLP_ENDPOINT."
+    ),
+    every: float = option(1.0, "Seconds between two looks.", ge=0.1, le=3600),
+    once: bool = option(False, "End when all that there is has been shipped."),
+    ledger: LedgerOption,
+) -> None:
+    """Ship the audit trail and the receipts as they come, until SIGTERM. A store that is away is waited for."""
+    from dpserve.following import Collector, PositionFile, StandardOutput
+    from dpserve.following import follow as followed
+
+    configure("json")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+    destination = StandardOutput() if to == "stdout" else Collector.of_environment(os.environ)
+    file = PositionFile(position)
+    chosen = [lineage_named(each) for each in lineage or []]
+    with file.locked():
+        asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
+
+
 @app.command("backup")
 def backup(*, file: Path = option(..., "The file to write.", argument=True), ledger: LedgerOption) -> None:
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
@@ -236,8 +278,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
+                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
+                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.

@@ -67,16 +67,17 @@ async def _most_bytes(folder: Path, count: int) -> int:
 @pytest.mark.anyio
 async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pages of 100, so that few receipts show it: 2,000 more of them in a list take 0.7 MB."""
-    for name in (
-        "verification._PAGE",
-        "verification._INDEX_PAGE",
-        "backups._ENTRIES_OF_A_STREAM",
-        "backups._ENTRIES_IN_A_CALL",
-        "backups._MOST_WAITING",
-        "questions._ROWS_IN_A_BLOCK",
-        "questions._ROWS_IN_A_PART",
+    for name, size in (
+        ("verification._PAGE", 100),
+        ("verification._INDEX_PAGE", 100),
+        ("backups._ENTRIES_OF_A_STREAM", 100),
+        ("backups._ENTRIES_IN_A_CALL", 100),
+        ("backups._MOST_WAITING", 100),
+        ("questions._ROWS_IN_A_BLOCK", 400),
+        ("questions._ROWS_IN_A_PART", 100),
+        ("questions._RECEIPTS_IN_A_PART", 100),
     ):
-        monkeypatch.setattr(f"accounting.ledger.{name}", 100)
+        monkeypatch.setattr(f"accounting.ledger.{name}", size)
     fewer = await _most_bytes(tmp_path / "fewer", 1_200)
     more = await _most_bytes(tmp_path / "more", 3_200)
     assert more < fewer + 400_000

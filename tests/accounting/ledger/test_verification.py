@@ -230,7 +230,7 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
         return names
 
     monkeypatch.setattr(books, "_names", one_is_added)
-    account, clients, _ = await books.snapshot(lineage)
+    account, clients, *_ = await books.snapshot(lineage)
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2
     assert (await verify(books, lineage)).findings == ()
