@@ -1,10 +1,14 @@
-"""Settings of all tests: the same examples in every run, and none of them timed."""
+"""Settings of all tests: the same examples and the same noise in every run, and none of them timed."""
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from mechanisms import randomness
+from tests.seeded import NamedWords
 
 # Before anything loads them: the workers of a parallel run share the processors, and threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,8 +27,37 @@ def torch_arithmetic(request):
 MARKERS = {"faults": "faults", "research": "research", "service/page": "browser"}
 """The marker of every test below a folder."""
 
+WORDS = NamedWords(randomness.keystream, secrets.token_bytes)
+"""The noise of this process's tests, by their names: a failure is met again by whoever runs the test again."""
+
 settings.register_profile("dpserve", deadline=None, derandomize=True)
 settings.load_profile("dpserve")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fresh-noise", action="store_true", help="take the operating system's randomness in all tests")
+
+
+def pytest_configure(config):
+    if not config.getoption("fresh_noise"):
+        randomness.keystream = WORDS.keystream
+        secrets.token_bytes = WORDS.token_bytes
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with WORDS.named(None if item.get_closest_marker("fresh_noise") else item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Draw what several tests share by its own name, whichever of them is first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    # An index stands for the parameter, whose words may be an address in memory.
+    with WORDS.named(f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]"):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items):

@@ -11,7 +11,10 @@ import pytest
 from mechanisms import randomness
 from mechanisms.randomness import SystemRandomness
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning"),
+    pytest.mark.fresh_noise,
+]
 
 
 def forked(work):

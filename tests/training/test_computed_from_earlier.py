@@ -20,6 +20,7 @@ from training.feature_choice import FeatureChoice
 from training.fit import Candidates, Request, fit
 from training.inputs.records import Declaration, Records
 from training.inputs.sums import of_rows
+from training.kinds.class_sums.certificate import AddedSums
 from training.kinds.class_sums.model import mean_of, rows_of, sums_of, train_class_sums, unit
 from training.kinds.inherited import Inherited
 from training.kinds.loading import load_model
@@ -279,10 +280,8 @@ def test_added_sums_are_those_of_both_months_around_one_centre_with_both_noises(
     assert deviation > before.standard_deviation()
     assert 0.4 < float(((both.total - exact) ** 2).sum()) / deviation**2 < 60
     alone = sums_of(of_rows(first.X, first.y), rows, 3, mean_of(one.centre))
-    beside = [
-        np.linalg.norm(noisy - sums) / np.linalg.norm(sums) for noisy, sums in ((both.total, exact), (one.total, alone))
-    ]
-    assert beside[0] < beside[1]
+    # The noise expected beside the sums: what one draw has of it is no verdict.
+    assert deviation / np.linalg.norm(exact) < before.standard_deviation() / np.linalg.norm(alone)
     assert after.centre_mu == 0
     assert [each.mu for each in after.added] == [before.sums_mu]
     assert 0 < after.added[0].records < 1000
@@ -292,14 +291,17 @@ def test_added_sums_are_those_of_both_months_around_one_centre_with_both_noises(
 
 
 def test_a_fresh_sum_is_better_where_the_earlier_ones_are_mostly_noise(trained):
-    _, folder = trained("october", month(1), "october", price=PRICE // 500)
-    poor, _ = trained("november", month(2), "november", add=folder)
-    assert poor.fresh_sums_are_better()
-    assert len(kind_of(poor).remarks(poor)) == 1
-    _, folder = trained("good", month(3), "good")
-    fine, _ = trained("december", month(4), "december", add=folder)
+    _, folder = trained("october", month(1), "october")
+    certificate, _ = trained("november", month(2), "november", add=folder)
+    # The noisy count that came with them is far off often enough to change the verdict: it is set here.
+    fine, poor = (
+        certificate.model_copy(update={"added": (AddedSums(mu=mu, records=400.0),)})
+        for mu in (certificate.sums_mu, certificate.sums_mu / 20)
+    )
     assert not fine.fresh_sums_are_better()
     assert not kind_of(fine).remarks(fine)
+    assert poor.fresh_sums_are_better()
+    assert len(kind_of(poor).remarks(poor)) == 1
 
 
 @pytest.mark.parametrize("asked", ["all", "auto"])
