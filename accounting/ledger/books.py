@@ -229,6 +229,9 @@ class Books:
         self._compare(whole)
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
+        promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
+        if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:
+            self.findings.append("a served name has another model than the owner gave it")
         if whole.questions != self.paid.count:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:

@@ -181,6 +181,7 @@ ActRefusal = Literal[
     "key-in-use",
     "more-than-above",
     "no-keys",
+    "promoted",
     "too-late",
     "too-many-keys",
 ]

@@ -25,7 +25,7 @@
 -- names carry the version, so that a store runs several versions side by side. FORMAT is the number of the way in which
 -- a lineage is written; a lineage in another format is refused.
 
-local VERSION = '29'
+local VERSION = '30'
 local FORMAT = '4'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

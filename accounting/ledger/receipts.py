@@ -235,10 +235,10 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
 class Act(Struct, frozen=True, kw_only=True):
     """One act of the owner, as written in the store.
 
-    `kind` is open, add-client, add-group, budget, rename, group, revoke, add-key, rotate-key, remove-key, export or
-    reconcile; `subject` whom it is about, as `account_subject` names it; `detail` a JSON object of what was said
-    of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds since the epoch, as text.
-    `hash` covers all of it and the hash of the act before.
+    `kind` is open, add-client, add-group, budget, rename, group, revoke, add-key, rotate-key, remove-key, unit,
+    promote, forget, export or reconcile; `subject` whom it is about, as `account_subject` names it; `detail` a JSON
+    object of what was said of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds
+    since the epoch, as text. `hash` covers all of it and the hash of the act before.
     """
 
     sequence: int
@@ -262,7 +262,7 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 def account_subject(scope: str, name: str = "") -> str:
-    """Return how an act names whom it is about: `client:NAME`, `group:NAME` or `lineage`."""
+    """Return how an act names whom it is about: `client:NAME`, `group:NAME`, `model:NAME` or `lineage`."""
     return f"{scope}:{name}" if name else scope
 
 

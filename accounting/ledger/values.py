@@ -390,13 +390,15 @@ class LineageAccount(Account):
 
     `newest_receipt` is the lineage's last sequence number, or 0; `newest_act` the same of its acts and `acts_head` the
     hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
-    the first model. `is_forgotten`: nothing is charged to it any more, and nothing was.
+    the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `promoted`: of each served name
+    that the owner gave to a model, the model's id, and the one that it had before.
     """
 
     newest_act: int
     acts_head: bytes
     unit: str | None = None
     is_forgotten: bool = False
+    promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     scope = "lineage"
 

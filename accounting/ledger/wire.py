@@ -67,6 +67,7 @@ IDEMPOTENCY_KEYS = 20_000
 """Largest number of idempotency keys remembered for a client; the oldest are forgotten first."""
 
 TALLY = b"n:"
+PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
 
 Fields = dict[bytes, bytes]
@@ -373,6 +374,11 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
+        own["promoted"] = {
+            name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())
+            for name, models in fields.items()
+            if name.startswith(PROMOTED)
+        }
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:
