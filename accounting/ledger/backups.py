@@ -21,11 +21,14 @@ from accounting.ledger.ledger import Ledger
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Act, EntryFields, Numbers, Receipt, Terms, entry_of_act, entry_of_receipt
 from accounting.ledger.store import binary
-from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
+from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import LineageKeys, read_account
 
-_FORMAT = "dpserve ledger backup 6"
+_FORMAT = "dpserve ledger backup 7"
+_FORMER_FORMAT = "dpserve ledger backup 6"
+"""That of backups which know no blocks, and are read all the same: no lineage of theirs has any."""
+
 _RECEIPTS_IN_A_CALL = 200
 _ENTRIES_IN_A_CALL = 2500
 _RECEIPTS_IN_A_PAGE = 2000
@@ -36,8 +39,9 @@ _Entry = TypeVar("_Entry")
 class _Section(Struct, frozen=True):
     """The part of a backup that precedes the receipts of one lineage.
 
-    `account`, `clients`, `groups` and `services` are the fields of the accounts, and of the services that ever wrote to
-    the lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in the receipts.
+    `account`, `clients`, `groups`, `blocks` and `services` are the fields of the accounts, and of the services that
+    ever wrote to the lineage, as they lie in the store. What was paid for, the terms and the clients' indices are in
+    the receipts.
     """
 
     lineage: str
@@ -46,6 +50,7 @@ class _Section(Struct, frozen=True):
     groups: dict[str, dict[bytes, bytes]]
     services: dict[bytes, bytes]
     acts: list[Act]
+    blocks: dict[str, dict[bytes, bytes]] = {}
 
 
 class _Line(Struct, frozen=True, omit_defaults=True):
@@ -85,7 +90,7 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
         with reading(lineage):
             newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
         acts = await all_acts(ledger, lineage, newest_act)
-        section = _Section(lineage, account, fields.clients, fields.groups, services, acts)
+        section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
         with reading(lineage):
             whole, inner = _accounts_of(section)
         books = Books(lineage, acts, [whole, *inner])
@@ -101,13 +106,14 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
             )
 
 
-def _accounts_of(section: _Section) -> tuple[LineageAccount, list[ClientAccount | GroupAccount]]:
+def _accounts_of(section: _Section) -> tuple[LineageAccount, list[ClientAccount | GroupAccount | BlockAccount]]:
     """Read the accounts of a section: the lineage's, and the others. Raises KeyError or ValueError."""
     keys = LineageKeys(section.lineage)
     whole = read_account(keys.own, section.account)
-    inner: list[ClientAccount | GroupAccount | None] = [
+    inner: list[ClientAccount | GroupAccount | BlockAccount | None] = [
         *(read_account(keys.client(name), fields) for name, fields in section.clients.items()),
         *(read_account(keys.group(name), fields) for name, fields in section.groups.items()),
+        *(read_account(keys.block(name), fields) for name, fields in section.blocks.items()),
     ]
     if whole is None or None in inner:
         raise ValueError("an account has no fields")
@@ -177,7 +183,7 @@ def _read_backup(lines: Iterable[str]) -> list[_Contents]:
     books = None
     for number, text in enumerate(lines):
         line = _read_line(text)
-        if end or (number == 0 and line.format != _FORMAT):
+        if end or (number == 0 and line.format not in (_FORMAT, _FORMER_FORMAT)):
             raise CannotRecover(f"this is not a backup of a ledger in the format {_FORMAT!r}")
         if line.end:
             end = line.end
@@ -219,7 +225,9 @@ async def _restore_section(ledger: Ledger, contents: _Contents, receipts: Iterab
     }
     writing = _Restoring(ledger, lineage)
     await writing.hash(keys.services, section.services)
-    for key, names in ((keys.clients, numbers["client"]), (keys.groups, numbers["group"])):
+    blocks = {name: fields[b"number"] for name, fields in section.blocks.items()}
+    listed = ((keys.clients, numbers["client"]), (keys.groups, numbers["group"]), (keys.blocks, blocks))
+    for key, names in listed:
         await writing.hash(key, {name.encode(): number for name, number in names.items() if name})
     await writing.hash(keys.terms, {one.encoding: number for one, number in numbers["terms"].items()})
     await writing.stream(keys.acts, map(entry_of_act, section.acts))
@@ -230,8 +238,10 @@ async def _restore_section(ledger: Ledger, contents: _Contents, receipts: Iterab
             key.digest: f"{' '.join(key.terms)} {name}".encode() for key in (account.api_keys if account else ())
         }
         await writing.hash(keys.client(name).account, fields)
-    for name, fields in section.groups.items():
-        await writing.hash(keys.group(name).account, fields)
+    accounts = {keys.group(name).account: fields for name, fields in section.groups.items()}
+    accounts |= {keys.block(name).account: fields for name, fields in section.blocks.items()}
+    for key, fields in accounts.items():
+        await writing.hash(key, fields)
     await writing.hash(keys.api_keys, owners)
     books = Books(lineage, section.acts)
     for page in _batches(receipts, _RECEIPTS_IN_A_PAGE):

@@ -16,14 +16,14 @@ from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
 from accounting.ledger.questions import PaidQuestions, Payment
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
-from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
+from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
 
 @dataclass
 class Payer:
-    """Everything that one account (the lineage's, a group's or a client's) paid for, by its receipts."""
+    """Everything that one account (the lineage's, a group's, a client's or a block's) paid for, by its receipts."""
 
     currency: Currency
     before: int = 0
@@ -34,6 +34,8 @@ class Payer:
     coins_spent: int = 0
     tally: Counter[Cost] = field(default_factory=Counter)
     receipts: int = 0
+    questions: int = 0
+    """The number of questions that a block paid for."""
     index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
 
@@ -97,6 +99,7 @@ class Books:
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
+        self._has_blocks = False
         self._acts = acts
         self._acts_head = GENESIS
         self._last: dict[tuple[str, str], dict[str, Any]] = {}
@@ -187,6 +190,13 @@ class Books:
         before = [self.paid.enter(question, payment) for question in receipt.questions]
         new = before.count(None)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
+        self._has_blocks |= bool(receipt.terms.blocks)
+        if self._has_blocks and not receipt.terms.blocks:
+            self.findings.append(f"receipt {sequence} names no block of a lineage that had them")
+        for block in receipt.terms.blocks:
+            payer = self._payer(account_subject("block", block))
+            payer.pay(receipt, receipt.lineage_releases)
+            payer.questions += receipt.lineage_questions
         right = new == receipt.lineage_questions and (receipt.group_questions == 0 or bool(receipt.group))
         if receipt.client:
             if receipt.group:
@@ -219,8 +229,8 @@ class Books:
             if first is not None and first[place] != name
         )
 
-    def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount]) -> None:
-        """Compare the accounts of the lineage, and of its clients and groups; call it after the last receipt."""
+    def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
+        """Compare the accounts of the lineage and of its clients, groups and blocks; call it after the last receipt."""
         self._close_call()
         if whole.newest_receipt != self.newest:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
@@ -236,7 +246,9 @@ class Books:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
-            counted = self._payer(account.subject).receipts, self.paid.count_later(account.subject)
+            paid = self._payer(account.subject)
+            later = paid.questions if isinstance(account, BlockAccount) else self.paid.count_later(account.subject)
+            counted = paid.receipts, later
             if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
             # The name that the owner gives is no right, and may have been given by an act that a loss took.
@@ -244,7 +256,9 @@ class Books:
                 self.findings.append(f"{account.title} has another display name than it was given last")
             if isinstance(account, ClientAccount):
                 self._compare_client(account)
-        named = {subject for kind, subject in self._last if kind in ("add-client", "add-group")}
+        if whole.blocks != sum(isinstance(account, BlockAccount) for account in inner):
+            self.findings.append("the lineage counts other blocks than it has")
+        named = {subject for kind, subject in self._last if kind in ("add-client", "add-group", "add-block")}
         lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
         self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
 

@@ -26,6 +26,7 @@ COLUMNS = (
     "scope",
     "name",
     "group",
+    "blocks",
     "limit_rho",
     "limit_epsilon",
     "limit_before_rho",
@@ -54,7 +55,8 @@ COLUMNS = (
 )
 """The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
 
-`scope` and `name` say whom it is about; an epsilon is at `delta`, of an act that of the account, of a receipt the
+`scope` and `name` say whom it is about; `blocks`, with spaces between, which of the lineage paid. An epsilon is at
+`delta`, of an act that of the account, of a receipt the
 client's of now: epsilons add up only in accounts that count them,
 rho does in the others. `price_epsilon` is pure. `refill_epsilon` is that of one period alone."""
 
@@ -73,7 +75,7 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     account = await ledger.lineage_or_forgotten(lineage)
     if not account.is_forgotten:
         await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
-    account, clients, _ = await ledger.snapshot(lineage)
+    account, clients, *_ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":
         yield _row(COLUMNS)
@@ -83,16 +85,17 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     for act in described:
         yield _line(act, form)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
-        yield _line(_receipt(receipt, budgets[receipt.client]), form)
+        yield _line(described_receipt(receipt, budgets[receipt.client]), form)
 
 
-def described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
+def described_acts(acts: Sequence[Act], budgets: dict[str, Budget] | None = None) -> Iterator[dict[str, Any]]:
     """Yield what each of a lineage's acts did, all of them from the first on, under the names of COLUMNS.
 
-    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before. Raises
-    ValueError, KeyError or TypeError for an act that cannot be read.
+    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before. budgets: what
+    the acts before these left each subject, where these are not the first; it is kept up to date. Raises ValueError,
+    KeyError or TypeError for an act that cannot be read.
     """
-    budgets: dict[str, Budget] = {}
+    budgets = {} if budgets is None else budgets
     for act in acts:
         details, before = act.details, budgets.get(act.subject)
         scope, _, name = act.subject.partition(":")
@@ -141,8 +144,10 @@ def _amount(budget: Budget, amount: int) -> dict[str, float | None]:
     return {"rho": to_rho(amount) if budget.currency is RHO else None, "epsilon": epsilon}
 
 
-def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
+def described_receipt(receipt: Receipt, budget: Budget | None) -> dict[str, Any]:
+    """Return what a receipt says, under the names of COLUMNS. budget: its payer's, None where nobody knows it."""
     pure = receipt.cost.picoepsilon
+    total = None if budget is None else receipt.total_in(budget.currency, receipt.releases)
     return {
         "kind": "receipt",
         "number": receipt.sequence,
@@ -150,7 +155,8 @@ def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
         "scope": "client" if receipt.client else "lineage",
         "name": receipt.client,
         "group": receipt.group,
-        "delta": budget.delta,
+        "blocks": " ".join(receipt.terms.blocks),
+        "delta": None if budget is None else budget.delta,
         "client_receipt": receipt.number,
         "model": receipt.model,
         "mechanism": receipt.mechanism,
@@ -159,7 +165,7 @@ def _receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
         "price_epsilon": None if pure is None else EPSILON.value(pure),
         "releases": receipt.releases,
         "total_rho": to_rho(receipt.total_in(RHO, receipt.releases)),
-        "total_epsilon": _amount(budget, receipt.total_in(budget.currency, receipt.releases))["epsilon"],
+        "total_epsilon": None if budget is None or total is None else _amount(budget, total)["epsilon"],
         "group_releases": receipt.group_releases,
         "group_total_rho": to_rho(receipt.total_in(RHO, receipt.group_releases)),
         "lineage_releases": receipt.lineage_releases,

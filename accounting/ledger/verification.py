@@ -5,6 +5,7 @@ its own receipts, and is taken to have paid for what it paid for; and every rece
 there. A service may go on charging meanwhile: what it charges after the accounts were read is left out.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,17 +23,23 @@ from accounting.ledger.wire import LineageKeys
 _PAGE = 1000
 _INDEX_PAGE = 5000
 _FIRST = "first:"
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of verifying a lineage: `findings` has one line for everything that is wrong."""
+    """The result of verifying a lineage: `findings` has one line for everything that is wrong.
+
+    Receipts that services were given and the ledger lacks are summed up in lines for each client and model; `missing`
+    has all of them.
+    """
 
     lineage: str
     receipts: int
     acts: int
     acts_head: bytes
     findings: tuple[str, ...]
+    missing: tuple[Receipt, ...] = ()
 
 
 async def all_receipts(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncIterator[Receipt]:
@@ -70,31 +77,36 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         return Verification(lineage, 0, 0, b"", tuple(damage))
     keys = LineageKeys(lineage)
     await ledger.numbers(lineage)  # as they are, and not as this process remembers them
-    account, clients, groups = await ledger.snapshot(lineage)
+    account, clients, groups, blocks = await ledger.snapshot(lineage)
     with reading(lineage):
-        contents = await ledger.read_accounts(lineage, keys.api_keys)
+        contents = await ledger.read_accounts(lineage, keys.api_keys, keys.blocks)
         holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
     acts = await all_acts(ledger, lineage, account.newest_act)
     witnessed = {receipt.sequence for journal in witnesses for receipt in journal.receipts}
-    books = Books(lineage, acts, [account, *clients, *groups], witnessed)
+    books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         books.enter(receipt)
-    books.compare(account, [*clients, *groups])
+    books.compare(account, [*clients, *groups, *blocks])
     findings = [*books.findings, *await _check_questions(ledger, account, books, clients, groups)]
+    if contents.others[1] != {block.block.encode(): b"%d" % block.number for block in blocks}:
+        findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books)
+    missing = [receipt for journal in witnesses for receipt in _missing_receipts(books, journal)]
+    findings += _missing_in_words(missing)
     for journal in witnesses:
-        findings += _check_witness(books, journal)
         if journal.charged_unit not in (None, account.unit):
             findings.append(f"the service {journal.service} charged under another privacy unit than the lineage's")
-    return Verification(lineage, account.newest_receipt, account.newest_act, account.acts_head, tuple(findings))
+    counts = account.newest_receipt, account.newest_act
+    return Verification(lineage, *counts, account.acts_head, tuple(findings), tuple(missing))
 
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
     """Return a line for each key that is not what a charge takes it for."""
-    _, clients, groups = await ledger.snapshot(lineage)
+    _, clients, groups, _ = await ledger.snapshot(lineage)
     keys = LineageKeys(lineage)
-    kinds = dict.fromkeys((keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.api_keys), "hash")
+    hashes = (keys.services, keys.questions, keys.terms, keys.clients, keys.groups, keys.blocks, keys.api_keys)
+    kinds = dict.fromkeys(hashes, "hash")
     kinds |= {keys.group(group.group).questions: "set" for group in groups}
     kinds |= dict.fromkeys((keys.receipts, keys.acts), "stream")
     for client in clients:
@@ -210,13 +222,36 @@ async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books
     return findings
 
 
-def _check_witness(books: Books, journal: JournalContents) -> list[str]:
+def _missing_receipts(books: Books, journal: JournalContents) -> list[Receipt]:
+    """Return the receipts of a journal that are not in the ledger."""
     # What was put back has another number, and may have been paid for anew by another receipt.
     return [
-        f"receipt {receipt.sequence}, which a service was given, is not in the ledger"
+        receipt
         for receipt in journal.receipts
         if books.hashes.get(receipt.sequence) != receipt.hash
         and not (
             books.is_reconciled and all(books.has_paid(receipt.client, question) for question in receipt.questions)
         )
     ]
+
+
+def _missing_in_words(missing: Iterable[Receipt]) -> list[str]:
+    """Return a line for each client and model that missing receipts are of, with their count and the first of them."""
+    by_payer: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], list[int]] = {}
+    for receipt in missing:
+        payer = receipt.client, receipt.model
+        by_payer[payer] += 1
+        shown = first.setdefault(payer, [])
+        if len(shown) < _SHOWN:
+            shown.append(receipt.sequence)
+    lines = []
+    for (client, model), count in sorted(by_payer.items()):
+        numbers = ", ".join(map(str, first[client, model]))
+        more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+        whose = f"client {client}" if client else "the lineage alone"
+        receipts = (
+            "1 receipt that a service was given is" if count == 1 else f"{count} receipts that services were given are"
+        )
+        lines.append(f"{receipts} not in the ledger, of {whose} for model {model}: {numbers}{more}")
+    return lines

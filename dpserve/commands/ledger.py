@@ -1,5 +1,8 @@
 """`dpserve ledger`: whether the books are right, copies of them, and what to do after a loss."""
 
+import asyncio
+import json
+import logging
 import os
 import sys
 import time
@@ -7,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -27,6 +31,7 @@ from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
+from service.telemetry.logs import configure
 from training.private_files import owners_alone
 
 app = Group("Check, copy and mend the ledger.")
@@ -59,6 +64,10 @@ class LostLineage(Options):
     )
     lost_cost: str | None = option(None, "The cost of each of them.", default_text="the dearest that was ever charged")
     lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
+    lost_blocks: str | None = option(
+        None,
+        "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+    )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
@@ -95,7 +104,10 @@ async def _fence(ledger: Ledger, lineage: str) -> str:
 
 
 @app.command("verify")
-def verify(of: EveryLineage) -> None:
+def verify(
+    of: EveryLineage,
+    as_json: bool = option(False, "Print a line of JSON for each lineage, with every missing receipt.", "--json"),
+) -> None:
     """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
 
     async def apply(opened: Ledger) -> list[Verification]:
@@ -108,6 +120,10 @@ def verify(of: EveryLineage) -> None:
 
     wrong = 0
     for checked in of.run(apply):
+        wrong += bool(checked.findings)
+        if as_json:
+            typer.echo(json.dumps(_verification_fields(checked)))
+            continue
         typer.echo(
             f"{checked.lineage}: {checked.receipts} receipts, {checked.acts} acts, the newest act's hash "
             f"{checked.acts_head.hex()}: "
@@ -115,12 +131,37 @@ def verify(of: EveryLineage) -> None:
         )
         for finding in checked.findings:
             typer.echo(f"  {finding}")
-        wrong += bool(checked.findings)
     if wrong:
         raise CannotServe(
             "the ledger is not right: stop its services, restore a backup into an empty store with 'dpserve ledger "
             "restore', and put back what was charged since with 'dpserve ledger reconcile'"
         )
+
+
+def _verification_fields(checked: Verification) -> dict[str, object]:
+    return {
+        "lineage": checked.lineage,
+        "receipts": checked.receipts,
+        "acts": checked.acts,
+        "newest_act_hash": checked.acts_head.hex(),
+        "right": not checked.findings,
+        "findings": checked.findings,
+        "missing": [
+            {
+                "receipt": receipt.sequence,
+                "client": receipt.client,
+                "client_receipt": receipt.number,
+                "model": receipt.model,
+                "mechanism": receipt.mechanism,
+                "cost": receipt.terms.cost_text,
+                "rows": receipt.releases,
+                "time": receipt.time,
+                "service": receipt.service,
+                "hash": receipt.hash.hex(),
+            }
+            for receipt in checked.missing
+        ],
+    }
 
 
 @app.command("export")
@@ -142,6 +183,40 @@ def export(
             sys.stdout.write(line)
 
     lineage.run_on(apply)
+
+
+@app.command("follow")
+def follow(
+    *,
+    lineage: list[str] | None = option(
+        None,
+        "A lineage, or a bundle of it. Repeatable.",
+        default_text="every lineage, those to come, too",
+        complete=options.lineage_names,
+    ),
+    position: Path | None = option(
+        None,
+        "The file that keeps how far this came, to go on from there after a restart.",
+        default_text="none: begin at the first act",
+    ),
+    to: Literal["stdout", "otlp"] = option(
+        "stdout", "stdout: JSON lines. otlp: log records, to the collector of OTEL_EXPORTER_OTLP_ENDPOINT."
+    ),
+    every: float = option(1.0, "Seconds between two looks.", ge=0.1, le=3600),
+    once: bool = option(False, "End when all that there is has been shipped."),
+    ledger: LedgerOption,
+) -> None:
+    """Ship the audit trail and the receipts as they come, until SIGTERM. A store that is away is waited for."""
+    from dpserve.following import Collector, PositionFile, StandardOutput
+    from dpserve.following import follow as followed
+
+    configure("json")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+    destination = StandardOutput() if to == "stdout" else Collector.of_environment(os.environ)
+    file = PositionFile(position)
+    chosen = [lineage_named(each) for each in lineage or []]
+    with file.locked():
+        asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
 
 
 @app.command("backup")
@@ -198,8 +273,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
+                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
+                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.

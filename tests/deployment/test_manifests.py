@@ -21,6 +21,7 @@ from accounting.ledger.embedded import server_binary
 from accounting.ledger.store import RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
+from tests.docs.test_shown_commands import parsed
 from tests.owners_commands import Owner, use_every_command
 from training.devices import DEVICES
 
@@ -230,11 +231,12 @@ def test_with_a_certificate_every_probe_and_scrape_uses_https(rendered):
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
-    folder = k8s / "overlays" / f"embedded-{component}"
+    overlay = "redis" if component == "follow" else "embedded"  # whose ledger no second pod may open
+    folder = k8s / "overlays" / f"{overlay}-{component}"
     folder.mkdir()
     (folder / "kustomization.yaml").write_text(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [../embedded]\ncomponents: [../../components/{component}]\n"
+        f"resources: [../{overlay}]\ncomponents: [../../components/{component}]\n"
     )
     done = kustomize(folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -284,6 +286,21 @@ def test_replicas_keep_their_journals_where_the_backup_finds_them(rendered):
         claim = named(rendered[overlay], "PersistentVolumeClaim", "dpserve-journals")
         assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert "DPSERVE_HOME=/var/lib/dpserve " in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_claim(rendered):
+    resources = rendered[EVERYTHING]
+    (container,) = containers(named(resources, "Deployment", "dpserve-follower")["spec"]["template"])
+    parsed(container["args"])
+    position = container["args"][container["args"].index("--position") + 1]
+    (mount,) = [each for each in container["volumeMounts"] if position.startswith(f"{each['mountPath']}/")]
+    assert mount["name"] == "follower"
+    (told,) = container["env"]
+    service = containers(named(resources, "Deployment", "dpserve")["spec"]["template"])[0]
+    assert told in service["env"]  # the same ledger
+    (rule,) = named(resources, "NetworkPolicy", "dpserve-valkey")["spec"]["ingress"]
+    let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
+    assert {"app.kubernetes.io/name": "dpserve-follower"} in let_in
 
 
 def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_cuda(rendered):

@@ -39,6 +39,8 @@ def _ask(run, bundle, key, rows):
 
 def test_the_books_are_shown_and_right(run, spent):
     assert "right" in run("ledger", "verify").stdout
+    checked = json.loads(run("ledger", "verify", "--json").stdout)
+    assert (checked["receipts"], checked["right"], checked["findings"], checked["missing"]) == (1, True, [], [])
     status = run("ledger", "status").stdout
     assert "agree" in status
     assert "0.002 of 1" in status

@@ -230,7 +230,7 @@ async def test_a_client_that_is_added_meanwhile_is_among_the_clients(
         return names
 
     monkeypatch.setattr(books, "_names", one_is_added)
-    account, clients, _ = await books.snapshot(lineage)
+    account, clients, *_ = await books.snapshot(lineage)
     assert [client.client for client in clients] == ["ann", "bob", "cy"]
     assert account.newest_receipt == 2
     assert (await verify(books, lineage)).findings == ()
@@ -247,7 +247,7 @@ async def test_the_newest_receipt_is_covered_by_the_journal_of_its_service(
         _rewrite(store, LineageKeys(lineage), b"1-1", {b"microseconds": b"7"})
         assert (await verify(books, lineage)).findings == ()
         (finding,) = (await verify(books, lineage, read_journals(tmp_path))).findings
-        assert finding == "receipt 1, which a service was given, is not in the ledger"
+        assert finding == ("1 receipt that a service was given is not in the ledger, of client ann for model model: 1")
 
 
 async def test_a_client_that_only_a_journal_names_is_a_finding(
@@ -262,7 +262,30 @@ async def test_a_client_that_only_a_journal_names_is_a_finding(
         (receipt,) = journal.receipts
         others = msgspec.structs.replace(receipt, client="cy")
         found = await verify(books, lineage, [msgspec.structs.replace(journal, receipts=(others,))])
-        assert found.findings == ("receipt 1, which a service was given, is not in the ledger",)
+        assert found.findings == (
+            "1 receipt that a service was given is not in the ledger, of client cy for model model: 1",
+        )
+        assert found.missing == (others,)
+
+
+async def test_missing_receipts_are_summed_up_by_client_and_model(
+    embedded_url: str, store: "redis.Redis[bytes]", tmp_path: Path
+) -> None:
+    lineage = new_lineage()
+    async with await Ledger.connect(embedded_url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50), bob=releases(50))
+        await books.charge_batch([asking(lineage, ("ann", "bob")[place == 3], str(place)) for place in range(9)])
+        for place in range(9):
+            number = 1 if place == 3 else place + (place < 3)
+            _rewrite(store, LineageKeys(lineage), f"{place + 1}-{number}".encode(), {b"microseconds": b"7"})
+        found = await verify(books, lineage, read_journals(tmp_path))
+    assert found.findings == (
+        "8 receipts that services were given are not in the ledger, of client ann for model model: "
+        "1, 2, 3, 5, 6 and 3 more",
+        "1 receipt that a service was given is not in the ledger, of client bob for model model: 4",
+    )
+    assert [receipt.sequence for receipt in found.missing] == [*range(1, 10)]
 
 
 async def test_services_that_write_at_once_keep_a_chain_each(ledger: Ledger, lineage: str, store_url: str) -> None:
