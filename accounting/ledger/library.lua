@@ -1,4 +1,4 @@
-#!lua name=dpserve_30
+#!lua name=dpserve_31
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
