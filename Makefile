@@ -88,8 +88,9 @@ endif
 	@$(BIN)/python deploy/advisories.py $(or $(AUDIT),build/advisories/audit.json)
 
 # The wheel, and what an image is built from beside it (CycloneDX). It fails where the wheel, installed with pip alone,
-# does not train, serve and ask on one of PYTHONS, and where something is known against any of what an image is built
-# from, or a package could not be looked up. The tools lie in a folder of their own.
+# does not train, serve and ask on one of PYTHONS, where something is known against any of what an image is built from,
+# and where a package of it could not be looked up, and says which it was. AUDIT=FILE takes an output of `pip-audit
+# --format json` that was made elsewhere. The tools lie in a folder of their own.
 release:
 	@rm -rf build/release dist && $(PYTHON) -m venv build/release
 	@build/release/bin/pip install --quiet --disable-pip-version-check build==1.6.1 cyclonedx-bom==7.5.0 pip-audit==2.10.1
@@ -98,7 +99,11 @@ release:
 	@! grep -q '^## .*unreleased' CHANGELOG.md || echo "CHANGELOG.md calls the version unreleased: give it its date"
 	@build/release/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-format JSON --output-file dist/dpserve.cdx.json deploy/constraints.txt
-	@build/release/bin/pip-audit --strict --no-deps --disable-pip --requirement deploy/constraints.txt
+ifndef AUDIT
+	@build/release/bin/pip-audit --format json --no-deps --disable-pip --requirement deploy/constraints.txt \
+		--output build/release/audit.json 2>build/release/audit.log || test -s build/release/audit.json || cat build/release/audit.log
+endif
+	@build/release/bin/python deploy/release_audit.py deploy/constraints.txt $(or $(AUDIT),build/release/audit.json)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'

@@ -197,7 +197,7 @@ class _Opening(BudgetTerms, OwnerAct):
         above = await ledger.above(lineage, group)
         budget = self.budget(above[0].budget.accepts, above[0].budget.delta)
         check_within(name, budget, above)
-        _, clients, groups = await ledger.snapshot(lineage)
+        _, clients, groups, _ = await ledger.snapshot(lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
             raise ActRefused(
                 "exists", f"the lineage already has a client or group {name!r}, and a name is not given again"
@@ -286,7 +286,8 @@ class AddGroup(_Opening):
 class SetBudget(BudgetTerms, OwnerAct):
     """Change a budget. What is spent stays spent; a budget below it only refuses further questions."""
 
-    name, about = "set-budget", ("client", "group", "lineage")
+    name = "set-budget"
+    about: ClassVar[tuple[Scope, ...]] = ("client", "group", "lineage")
     # An empty name is refused: it must not be taken for none, which stands for the lineage.
     client: Annotated[Name | None, Names("client"), Field(description="The client's id, if it is a client's.")] = None
     group: Annotated[
@@ -295,19 +296,24 @@ class SetBudget(BudgetTerms, OwnerAct):
         Field(description="The group's name, if it is a group's; with neither, the lineage's."),
     ] = None
 
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+    @property
+    def _named(self) -> dict[str, str]:
+        """The account's name, as the ledger takes it."""
+        return {"client": self.client or "", "group": self.group or ""}
+
+    async def _account(self, ledger: Ledger, lineage: str) -> tuple[Account, str, Sequence[Account]]:
+        """Return the account, whose it is, and those that bound its budget."""
         if self.client and self.group:
             raise ValueError("name a client, or a group, or neither for the lineage")
-        account: Account
-        above: Sequence[Account] = ()
         if self.client:
-            account, whose = await ledger.client(lineage, self.client), self.client
-            above = await ledger.above(lineage, account.group)
-        elif self.group:
-            account, whose = await ledger.group(lineage, self.group), f"the group {self.group}"
-            above = await ledger.above(lineage)
-        else:
-            account, whose = await ledger.lineage(lineage), f"the lineage {lineage}"
+            account = await ledger.client(lineage, self.client)
+            return account, self.client, await ledger.above(lineage, account.group)
+        if self.group:
+            return await ledger.group(lineage, self.group), f"the group {self.group}", await ledger.above(lineage)
+        return await ledger.lineage(lineage), f"the lineage {lineage}", ()
+
+    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
+        account, whose, above = await self._account(ledger, lineage)
         before = account.budget
         budget = self.budget(before.accepts, before.delta, before)
         check_within(whose, budget, above)
@@ -333,13 +339,27 @@ class SetBudget(BudgetTerms, OwnerAct):
         return Plan(
             f"The budget of {whose} goes from {former} to {new}{paced}. {meaning}",
             f"{whose} may now spend {new}{' in all' if paced else ''}{paced}",
-            partial(ledger.set_budget, lineage, budget, client=self.client or "", group=self.group or ""),
+            partial(ledger.set_budget, lineage, budget, **self._named),
             raises=raises,
             question=question,
             warning=" ".join(warnings),
             before=account.state,
             after=account.with_budget(budget).state,
         )
+
+
+class SetBlockBudget(SetBudget):
+    """Change the budget of a lineage's block."""
+
+    about = ("block",)
+    block: Annotated[Name, Field(description="The block's name.")]
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"block": self.block}
+
+    async def _account(self, ledger: Ledger, lineage: str) -> tuple[Account, str, Sequence[Account]]:
+        return await ledger.block(lineage, self.block), f"the block {self.block} of {lineage}", ()
 
 
 class Rename(_OfClient):

@@ -85,8 +85,8 @@ def accepted_at(delta: float | None, accepts: Accepts) -> Accepts:
     return accepts
 
 
-Scope = Literal["client", "group", "lineage"]
-"""The owner of an account: a client, its group, or its lineage."""
+Scope = Literal["client", "group", "lineage", "block"]
+"""The owner of an account: a client, its group, its lineage, or a block of the lineage."""
 
 Period = Literal["day", "week", "month"]
 

@@ -336,6 +336,11 @@ _SHARING: Mapping[tuple[Scope, bool], str] = {
     "together by the group's account, and all clients by their lineage's; both pay for every answer, too.",
     ("group", True): "That is all members of the group {!r} together, whatever they share with each other. What they "
     "share with other clients is bounded by their lineage's account.",
+    (
+        "block",
+        False,
+    ): "That is all clients and groups together, whatever they share with each other, about the records of "
+    "this block. Other blocks have accounts of their own, and no record is in two.",
     ("lineage", False): "That is all clients and groups together, whatever they share with each other.",
 }
 """Whom an account bounds: colluding clients learn no more than the account that they share has paid for."""

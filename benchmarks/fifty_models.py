@@ -1,4 +1,4 @@
-"""Models behind proven mechanisms, each attacked in all ten ways: how close TPR - FPR comes to the exact bound.
+"""Models behind proven mechanisms, each attacked in all ways: how close TPR - FPR comes to the exact bound.
 
 Run r trains a certified head on 250 of 500 digits drawn with seed r, Lambda = 0.3, on 100 public random features, and
 attacks it by a mechanism's answers to all 500, as `dpserve attack` does, with 3 shadow models. Mechanisms take turns.

@@ -1,6 +1,6 @@
 """The power of the attack's test: the probability of missing faulty mechanisms on heads that remember.
 
-A run draws 320 records at random, trains a head on half of them and attacks it in all ten ways. Records have few ones
+A run draws 320 records at random, trains a head on half of them and attacks it in all ways. Records have few ones
 in many columns, so that rows are nearly orthogonal, and Lambda is large: one record moves its own logits by about six
 tenths of what the certificate says at most. Labels are random: nothing but memory knows them.
 

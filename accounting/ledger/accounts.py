@@ -57,7 +57,14 @@ from accounting.ledger.receipts import (
     read_receipt,
 )
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
-from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount, checked_display
+from accounting.ledger.values import (
+    Account,
+    BlockAccount,
+    ClientAccount,
+    GroupAccount,
+    LineageAccount,
+    checked_display,
+)
 from accounting.ledger.wire import AccountKeys, Fields, Kind, LineageKeys
 
 _MOST_NAMED = 10_000
@@ -109,12 +116,13 @@ def unreadable(lineage: str, error: Exception) -> LedgerDamaged:
 
 @dataclass(frozen=True)
 class AccountFields:
-    """The fields of all accounts of a lineage, as they were at one instant: those of clients and groups by name."""
+    """The fields of all accounts of a lineage, as they were at one instant: of clients, groups and blocks by name."""
 
     lineage: Fields
     clients: dict[str, Fields]
     groups: dict[str, Fields]
     others: list[Fields]
+    blocks: dict[str, Fields]
 
 
 class Accounts:
@@ -478,22 +486,30 @@ class Accounts:
         with reading(wire.LINEAGES):
             return sorted(name.decode() for name in listed)
 
-    async def set_budget(self, lineage: str, budget: Budget, *, client: str = "", group: str = "") -> None:
-        """Replace the budget of a client, of a group, or else of the lineage; what is spent stays spent.
+    async def set_budget(
+        self, lineage: str, budget: Budget, *, client: str = "", group: str = "", block: str = ""
+    ) -> None:
+        """Replace the budget of a client, of a group, of a block, or else of the lineage; what is spent stays spent.
 
-        A budget below what is spent refuses further releases and nothing else. Raises UnknownClient, UnknownGroup or
-        UnknownLineage; ActRefused if an account that accepted any charge would, after its first release, accept only
-        Gaussian ones, which would choose the conversion by looking at what was charged, or if the new delta provides
+        A budget below what is spent refuses further releases and nothing else. Raises UnknownClient, UnknownGroup,
+        UnknownBlock or UnknownLineage; ActRefused for a lineage with blocks, whose own account refuses nothing, for a
+        block that would count in another currency than the lineage, if an account that accepted any charge would,
+        after its first release, accept only Gaussian ones, which would choose the conversion by looking at what was
+        charged, or if the new delta provides
         for fewer coins, or for less of the noise sampler's error, than it paid for.
         """
         keys = LineageKeys(lineage)
-        own: AccountKeys[Account] = keys.client(client) if client else keys.group(group) if group else keys.own
+        own: AccountKeys[Account] = keys.own
+        if client or group or block:
+            own = keys.client(client) if client else keys.group(group) if group else keys.block(block)
         _check_delta(await self._read_account(own), budget)
         terms = wire.budget_arguments(budget)
         await self._change(own, "set_budget", "budget", terms, {"budget": terms})
 
-    async def snapshot(self, lineage: str) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount]]:
-        """Return the accounts of a lineage and of all its clients and groups, by name, as they were at one instant.
+    async def snapshot(
+        self, lineage: str
+    ) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount], list[BlockAccount]]:
+        """Return the accounts of a lineage and of its clients, groups and blocks, by name, as they were at one instant.
 
         Of one that was forgotten, too. Raises UnknownLineage.
         """
@@ -502,30 +518,33 @@ class Accounts:
         account = await self._account(keys.own, fields.lineage)
         clients = [await self._account(keys.client(name), each, listed=True) for name, each in fields.clients.items()]
         groups = [await self._account(keys.group(name), each, listed=True) for name, each in fields.groups.items()]
-        return account, clients, groups
+        blocks = [await self._account(keys.block(name), each, listed=True) for name, each in fields.blocks.items()]
+        return account, clients, groups, blocks
 
     async def read_accounts(self, lineage: str, *keys: str) -> "AccountFields":
         """Return the fields of every account of a lineage, and of further keys of it, of one instant."""
         own = LineageKeys(lineage)
         listed = await self._names(lineage)
         while True:
-            clients, groups = listed
+            clients, groups, blocks = listed
             accounts = [own.client(name).account for name in clients] + [own.group(name).account for name in groups]
+            accounts += [own.block(name).account for name in blocks]
             fields = await self._read_fields(lineage, own.account, *keys, *accounts)
             before, listed = listed, await self._names(lineage)
             if before == listed:  # or else one that was added meanwhile is named in receipts and not here
                 break
         others, rest = fields[1 : len(keys) + 1], iter(fields[len(keys) + 1 :])
         of_clients = {name: next(rest) for name in clients}
-        return AccountFields(fields[0], of_clients, {name: next(rest) for name in groups}, others)
+        of_groups = {name: next(rest) for name in groups}
+        return AccountFields(fields[0], of_clients, of_groups, others, {name: next(rest) for name in blocks})
 
-    async def _names(self, lineage: str) -> tuple[list[str], list[str]]:
-        """Return the names of the lineage's clients and of its groups."""
+    async def _names(self, lineage: str) -> tuple[list[str], list[str], list[str]]:
+        """Return the names of the lineage's clients, of its groups and of its blocks."""
         keys = LineageKeys(lineage)
-        fields = await self._read_fields(lineage, keys.clients, keys.groups)
+        fields = await self._read_fields(lineage, keys.clients, keys.groups, keys.blocks)
         with reading(lineage):
-            clients, groups = (sorted(name.decode() for name in numbers) for numbers in fields)
-        return clients, groups
+            clients, groups, blocks = (sorted(name.decode() for name in numbers) for numbers in fields)
+        return clients, groups, blocks
 
     async def numbers(self, lineage: str) -> Numbers:
         """Return what the numbers in the lineage's receipts stand for, as the store has it now."""
@@ -592,6 +611,34 @@ class Accounts:
         await self._add(LineageKeys(lineage).group(group), budget, time, display, {}, {"group": ""})
         return await self.group(lineage, group)
 
+    async def open_block(self, lineage: str, block: str, budget: Budget, *, time: float) -> BlockAccount:
+        """Return a block's account, having opened it with `budget` if the lineage did not have it.
+
+        A block that exists is left as it is, whatever its budget. From the first one on, whatever is charged to the
+        lineage names blocks, and they alone refuse. time: seconds since the epoch.
+
+        Raises UnknownLineage, and ActRefused for a lineage that was charged without blocks, or a budget in another
+        currency than the lineage's.
+        """
+        try:
+            await self._add(LineageKeys(lineage).block(block), budget, time, "", {}, {"group": ""})
+        except ActRefused as refused:
+            if refused.reason != "exists":
+                raise
+        return await self.block(lineage, block)
+
+    async def block(self, lineage: str, block: str) -> BlockAccount:
+        """Return a block's account. Raises UnknownBlock."""
+        return await self._read_account(LineageKeys(lineage).block(block))
+
+    async def blocks(self, lineage: str, names: Sequence[str] | None = None) -> list[BlockAccount]:
+        """Return the lineage's blocks by name, at one instant; or those of these names. Raises UnknownBlock."""
+        if names is None:
+            return (await self.snapshot(lineage))[3]
+        keys = [LineageKeys(lineage).block(name) for name in names]
+        fields = await self._read_fields(lineage, *(key.account for key in keys))
+        return [await self._account(key, each) for key, each in zip(keys, fields, strict=True)]
+
     async def _add(
         self,
         own: AccountKeys[Account],
@@ -604,7 +651,7 @@ class Accounts:
         keys, scope = LineageKeys(own.lineage), own.kind.scope
         stated, named = wire.budget_arguments(budget), {"display": checked_display(display)}
         opened = {"scope": scope, "name": own.name, "budget": stated, "created": repr(time), **named, **more}
-        account_keys = [keys.clients, keys.groups, keys.api_keys, own.account, *own.contents]
+        account_keys = [keys.clients, keys.groups, keys.blocks, keys.api_keys, own.account, *own.contents]
         await self._change(own, "add_account", f"add-{scope}", {**stated, **named, **details}, opened, account_keys)
 
     async def client(self, lineage: str, client: str) -> ClientAccount:
@@ -798,17 +845,15 @@ class Accounts:
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
 
-    async def client_index(
-        self, lineage: str, client: str, *, after: int = 0, count: int = 1000
-    ) -> list[tuple[int, int]]:
-        """Return the numbers of at most `count` receipts of a client, its own and the lineage's, as its index has them.
+    async def client_index(self, lineage: str, client: str, *, after: int = 0, count: int = 1000) -> list[bytes]:
+        """Return at most `count` entries of a client's index, `OWN-NUMBER`: its own number of a receipt, the lineage's.
 
         after: the client's own number that they are above.
         """
         key = LineageKeys(lineage).client(client).receipts
         entries = await self.call(lineage, "page", [key], {"after": after, "count": count}, durably=False)
         with reading(lineage):
-            return [(int(number), int(sequence)) for number, sequence in (one[0].split(b"-") for one in entries)]
+            return [entry[0] for entry in entries]
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""
@@ -841,6 +886,11 @@ _REFUSALS: Mapping[ActRefusal, str] = {
     "too-many-keys": "the client has the most API keys that are allowed: remove one first",
     "too-late": "the account has paid for releases, so it can neither be narrowed to Gaussian or proven ones nor "
     "count in another currency: what it accepts, and so what its figures mean, is chosen before the first release",
+    "has-blocks": "the lineage has blocks, whose accounts pay for what its models say, and its own refuses nothing: "
+    "set the budget of each block",
+    "charged-without-blocks": "the lineage was charged before it had blocks, so that nobody knows what each has spent: "
+    "records that are in no lineage yet can have blocks, in a lineage of their own",
+    "other-currency": "a block counts what its lineage counts, rho or pure epsilon: give it such a budget",
     "coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }

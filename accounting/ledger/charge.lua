@@ -12,11 +12,17 @@
 --
 -- and how many accounts of the chain a question is new to says which: so many from the innermost on.
 --
+-- Where the lineage has blocks, the terms of each line name those that its model was trained on, which pay what the
+-- lineage pays of it, and refuse in its place: a record lies in one block, so what all models together tell of it is
+-- what its block's account paid for. The blocks are no links of the chain but siblings at its end. A question is of one
+-- model, and so of the same blocks whenever it is asked: they have paid for it exactly if the lineage has. Of a lineage
+-- without blocks, no line names any.
+--
 -- A request is made of lines, each of questions at the same terms. For a request for rows there is one; whoever takes a
 -- pay-once model up to some tier has a line for each of its steps.
 --
--- KEYS  account, receipts, questions, terms, clients, groups; and of each client `client:NAME`, with :receipts,
---       :questions, :requests and :requests:old, and of each group `group:NAME` with :questions
+-- KEYS  account, receipts, questions, terms, clients, groups, blocks; and of each client `client:NAME`, with :receipts,
+--       :questions, :requests and :requests:old, of each group `group:NAME` with :questions, and of each block `block:NAME`
 -- ARGV  writes, how many of its writes the service knows of; link, of its chain; remembered, how many idempotency keys
 --       are kept; terms; payers, each a client, its group and the digest of its API key, or nothing of these; and
 --       requests, each with the number of its payer, time, body (a digest) and key (another) if it has one, and lines of
@@ -51,9 +57,12 @@ local function account_of(call, scope, name)
   if not account then
     local keys = call.keys
     account = {
-      scope = scope, name = name, what = 'the account of ' .. name, key = keys[id], questions = keys[id .. ':questions'],
-      names = keys[scope .. 's'], added = {}, fresh = {}, requests = {}, kept = 0,
+      scope = scope, name = name, what = 'the account of ' .. name, key = keys[id], names = keys[scope .. 's'],
+      added = {}, fresh = {}, requests = {}, kept = 0,
     }
+    if scope ~= 'block' then
+      account.questions = keys[id .. ':questions']
+    end
     if scope == 'client' then
       account.id, account.receipts = id, keys[id .. ':receipts']
     end
@@ -75,11 +84,25 @@ local function read_payer(call, sent)
   return payer
 end
 
-local function check_terms(terms)
+-- Replaces the names of the blocks that pay at these terms by their accounts, each of which is there once.
+local function read_blocks(call, terms)
+  local accounts, seen = {}, {}
+  for place, name in ipairs(type(terms.blocks) == 'table' and terms.blocks or malformed('terms name their blocks')) do
+    local account = account_of(call, 'block', name)
+    if seen[account] then
+      malformed('terms name a block once')
+    end
+    seen[account], accounts[place] = true, account
+  end
+  terms.blocks = accounts
+end
+
+local function check_terms(call, terms)
   word(terms.packed)
   word(terms.cost)
   terms.price, terms.times, terms.coins = amount(terms.price), amount(terms.times), amount(terms.coins)
   terms.pure = terms.pure and amount(terms.pure)
+  read_blocks(call, terms)
 end
 
 local function split_digests(packed)
@@ -126,7 +149,7 @@ local function read_call(keys, args)
     call.payers[place] = read_payer(call, payer)
   end
   for _, terms in ipairs(call.terms) do
-    check_terms(terms)
+    check_terms(call, terms)
   end
   for _, request in ipairs(call.requests) do
     read_request(call, request)
@@ -167,11 +190,14 @@ local function read_lineage(call)
   if not lineage.state then
     local state = read_account(lineage.key, lineage.what)
     if not state then
-      check_unused(lineage.what, {keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups})
+      check_unused(lineage.what, {keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups, keys.blocks})
       return nil
     end
     check_stream(keys.receipts, state.seq, lineage.what)
     check_asked(redis.call('HLEN', keys.questions), state, lineage.what)
+    if redis.call('HLEN', keys.blocks) ~= state.blocks then
+      damaged('the blocks are not as many as the lineage counts')
+    end
     lineage.state = state
   end
   return lineage.state
@@ -180,12 +206,15 @@ end
 -- An account whose receipts outlived it comes back without a budget, and a client revoked: its name stays its own. It
 -- is this and not `damaged` for `apply`, which only ever takes away from what may be spent.
 local function bring_back(call, account, request)
-  write_new(call.lineage.key, account.names, account.key, account.name, {
+  write_new(call.lineage.key, account.names, account.key, account.scope, account.name, {
     'limit', '0', 'accepts', call.lineage.state.counts_epsilon and 'pure' or 'any', 'delta', call.lineage.state.delta, 'coins', '0',
     'created', string.format('%.6f', tonumber(request.time) / 1000000),
     'revoked', account.scope == 'client' and '1' or '0',
     'group', account.scope == 'client' and request.payer.group or '',
   })
+  if account.scope == 'block' then
+    call.lineage.state.blocks = call.lineage.state.blocks + 1
+  end
 end
 
 local function read_inner(call, account, request, forced)
@@ -219,9 +248,35 @@ local function read_inner(call, account, request, forced)
       redis.call('HSET', account.key, 'group', request.payer.group)
     end
   end
-  check_asked(redis.call('SCARD', account.questions), state, account.what)
+  if account.questions then
+    check_asked(redis.call('SCARD', account.questions), state, account.what)
+  end
   account.state, account.number = state, state.number
   return state
+end
+
+-- Returns nothing for a request whose lines name blocks of the lineage, each if the lineage has any and none otherwise,
+-- having read their accounts; or the refusal.
+local function admit_blocks(call, request, forced)
+  local lineage = call.lineage.state
+  for _, line in ipairs(request.lines) do
+    local blocks = line.terms.blocks
+    if #blocks > 0 and lineage.blocks == 0 and lineage.seq > 0 then
+      return {'charged-without-blocks'}
+    end
+    for _, block in ipairs(line.terms.admitted and {} or blocks) do
+      if not read_inner(call, block, request, forced) then
+        return {'unknown-block', block.name}
+      end
+    end
+    line.terms.admitted = true
+  end
+  for _, line in ipairs(request.lines) do
+    if #line.terms.blocks == 0 and lineage.blocks > 0 then
+      return {'no-blocks'}
+    end
+  end
+  return nil
 end
 
 -- Returns nothing for a request that may be decided, having read who pays; or the refusal.
@@ -238,7 +293,7 @@ local function admit(call, request, forced)
     payer.checked = true
   end
   if payer.numbers then
-    return nil
+    return admit_blocks(call, request, forced)
   end
   local numbers = {}
   for place = 1, #payer.chain - 1 do
@@ -252,7 +307,7 @@ local function admit(call, request, forced)
     numbers[place] = account.number
   end
   payer.numbers = #numbers > 0 and table.concat(numbers, ' ') or '0'
-  return nil
+  return admit_blocks(call, request, forced)
 end
 
 -- Returns nothing for a request without an idempotency key; else the number that it got when it came before, or
@@ -386,22 +441,51 @@ local function left(state)
   return math.max(0, state.ceiling - state.spent)
 end
 
--- What the account at this place of the chain refuses of lines.
-local function refusal(account, lines, place)
+-- The parts of a request: each account that pays for it, the lines that it pays for, and the place in the chain that
+-- says how many of their questions. The accounts of the chain pay for all lines; a block for those that name it, and for
+-- the questions for which the lineage pays.
+local function parts_of(request)
+  local chain, parts, part_of = request.payer.chain, {}, {}
+  for place, account in ipairs(chain) do
+    parts[place] = {account = account, lines = request.lines, place = place}
+  end
+  for _, line in ipairs(request.lines) do
+    for _, block in ipairs(line.terms.blocks) do
+      if not part_of[block] then
+        part_of[block] = {account = block, lines = {}, place = #chain}
+        parts[#parts + 1] = part_of[block]
+      end
+      table.insert(part_of[block].lines, line)
+    end
+  end
+  return parts
+end
+
+-- Whether an account keeps books alone, and others refuse in its place: a lineage's with blocks.
+local function only_counts(account)
+  return account.scope == 'lineage' and account.state.blocks > 0
+end
+
+-- What an account refuses of its part of a request.
+local function refusal(part)
+  local account, lines, place = part.account, part.lines, part.place
   local state = account.state
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
     if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
       or (not state.takes_claims and kind == 'unproven') or not price_of(state, line.terms)) then
-      return {'not-accepted', account.scope, line.terms.cost}
+      return {'not-accepted', account.scope, line.terms.cost, account.name}
     end
+  end
+  if only_counts(account) then
+    return nil
   end
   local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then
-    return {'coins', account.scope}
+    return {'coins', account.scope, account.name}
   elseif total > 0 and state.spent + total > state.ceiling then
     return {'exhausted', account.scope, state.accepts, state.delta, text(total), text(state.spent), text(state.limit),
-      text(left(state)), state.refill or '', state.refill and text(state.opened) or '0'}
+      text(left(state)), state.refill or '', state.refill and text(state.opened) or '0', account.name}
   end
   return nil
 end
@@ -424,16 +508,18 @@ local function decide(call, request, forced)
     digits[place] = table.concat(line.new_to)
     count(line, chain)
   end
+  request.parts = parts_of(request)
   if not forced then
-    for place, account in ipairs(chain) do
-      unpaid = unpaid or refusal(account, request.lines, place)
+    for _, part in ipairs(request.parts) do
+      unpaid = unpaid or refusal(part)
     end
   end
   return earlier, nil, digits, unpaid
 end
 
 -- Reads what `pay` will add to, so that it cannot fail half-way.
-local function check_payable(account, lines, place)
+local function check_payable(part)
+  local account, lines, place = part.account, part.lines, part.place
   account.total, account.total_coins = total_of(account.state, lines, 'new', place)
   if account.state.spent + account.total > LARGEST then
     malformed('a charge takes an account past 2^53 - 1, or has no price in what it counts')
@@ -448,13 +534,17 @@ local function check_payable(account, lines, place)
   end
 end
 
-local function pay(account, lines, place)
+local function pay(part)
+  local account, lines, place = part.account, part.lines, part.place
   local state = account.state
   state.spent, state.coined = state.spent + account.total, state.coined + account.total_coins
   for _, line in ipairs(lines) do
     local new = line.new[place]
     if new > 0 then
       account.tally[line.terms.cost] = account.tally[line.terms.cost] + line.terms.times * new
+    end
+    if account.scope == 'block' then
+      state.asked = state.asked + new
     end
   end
 end
@@ -480,16 +570,19 @@ end
 -- client's, or 0 and 0.
 local function enter(call, request, earlier)
   local payer, first, own = request.payer, 0, 0
-  for place, account in ipairs(payer.chain) do
-    check_payable(account, request.lines, place)
+  for _, part in ipairs(request.parts) do
+    check_payable(part)
   end
-  for place, account in ipairs(payer.chain) do
-    pay(account, request.lines, place)
+  for _, part in ipairs(request.parts) do
+    pay(part)
   end
   for _, line in ipairs(request.lines) do
     if line.new[1] > 0 then
       for _, account in ipairs(payer.chain) do
         account.state.seq = account.state.seq + 1
+      end
+      for _, block in ipairs(line.terms.blocks) do
+        block.state.seq = block.state.seq + 1
       end
       local entry = {number = call.lineage.state.seq, own = payer.client and payer.client.state.seq or 0, line = line,
         payer = payer, time = request.time, questions = {}}
@@ -512,14 +605,16 @@ local function enter(call, request, earlier)
   return first, own
 end
 
--- How the accounts of a chain stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
+-- How the accounts of a request stand: what the innermost has spent, its limit, what it accepts, its delta, its highest
 -- former limit, what it has left now; what those outside of it have left at least, of those that count rho and of those
 -- that count epsilon, `-` where there is none; and its refill, or nothing.
-local function standing(chain)
-  local own, rho, epsilon = chain[1].state, '-', '-'
-  for place = math.min(2, #chain), #chain do
-    local state = chain[place].state
-    if state.counts_epsilon then
+local function standing(parts)
+  local own, rho, epsilon = parts[1].account.state, '-', '-'
+  for place = math.min(2, #parts), #parts do
+    local state = parts[place].account.state
+    if only_counts(parts[place].account) then
+      -- its blocks say what is left
+    elseif state.counts_epsilon then
       epsilon = text(math.min(whole(epsilon) or LARGEST, left(state)))
     else
       rho = text(math.min(whole(rho) or LARGEST, left(state)))
@@ -594,7 +689,9 @@ local function check_writable(call, asker)
   for _, account in pairs(call.accounts) do
     if account.state then
       check_right('HSET', account.key, '', '')
-      check_right('SADD', account.questions, '')
+      if account.questions then
+        check_right('SADD', account.questions, '')
+      end
       account.crowded = account.kept > 0 and redis.call('HLEN', account.young) + account.kept > call.capacity
       if account.kept > 0 then
         check_right('HSET', account.young, '', '')
@@ -640,7 +737,7 @@ local function charge_request(call, request, forced)
     return refused or unpaid
   end
   local first, own = enter(call, request, earlier)
-  return {'charged', earlier or '', standing(request.payer.chain), text(first), text(own), unpack(digits)}
+  return {'charged', earlier or '', standing(request.parts), text(first), text(own), unpack(digits)}
 end
 
 -- Decides on each request for itself: one whose payer's keys cannot be read fails alone.

@@ -55,12 +55,14 @@ class BudgetExhausted(LedgerRefusal):
         refilled: date | None = None,
         currency: Currency = RHO,
         budget: Budget | None = None,
+        block: str = "",
     ) -> None:
         """Take the amounts as the store gave them. remaining: by default what the limit leaves, and never negative.
 
-        budget: the account's, if it is known.
+        budget: the account's, if it is known. block: its name, if it is one's.
         """
         self.scope = scope
+        self.block = block
         self.cost = cost
         self.spent = spent
         self.limit = limit
@@ -76,24 +78,34 @@ class BudgetExhausted(LedgerRefusal):
             self.ends = f", and never so much at once, at {budget.refill.words(currency)}"
         # Of an account that others share a client hears only that it refuses.
         amounts = f": the request costs {self.price}, and {self.left}{self.ends}" if scope == "client" else ""
-        super().__init__(f"the {scope}'s budget does not pay for the request{amounts}")
+        whose = f"block {block}" if block else scope
+        super().__init__(f"the {whose}'s budget does not pay for the request{amounts}")
 
     @classmethod
     def of_budget(
-        cls, scope: Scope, budget: Budget, cost: int, spent: int, remaining: int, refilled: date | None = None
+        cls,
+        scope: Scope,
+        budget: Budget,
+        cost: int,
+        spent: int,
+        remaining: int,
+        refilled: date | None = None,
+        block: str = "",
     ) -> Self:
-        """Return the refusal of an account with this budget."""
-        return cls(scope, cost, spent, budget.limit, remaining, refilled, budget.currency, budget)
+        """Return the refusal of an account with this budget. block: its name, if it is one's."""
+        return cls(scope, cost, spent, budget.limit, remaining, refilled, budget.currency, budget, block)
 
 
 class MechanismNotAccepted(LedgerRefusal):
     """An account is asked to pay for a privacy loss of a kind that its budget was not converted for."""
 
-    def __init__(self, scope: Scope, cost: str) -> None:
-        """`cost` is the refused cost, as text."""
+    def __init__(self, scope: Scope, cost: str, block: str = "") -> None:
+        """`cost` is the refused cost, as text; `block` the name of the account, if it is a block's."""
         self.scope = scope
         self.cost = cost
-        super().__init__(f"the {scope}'s account does not pay for {cost!r}: {self._why}")
+        self.block = block
+        whose = f"block {block}" if block else scope
+        super().__init__(f"the {whose}'s account does not pay for {cost!r}: {self._why}")
 
     _why = "its owner said what it accepts"
 
@@ -126,6 +138,30 @@ class UnknownGroup(LedgerRefusal):
     """The lineage has no group of this name."""
 
     says = "the lineage has no group {!r}"
+
+
+class UnknownBlock(LedgerRefusal):
+    """The lineage has no block of this name."""
+
+    says = "the lineage has no block {!r}: it opens when a model that was trained on it is first served"
+
+
+class BlocksNotNamed(LedgerRefusal):
+    """The lineage has blocks, and what was to be charged names none: nobody knows which of them would pay."""
+
+    says = (
+        "the lineage {!r} has blocks, and this names none of them: train with the blocks of its records, and declare "
+        "what was lost with the blocks that can have lost it"
+    )
+
+
+class ChargedWithoutBlocks(LedgerRefusal):
+    """The lineage was charged before it had blocks, so that nobody knows what each of them has spent."""
+
+    says = (
+        "the lineage {!r} was charged without blocks, so that what its records lost cannot be told apart by block: its "
+        "budget stays one. Records that are in no lineage yet can have blocks, in a lineage of their own"
+    )
 
 
 class UnknownLineage(LedgerRefusal):
@@ -173,14 +209,17 @@ class ScopeMissing(LedgerRefusal):
 
 ActRefusal = Literal[
     "act-between",
+    "charged-without-blocks",
     "coins",
     "delta",
     "exists",
     "has-asked",
+    "has-blocks",
     "has-charged",
     "key-in-use",
     "more-than-above",
     "no-keys",
+    "other-currency",
     "too-late",
     "too-many-keys",
 ]
@@ -317,13 +356,13 @@ class UnsafeStore(LedgerUnavailable):
 class WrongFormat(LedgerUnavailable):
     """The store holds a lineage that another release of dpserve wrote in a format of its own.
 
-    Takes the lineage, its format, and the one that this program knows.
+    Takes the lineage, its format, and the two that this program knows.
     """
 
     says = (
-        "lineage {} is written in format {} of the ledger, and this program knows format {}: use the release of "
-        "dpserve that wrote it, or begin anew in an empty store with what that release says is left of each budget "
-        "('dpserve lineage list', 'dpserve clients list')"
+        "lineage {} is written in format {} of the ledger, and this program knows the formats {} and {}: use the "
+        "release of dpserve that wrote it, or begin anew in an empty store with what that release says is left of each "
+        "budget ('dpserve lineage list', 'dpserve clients list')"
     )
 
 

@@ -26,6 +26,7 @@ COLUMNS = (
     "scope",
     "name",
     "group",
+    "blocks",
     "limit_rho",
     "limit_epsilon",
     "limit_before_rho",
@@ -54,7 +55,8 @@ COLUMNS = (
 )
 """The names of columns; what has an amount says its unit. `kind` is `receipt`, or of an act what the owner did.
 
-`scope` and `name` say whom it is about; an epsilon is at `delta`, of an act that of the account, of a receipt the
+`scope` and `name` say whom it is about; `blocks`, with spaces between, which of the lineage paid. An epsilon is at
+`delta`, of an act that of the account, of a receipt the
 client's of now: epsilons add up only in accounts that count them,
 rho does in the others. `price_epsilon` is pure. `refill_epsilon` is that of one period alone."""
 
@@ -73,7 +75,7 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
     account = await ledger.lineage_or_forgotten(lineage)
     if not account.is_forgotten:
         await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
-    account, clients, _ = await ledger.snapshot(lineage)
+    account, clients, *_ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}
     if form == "csv":
         yield _row(COLUMNS)
@@ -153,6 +155,7 @@ def described_receipt(receipt: Receipt, budget: Budget | None) -> dict[str, Any]
         "scope": "client" if receipt.client else "lineage",
         "name": receipt.client,
         "group": receipt.group,
+        "blocks": " ".join(receipt.terms.blocks),
         "delta": None if budget is None else budget.delta,
         "client_receipt": receipt.number,
         "model": receipt.model,

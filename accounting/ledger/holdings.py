@@ -50,6 +50,8 @@ class HoldRequest:
     time: float
     idempotency: Idempotency | None = None
     key_digest: bytes = b""
+    blocks: tuple[str, ...] = ()
+    """The blocks of the lineage that the release was trained on."""
     earlier: tuple["HoldRequest", ...] = ()
     """Wishes for the releases of this lineage that it was computed from: whoever holds it learns of these, too, so that
     they are charged with it, in the same act, where they are not held yet."""
@@ -76,9 +78,9 @@ class HoldRequest:
     def lines(self) -> tuple[Line, ...]:
         """One line for each step, of the one question that stands for it; earlier releases' first."""
         lines = [line for each in self.earlier for line in each.lines]
-        after = release_question(self.model, self.drawn)
+        after = release_question(self.model, self.drawn, self.blocks)
         for cost in self.steps:
-            terms = charge_terms(self.model, self.mechanism, cost, 1, after)
+            terms = charge_terms(self.model, self.mechanism, cost, 1, after, self.blocks)
             after = step_question(after, self.model, str(cost))
             lines.append(Line(terms, (after,)))
         return tuple(lines)

@@ -3,11 +3,13 @@
 -- A lineage's account is a hash: format, limit, highest (of the former limits that were in force since the first
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
 -- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
--- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model); and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
+-- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model), blocks
+-- (how many it has); and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
 -- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
 -- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
--- highest after a charge has raised: how often, a space, and the limit before the first time.
+-- highest after a charge has raised: how often, a space, and the limit before the first time. A block's account has the
+-- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for.
 --
 -- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
 -- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
@@ -74,14 +76,14 @@ local ACCEPTS = {
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period')
+    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
     end
     return nil
   end
-  if what == 'the lineage' and fields[10] ~= FORMAT then
+  if what == 'the lineage' and fields[10] ~= FORMAT and fields[10] ~= FORMAT_WITH_BLOCKS then
     error({word = 'format', line = fields[10] or '1'}, 0)
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
@@ -91,9 +93,12 @@ local function read_account(key, what)
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '', counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
+    group = fields[13] or '', blocks = stored(fields[16] or '0', what), counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
     takes_claims = ACCEPTS[fields[3]].takes_claims,
   }
+  if what == 'the lineage' and (account.blocks > 0) ~= (fields[10] == FORMAT_WITH_BLOCKS) then
+    damaged('the number of blocks')
+  end
   read_period(account, fields[14], fields[15], what)
   return account
 end
@@ -123,10 +128,15 @@ local function check_unused(what, others)
 end
 
 -- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
--- of one number would be taken to have paid for each other's questions.
-local function write_new(lineage, names, account, name, fields)
+-- of one number would be taken to have paid for each other's questions. The first block makes the lineage one with blocks,
+-- whose own account refuses nothing any more.
+local function write_new(lineage, names, account, scope, name, fields)
   local number = text(stored(redis.call('HGET', lineage, 'clients'), 'the number of clients') + 1)
   redis.call('HSET', lineage, 'clients', number)
+  if scope == 'block' then
+    local blocks = stored(redis.call('HGET', lineage, 'blocks') or '0', 'the number of blocks')
+    redis.call('HSET', lineage, 'format', FORMAT_WITH_BLOCKS, 'blocks', text(blocks + 1))
+  end
   redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
     unpack(fields))
@@ -293,9 +303,9 @@ local function forget_lineage(keys, args)
   return {'done'}
 end
 
--- KEYS  account, acts, clients, groups, keys; the account and every other key of its own; the account of the client's
+-- KEYS  account, acts, clients, groups, blocks, keys; the account and every other key of its own; the account of the client's
 --       group, if it has one
--- ARGV  and the scope, client or group, and the name, budget, created, display; of a client its group or nothing, and
+-- ARGV  and the scope, client, group or block, and the name, budget, created, display; of a client its group or nothing, and
 --       `key`, what `read_new_key` reads
 local function add_account(keys, args)
   local act, budget, name = read_act(args), read_budget(args), word(args.name)
@@ -304,8 +314,9 @@ local function add_account(keys, args)
   for _, part in ipairs({':receipts', ':questions', ':requests', ':requests:old'}) do
     others[#others + 1] = rawget(keys, args.id .. part)
   end
-  if not read_account(keys.account, 'the lineage') then
-    check_unused('the lineage', {keys.acts, keys.clients, keys.groups, keys.keys})
+  local lineage = read_account(keys.account, 'the lineage')
+  if not lineage then
+    check_unused('the lineage', {keys.acts, keys.clients, keys.groups, keys.blocks, keys.keys})
     return {'unknown-lineage'}
   end
   local listed, what = redis.call('HEXISTS', names, name) == 1, 'the account of ' .. name
@@ -319,6 +330,10 @@ local function add_account(keys, args)
     return {'key-in-use'}
   elseif word(args.group) ~= '' and redis.call('HEXISTS', keys.groups, args.group) == 0 then
     return {'unknown-group'}
+  elseif args.scope == 'block' and lineage.blocks == 0 and lineage.seq > 0 then
+    return {'charged-without-blocks'}
+  elseif args.scope == 'block' and ACCEPTS[budget.accepts].counts_epsilon ~= lineage.counts_epsilon then
+    return {'other-currency'}
   elseif is_stale(keys.account, act) then
     return {'stale'}
   end
@@ -328,7 +343,7 @@ local function add_account(keys, args)
     fields[#fields + 1], fields[#fields + 2] = field, word(args[field])
   end
   fields[#fields + 1], fields[#fields + 2] = 'revoked', '0'
-  write_new(keys.account, names, account, name, fields)
+  write_new(keys.account, names, account, args.scope, name, fields)
   if key then
     write_key(keys.keys, name, account, key)
   end
@@ -339,8 +354,13 @@ end
 local function set_budget(keys, args)
   local act, budget, key = read_act(args), read_budget(args), keys[word(args.id)]
   local account = read_account(key, args.id == 'account' and 'the lineage' or 'the account of ' .. args.id)
-  if not account then
+  local lineage = read_account(keys.account, 'the lineage')
+  if not account or not lineage then
     return {'unknown'}
+  elseif args.id == 'account' and account.blocks > 0 then
+    return {'has-blocks'}
+  elseif string.find(args.id, '^block:') and ACCEPTS[budget.accepts].counts_epsilon ~= lineage.counts_epsilon then
+    return {'other-currency'}
   end
   local stricter = (budget.accepts == 'gaussian' and account.accepts ~= 'gaussian')
     or (account.takes_claims and not ACCEPTS[budget.accepts].takes_claims)

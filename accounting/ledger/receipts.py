@@ -17,6 +17,7 @@ journal alone, and by the balances. Acts of the owner form one chain, whose newe
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -29,6 +30,12 @@ from accounting.losses import Cost
 
 QUESTION = 16
 """Bytes of a question's digest."""
+
+BLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""The form of a block's name."""
+
+MOST_BLOCKS = 1_000
+"""Largest number of blocks that one model may be trained on."""
 
 GENESIS = bytes(32)
 """The hash that the first act of a lineage follows."""
@@ -67,7 +74,8 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     `cost_text` is the cost of one release, and `price` what it cost when it was charged, in picorho; what it costs an
     account of pure epsilon follows from the cost. `times` is how
     many releases each question stands for: 1, except for a loss that the owner declares. `after` is empty except for a
-    step of a pay-once model: what its question was derived from, beside the model and the cost.
+    step of a pay-once model: what its question was derived from, beside the model and the cost. `blocks` are those of
+    the lineage that pay, in order and each once: the blocks whose records the model was trained on.
     """
 
     model: str
@@ -76,6 +84,7 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
     price: int
     times: int
     after: bytes
+    blocks: tuple[str, ...] = ()
 
     @cached_property
     def cost(self) -> Cost:
@@ -84,8 +93,9 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def encoding(self) -> bytes:
-        """The terms as the store keeps them."""
-        return msgspec.json.encode(self)
+        """The terms as the store keeps them, and as hashes cover them: without blocks as if there never were any."""
+        fields = (self.model, self.mechanism, self.cost_text, self.price, self.times, self.after)
+        return msgspec.json.encode((*fields, self.blocks) if self.blocks else fields)
 
     @cached_property
     def arguments(self) -> msgspec.Raw:
@@ -99,12 +109,31 @@ class Terms(Struct, frozen=True, array_like=True, dict=True):
             "times": self.times,
             "coins": self.cost.coins,
             "is_step": bool(self.after),
+            "blocks": self.blocks,
         }
         return msgspec.Raw(msgspec.msgpack.encode(named))
 
 
 @lru_cache(maxsize=4096)
-def charge_terms(model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"") -> Terms:
+def checked_blocks(blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of blocks. Raises ValueError for one that is no name, or too many, or twice, or out of order."""
+    for block in blocks:
+        if not BLOCK.fullmatch(block):
+            raise ValueError(
+                "a block's name has 1 to 64 letters, digits, dots, dashes and underscores and starts with a letter or "
+                f"a digit; {block!r} does not"
+            )
+    if len(blocks) > MOST_BLOCKS:
+        raise ValueError(f"a model has at most {MOST_BLOCKS:,} blocks, not {len(blocks):,}")
+    if list(blocks) != sorted(set(blocks)):
+        raise ValueError("blocks are named in order, and each once")
+    return blocks
+
+
+@lru_cache(maxsize=4096)
+def charge_terms(
+    model: str, mechanism: str, cost: Cost, times: int = 1, after: bytes = b"", blocks: tuple[str, ...] = ()
+) -> Terms:
     """Return terms, checked once. Raises ValueError for what the store could not hold.
 
     So it does for a cost that does not read back: it would stand in a tally that nobody can read any more (a parameter
@@ -112,7 +141,7 @@ def charge_terms(model: str, mechanism: str, cost: Cost, times: int = 1, after: 
     """
     checked_text(model, "a model's id")
     checked_text(mechanism, "a mechanism's name")
-    terms = Terms(model, mechanism, str(cost), cost.picorho, times, after)
+    terms = Terms(model, mechanism, str(cost), cost.picorho, times, after, checked_blocks(blocks))
     if terms.cost != cost:
         raise ValueError(f"the cost {terms.cost_text!r} does not read back as itself")
     return terms
@@ -223,7 +252,8 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         What a client must not hear, how many receipts others have and who else asked, is no part of it, because a hash
         of so few possible values would tell. It goes into the link: `linked`.
         """
-        fields = (self.lineage, self.client, self.terms, self.number, self.microseconds, self.questions)
+        terms = msgspec.Raw(self.terms.encoding)
+        fields = (self.lineage, self.client, terms, self.number, self.microseconds, self.questions)
         return digest("dpserve receipt", *fields)
 
     @property
@@ -235,8 +265,9 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
 class Act(Struct, frozen=True, kw_only=True):
     """One act of the owner, as written in the store.
 
-    `kind` is open, add-client, add-group, budget, rename, group, revoke, add-key, rotate-key, remove-key, export or
-    reconcile; `subject` whom it is about, as `account_subject` names it; `detail` a JSON object of what was said
+    `kind` is open, add-client, add-group, add-block, budget, rename, group, revoke, add-key, rotate-key, remove-key,
+    export or reconcile; `subject` whom it is about, as `account_subject` names it; `detail` a JSON object of what
+    was said
     of it; `by` who did it and `why`, in their own words; `time` the store's own, in seconds since the epoch, as text.
     `hash` covers all of it and the hash of the act before.
     """
@@ -262,7 +293,7 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 def account_subject(scope: str, name: str = "") -> str:
-    """Return how an act names whom it is about: `client:NAME`, `group:NAME` or `lineage`."""
+    """Return how an act names whom it is about: `client:NAME`, `group:NAME`, `block:NAME` or `lineage`."""
     return f"{scope}:{name}" if name else scope
 
 
@@ -299,12 +330,13 @@ def step_question(after: bytes, model: str, cost: str) -> bytes:
     return digest("dpserve step", after, model, cost)[:QUESTION]
 
 
-def release_question(model: str, drawn: bytes) -> bytes:
-    """Return what the first step of a release comes after: 16 bytes, over the model's id and what was drawn.
+def release_question(model: str, drawn: bytes, blocks: tuple[str, ...] = ()) -> bytes:
+    """Return what the first step of a release comes after: 16 bytes, over the model's id, what was drawn, and blocks.
 
-    `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`).
+    `drawn`: 32 bytes that are a release's alone and say nothing about it (`HoldRequest`). blocks: those that pay, so
+    that what one block has paid for is no other's.
     """
-    return digest("dpserve release", model, drawn)[:QUESTION]
+    return digest("dpserve release", model, drawn, *blocks)[:QUESTION]
 
 
 def act_hash(previous: bytes, sequence: int, *words: str) -> bytes:
@@ -316,6 +348,8 @@ def act_hash(previous: bytes, sequence: int, *words: str) -> bytes:
 
 
 def _split_questions(packed: bytes) -> tuple[bytes, ...]:
+    if len(packed) == QUESTION:
+        return (packed,)
     if len(packed) % QUESTION:
         raise ValueError("a receipt's questions are cut off")
     return tuple(packed[at : at + QUESTION] for at in range(0, len(packed), QUESTION))
@@ -333,15 +367,27 @@ Numbers = Mapping[str, Mapping[Any, Any]]
 
 The lineage's hashes of terms, clients, groups and services have the numbers."""
 
+_NUMBERED: Mapping[type[Receipt] | type[Act], Sequence[str]] = {
+    Receipt: ("terms", "client", "group", "service"),
+    Act: (),
+}
 _FIELDS = {kind: {field.name: field.type for field in msgspec.structs.fields(kind)} for kind in (Receipt, Act)}
 
 
-def _read_loss(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
-    fields = {}
-    for packed, value in pairs(words):
-        name = packed.decode()
-        fields[name] = numbers[name][value] if name in numbers else _READERS[_FIELDS[kind][name]](value)
-    return fields
+@lru_cache(maxsize=64)
+def _layout(
+    kind: type[Receipt] | type[Act], names: tuple[bytes, ...]
+) -> list[tuple[str, Callable[[bytes], Any] | None]]:
+    """Return the names of an entry's fields, in its order, and how to read each; None for one that is a number."""
+    fields = [name.decode() for name in names]
+    return [(name, None if name in _NUMBERED[kind] else _READERS[_FIELDS[kind][name]]) for name in fields]
+
+
+def _read_fields(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
+    return {
+        name: numbers[name][value] if read is None else read(value)
+        for (name, read), value in zip(_layout(kind, tuple(words[::2])), words[1::2], strict=True)
+    }
 
 
 def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> EntryFields:
@@ -357,7 +403,7 @@ def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Entr
 def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receipt:
     """Read one entry of the stream of receipts. Raises ValueError, KeyError or TypeError."""
     sequence, number = map(int, entry[0].split(b"-"))
-    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read_loss(Receipt, entry[1], numbers))
+    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read_fields(Receipt, entry[1], numbers))
 
 
 def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFields]:
@@ -368,7 +414,7 @@ def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFiel
 
 def read_act(entry: Sequence[Any]) -> Act:
     """Read one entry of a stream of acts. Raises ValueError, KeyError or TypeError."""
-    return Act(sequence=int(entry[0].split(b"-")[0]), **_read_loss(Act, entry[1], {}))
+    return Act(sequence=int(entry[0].split(b"-")[0]), **_read_fields(Act, entry[1], {}))
 
 
 def entry_of_act(act: Act) -> tuple[str, EntryFields]:

@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from accounting.ledger.errors import (
+    BlocksNotNamed,
     CannotRecover,
     LedgerError,
     OtherUnit,
+    UnknownBlock,
     UnknownClient,
 )
 from accounting.ledger.journal import FORGETFUL, JournalContents
@@ -62,6 +64,7 @@ class DeclaredLoss:
     """The largest loss that the owner declares: releases, the cost of each, and the client, if known.
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
+    blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
     """
 
     releases: int
@@ -69,6 +72,7 @@ class DeclaredLoss:
     client: str = ""
     time: float = 0.0
     another: bool = False
+    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a loss of less than nothing."""
@@ -204,7 +208,12 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
-    terms = charge_terms("declared loss", "declared loss", declared.cost, declared.releases)
+    if account.blocks and not declared.blocks:
+        raise CannotRecover(str(BlocksNotNamed(lineage)))
+    if unknown := sorted(set(declared.blocks) - {block.block for block in await ledger.blocks(lineage)}):
+        raise CannotRecover(str(UnknownBlock(unknown[0])))
+    cost, blocks = declared.cost, declared.blocks
+    terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return LedgerRequest(lineage, declared.client, declared.time, (line,))
 
@@ -217,5 +226,5 @@ async def _group_of(ledger: Ledger, lineage: str, client: str) -> str:
 
 
 def _question_of(lineage: str, declared: DeclaredLoss, before: int) -> bytes:
-    loss = (lineage, before, declared.client, str(declared.cost), declared.releases)
+    loss = (lineage, before, declared.client, str(declared.cost), declared.releases, *declared.blocks)
     return digest("dpserve declared loss", *loss)[:QUESTION]

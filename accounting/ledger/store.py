@@ -34,10 +34,11 @@ from accounting.ledger.errors import (
 )
 from accounting.messages import OptionName, Wording
 
-FORMAT = 4
+FORMATS = {False: 4, True: 5}
+"""The ways of writing a lineage that the library knows: without blocks, and with them."""
+
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""
-"""The way of writing a lineage that the library knows."""
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
@@ -489,7 +490,7 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
         case "FORMAT" if line == FORGOTTEN:
             return LineageForgotten(lineage)
         case "FORMAT":
-            return WrongFormat(lineage, line, FORMAT)
+            return WrongFormat(lineage, line, *FORMATS.values())
         case "MALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "UNSEEN":

@@ -153,7 +153,7 @@ class ChargeRequest(Struct, frozen=True, dict=True):
     `questions` are digests of 16 bytes, one for each row: equal where the answers are the same release, for whomever.
     One that occurs twice is charged once. `cost` is that of one answer. `time` is when the request came, in seconds
     since the epoch. `key_digest` is that of the API key that it came with: it is decided only if the key is the
-    client's at that instant; empty where the client is known otherwise.
+    client's at that instant; empty where the client is known otherwise. `blocks` are those of the model.
     """
 
     lineage: str
@@ -165,6 +165,7 @@ class ChargeRequest(Struct, frozen=True, dict=True):
     time: float
     idempotency: Idempotency | None = None
     key_digest: bytes = b""
+    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold."""
@@ -182,7 +183,7 @@ class ChargeRequest(Struct, frozen=True, dict=True):
     @cached_property
     def terms(self) -> Terms:
         """The terms at which each question is charged."""
-        return charge_terms(self.model, self.mechanism, self.cost)
+        return charge_terms(self.model, self.mechanism, self.cost, blocks=self.blocks)
 
     @property
     def price(self) -> int:
@@ -323,7 +324,8 @@ class Account:
     @property
     def title(self) -> str:
         """The account's owner, in words."""
-        return "the lineage" if self.scope == "lineage" else f"{self.scope} {self.name}"
+        titles = {"lineage": "the lineage", "block": f"the block {self.name}"}
+        return titles.get(self.scope, f"{self.scope} {self.name}")
 
     @property
     def ceiling(self) -> int:
@@ -390,15 +392,32 @@ class LineageAccount(Account):
 
     `newest_receipt` is the lineage's last sequence number, or 0; `newest_act` the same of its acts and `acts_head` the
     hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
-    the first model. `is_forgotten`: nothing is charged to it any more, and nothing was.
+    the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `blocks` is how many it has:
+    with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
     """
 
     newest_act: int
     acts_head: bytes
     unit: str | None = None
     is_forgotten: bool = False
+    blocks: int = 0
 
     scope = "lineage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockAccount(Account):
+    """The account that bounds what all clients together may learn of the records of one block of a lineage.
+
+    `newest_receipt` counts the receipts that name it, and `questions` those that it paid for; `number` is its own among
+    the lineage's accounts.
+    """
+
+    block: str
+    number: int
+    display: str = ""
+
+    scope = "block"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,9 +463,12 @@ RAISED_AFTER_ANSWERS = (
 def check_within(name: str, budget: Budget, above: Sequence[Account]) -> None:
     """Raise ActRefused if an account would get more than one that pays for its answers, too, has in all.
 
-    An account of another currency is not compared: which of both ends first depends on the prices.
+    An account of another currency is not compared: which of both ends first depends on the prices. Nor is a lineage's
+    with blocks, which pay in its place.
     """
     for account in above:
+        if isinstance(account, LineageAccount) and account.blocks:
+            continue
         of = f"the group {account.group}" if account.scope == "group" else "the lineage"
         currency = account.budget.currency
         if currency is budget.currency and budget.limit > account.budget.limit:

@@ -18,7 +18,9 @@ from accounting.budgets import Accepts, Budget, Period, Refill, currency_of
 from accounting.currency import EPSILON, RHO
 from accounting.ledger.api_keys import KEY, ApiKey, read_key
 from accounting.ledger.errors import (
+    BlocksNotNamed,
     BudgetExhausted,
+    ChargedWithoutBlocks,
     ClientRevoked,
     CoinsExhausted,
     IdempotencyConflict,
@@ -29,6 +31,7 @@ from accounting.ledger.errors import (
     MechanismNotAccepted,
     Scope,
     ScopeMissing,
+    UnknownBlock,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
@@ -41,14 +44,16 @@ from accounting.ledger.receipts import (
     Receipt,
     Terms,
     account_subject,
+    checked_blocks,
     microseconds,
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORGOTTEN, FORMAT, binary, said_by_library
+from accounting.ledger.store import FORGOTTEN, FORMATS, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
+    BlockAccount,
     Charge,
     ClientAccount,
     GroupAccount,
@@ -77,7 +82,7 @@ Kind = TypeVar("Kind", bound=Account, covariant=True)
 
 @dataclass(frozen=True)
 class AccountKeys(Generic[Kind]):
-    """The names of the keys of one account, of which there are three kinds: see `charge.lua`.
+    """The names of the keys of one account, of which there are four kinds: see `charge.lua`.
 
     `contents` are those of every key but the account: none of them is there before it is opened. questions: the set of
     those that a client or group paid for after somebody else. receipts: the index of a client's. requests: a client's
@@ -112,7 +117,7 @@ class AccountKeys(Generic[Kind]):
     @property
     def unknown(self) -> LedgerRefusal:
         """The error to raise where there is no such account."""
-        kinds = {"client": UnknownClient, "group": UnknownGroup, "lineage": UnknownLineage}
+        kinds = {"client": UnknownClient, "group": UnknownGroup, "block": UnknownBlock, "lineage": UnknownLineage}
         return kinds[self.kind.scope](self.name or self.lineage)
 
 
@@ -122,17 +127,17 @@ class LineageKeys:
     services: hash, service to its number and the number of its writes; the first key of every function. account: hash.
     receipts: stream, an id is the lineage's number and the client's. acts: stream, by number. questions: hash, question
     to the numbers of the client who paid for it first and its group. terms: hash, what receipts were charged at to its
-    number. clients, groups: hashes, name to number. api_keys: hash, digest to terms and client. own: those of the
-    lineage's own account.
+    number. clients, groups, blocks: hashes, name to number. api_keys: hash, digest to terms and client. own: those of
+    the lineage's own account.
     """
 
     def __init__(self, lineage: str) -> None:
         """Refuse a name that would reach outside of the lineage's keys."""
         checked_lineage(lineage)
         self._lineage, self._prefix = lineage, f"dpserve:{{{lineage}}}:"
-        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "groups", "keys")
+        names = ("services", "account", "receipts", "acts", "questions", "terms", "clients", "groups", "blocks", "keys")
         self.services, self.account, self.receipts, self.acts, *others = (self._prefix + name for name in names)
-        self.questions, self.terms, self.clients, self.groups, self.api_keys = others
+        self.questions, self.terms, self.clients, self.groups, self.blocks, self.api_keys = others
         self.contents = (self.acts, self.receipts, *others, self.services)
         self.own = AccountKeys(LineageAccount, lineage, "", self.account, self.contents)
 
@@ -143,6 +148,16 @@ class LineageKeys:
     def group(self, group: str) -> AccountKeys[GroupAccount]:
         """Return a group's keys."""
         return self._account_keys(GroupAccount, group, "questions")
+
+    def questions_of(self, subject: str) -> str:
+        """Return the key of the set of questions of a client or group (`account_subject`)."""
+        scope, _, name = subject.partition(":")
+        return (self.client(name) if scope == "client" else self.group(name)).questions
+
+    def block(self, block: str) -> AccountKeys[BlockAccount]:
+        """Return a block's keys: of its questions the lineage's own say that they are paid for."""
+        checked_blocks((block,))
+        return self._account_keys(BlockAccount, block)
 
     def _account_keys(self, kind: type[Kind], name: str, *parts: str) -> AccountKeys[Kind]:
         account = f"{self._prefix}{kind.scope}:{quote(checked_client(name), safe='')}"
@@ -159,7 +174,7 @@ def services_key(lineage: str) -> str:
 @lru_cache(maxsize=256)
 def _keys_of_charges(lineage: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
-    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups
+    return keys.account, keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups, keys.blocks
 
 
 @lru_cache(maxsize=4096)
@@ -167,6 +182,12 @@ def _keys_of_payer(lineage: str, client: str, group: str) -> tuple[str, ...]:
     keys = LineageKeys(lineage)
     accounts: list[AccountKeys[Account]] = [keys.client(client), *([keys.group(group)] if group else [])]
     return tuple(key for account in accounts for key in (account.account, *account.contents))
+
+
+@lru_cache(maxsize=4096)
+def _keys_of_blocks(lineage: str, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    keys = LineageKeys(lineage)
+    return tuple(keys.block(block).account for block in blocks)
 
 
 Groups = Mapping[tuple[str, str], str]
@@ -198,6 +219,8 @@ def charge_call(
             {"terms": terms.setdefault(line.terms, len(terms) + 1), "questions": binary(b"".join(line.questions))}
             for line in request.lines
         ]
+        for line in request.lines:
+            keys |= dict.fromkeys(_keys_of_blocks(lineage, line.terms.blocks))
         sent: dict[str, Any] = {"payer": payers[payer], "time": str(microseconds(request.time)), "lines": lines}
         if request.key:
             sent |= {"key": binary(request.key), "body": binary(request.fingerprint)}
@@ -299,8 +322,11 @@ def _refusal(request: LedgerRequest, reply: Sequence[Any]) -> LedgerRefusal:
 
 _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
     "exhausted": lambda _, scope, *words: _exhaustion(scope, *words),
-    "not-accepted": lambda _, scope, cost: MechanismNotAccepted(scope, cost),
-    "coins": lambda request, scope: CoinsExhausted(scope, request.lines[-1].terms.cost_text),
+    "not-accepted": lambda _, scope, cost, name: MechanismNotAccepted(scope, cost, _block(scope, name)),
+    "coins": lambda request, scope, name: CoinsExhausted(scope, request.lines[-1].terms.cost_text, _block(scope, name)),
+    "unknown-block": lambda _, name: UnknownBlock(name),
+    "no-blocks": lambda request: BlocksNotNamed(request.lineage),
+    "charged-without-blocks": lambda request: ChargedWithoutBlocks(request.lineage),
     "conflict": lambda _: IdempotencyConflict(),
     "revoked": lambda request: ClientRevoked(request.client),
     "unknown-client": lambda request: UnknownClient(request.client),
@@ -312,12 +338,27 @@ _REFUSALS: Mapping[str, Callable[..., LedgerRefusal]] = {
 
 
 def _exhaustion(
-    scope: str, accepts: str, delta: str, cost: str, spent: str, limit: str, left: str, refill: str, began: str
+    scope: str,
+    accepts: str,
+    delta: str,
+    cost: str,
+    spent: str,
+    limit: str,
+    left: str,
+    refill: str,
+    began: str,
+    name: str,
 ) -> LedgerRefusal:
     budget, refilled = _budget_of(int(limit), accepts, delta, refill), None
     if budget.refill is not None and int(spent) + int(left) < budget.limit:
         refilled = budget.refill.ends(int(began))
-    return BudgetExhausted.of_budget(cast(Scope, scope), budget, int(cost), int(spent), int(left), refilled)
+    block = _block(scope, name)
+    return BudgetExhausted.of_budget(cast(Scope, scope), budget, int(cost), int(spent), int(left), refilled, block)
+
+
+def _block(scope: str, name: str) -> str:
+    """Return the block whose account refused, or nothing for another account."""
+    return name if scope == "block" else ""
 
 
 @lru_cache(maxsize=4096)
@@ -368,11 +409,14 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         return None
     if keys.kind is LineageAccount:
         written = fields.get(b"format", b"1").decode(errors="replace")
-        if written not in (str(FORMAT), FORGOTTEN):
-            raise WrongFormat(keys.lineage, written, FORMAT)
+        if written not in (*map(str, FORMATS.values()), FORGOTTEN):
+            raise WrongFormat(keys.lineage, written, *FORMATS.values())
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
+        own["blocks"] = int(fields.get(b"blocks", b"0"))
+        if written not in (str(FORMATS[own["blocks"] > 0]), FORGOTTEN):
+            raise ValueError("the lineage's format is not that of so many blocks")
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:

@@ -35,6 +35,7 @@ from audit.membership.claims import (
     what_is_protected,
 )
 from audit.membership.near_copies import near_copies_to_ask
+from audit.membership.own_law import own_law_ratio
 from audit.membership.plan import NOISE_SHARE, QueryPlan, largest_epsilon, make_plan, rows_of_keys
 from audit.membership.scoring import ATTACK_EPOCHS, KnownAnswers, average_answers, scores_of
 from audit.membership.shadow_models import (
@@ -188,8 +189,8 @@ class Attack:
         rows = as_asked(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
         answered = self._ask(rows, journal)
         # All answers about each row: (keys * copies, n, C), NaN where one is missing.
-        keys, asked, classes = answered.answers.shape
-        by_copy = answered.answers.reshape(keys, asked // choices.copies, choices.copies, classes)
+        keys, rows_of_each, classes = answered.answers.shape
+        by_copy = answered.answers.reshape(keys, rows_of_each // choices.copies, choices.copies, classes)
         by_row = by_copy.transpose(0, 2, 1, 3).reshape(keys * choices.copies, -1, classes)
         seen = (~np.isnan(by_row[:, :, 0])).sum(axis=0)
         usable = seen > 0
@@ -214,15 +215,27 @@ class Attack:
         trained = self.train(Pool(inputs, pool.y, of), setup.recipe, draws, lambda share: self.progress(what, share))
         shadow_answers = setup.answers(trained.logits, inputs, draws.seed, int(seen.max()))
         shadow, place = np.nonzero(trained.members | trained.held_out)
+        asked = slice(len(records))
+        law = None
+        if setup.mechanism is not None:
+            law = own_law_ratio(
+                setup.mechanism,
+                setup.sensitivities(inputs[asked]),
+                by_row[:, usable],
+                trained.logits[:, asked],
+                records.y,
+                trained.members[:, asked],
+            )
         scores = scores_of(
             average_answers(by_row[:, usable]),
             records.y,
             member,
             KnownAnswers(shadow_answers[shadow, place], pool.y[place], trained.members[shadow, place]),
-            shadow_answers[:, : len(records)],
-            trained.members[:, : len(records)],
+            shadow_answers[:, asked],
+            trained.members[:, asked],
             choices.seed,
             of=records.of,
+            own_law=law,
             networks=choices.attack_networks,
             epochs=choices.attack_epochs,
             progress=self.progress,

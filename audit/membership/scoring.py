@@ -156,6 +156,7 @@ def scores_of(
     seed: int,
     *,
     of: Labels | None = None,
+    own_law: Floats | None = None,
     networks: bool = False,
     epochs: int = ATTACK_EPOCHS,
     progress: Callable[[str, float], None] = lambda _, __: None,
@@ -164,7 +165,8 @@ def scores_of(
 
     shadow_answers: what attacks learn from. shadow: (k, n, C), the shadow models' answers about the candidates; seen:
     (k, n), who was trained on whom. of: (n,), each row's candidate, from 0, where one has several rows: its score is
-    the mean of theirs. networks: whether attack networks are trained, too. epochs: of these.
+    the mean of theirs. own_law: (n,), each row's score by the mechanism's law (`audit.membership.own_law`), if any.
+    networks: whether attack networks are trained, too. epochs: of these.
     """
     scores_by_attack: dict[str, tuple[Floats, float | None]] = {}
     for kind in ("per class", "pooled") if networks else ():
@@ -196,6 +198,8 @@ def scores_of(
         scores_by_attack["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
     shadow_losses = np.stack([log_confidence(one, y) for one in shadow])
     scores_by_attack["RMIA"] = (relative_confidence(loss, shadow_losses, seen), None)
+    if own_law is not None:
+        scores_by_attack["own law"] = (own_law, None)
     of = np.arange(len(y)) if of is None else of
     rows = np.bincount(of)
     order = order_of(len(rows), seed)

@@ -181,7 +181,9 @@ class OwnRecipe:
     def trainer(self) -> TrainAlike | None:
         """The training; None where nobody outside can tell how the target was trained."""
         kind, shown = kind_shown(self.model), self.model.get("feature_map")
-        return None if kind is None or shown is None else kind.trainer_alike(self.model, map_as_shown(shown))
+        if kind is None or kind.answers == "metered" or shown is None:
+            return None
+        return kind.trainer_alike(self.model, map_as_shown(shown))
 
     @property
     def declaration(self) -> Declaration:
@@ -387,6 +389,14 @@ class ShadowSetup:
         scaled: NDArray[np.float32] = ((np.clip(X, lower, upper) - lower) / (upper - lower)).astype(np.float32)
         return scaled
 
+    def sensitivities(self, inputs: NDArray[np.float32] | Floats) -> Floats:
+        """Return the sensitivity of the logits of rows with these inputs: (n,). There is a mechanism."""
+        assert self.sensitivity is not None
+        norms = np.ones(len(inputs))
+        if isinstance(self.recipe, HeadRecipe):
+            norms = np.maximum(np.linalg.norm(inputs.astype(np.float64), axis=1), 1e-12)
+        return self.sensitivity * norms
+
     def answers(self, logits: Floats, inputs: NDArray[np.float32] | Floats, seed: int, copies: int = 1) -> Floats:
         """Return what shadow models with these logits (k, n, C) answer to rows with these inputs: (k, n, C).
 
@@ -396,10 +406,7 @@ class ShadowSetup:
         flat = np.ascontiguousarray(logits.reshape(-1, logits.shape[2]))
         if self.mechanism is None or self.sensitivity is None:
             return softmax(flat).reshape(logits.shape)
-        norms = np.ones(len(inputs))
-        if isinstance(self.recipe, HeadRecipe):
-            norms = np.maximum(np.linalg.norm(inputs.astype(np.float64), axis=1), 1e-12)
-        sensitivity, drawn = np.tile(self.sensitivity * norms, len(logits)), copies
+        sensitivity, drawn = np.tile(self.sensitivities(inputs), len(logits)), copies
         if isinstance(self.mechanism, Gaussian):
             sensitivity, drawn = sensitivity / np.sqrt(copies), 1
         randomness = SeededRandomness(seed, ("shadow answers",))

@@ -13,6 +13,7 @@ from accounting.currency import RHO
 from accounting.ledger import (
     Account,
     ApiKey,
+    BlockAccount,
     ClientAccount,
     GroupAccount,
     Ledger,
@@ -53,23 +54,26 @@ def show_lineage(
     ledger: LedgerOption,
     as_json: bool = JSON,
 ) -> None:
-    """Show one lineage: its budget, its privacy unit, the models that it paid for, its groups and clients."""
+    """Show one lineage: its budget, its privacy unit, the models that it paid for, its blocks, groups and clients."""
     lineage = lineage_named(name)
 
     async def read(
         opened: Ledger,
-    ) -> tuple[tuple[LineageAccount, list[ClientAccount], list[GroupAccount]], list[ChargedModel]]:
+    ) -> tuple[tuple[LineageAccount, list[ClientAccount], list[GroupAccount], list[BlockAccount]], list[ChargedModel]]:
         accounts = await opened.snapshot(lineage)
         return accounts, await charged_models(opened, accounts[0])
 
-    (account, members, its_groups), models = ledger.run(read)
+    (account, members, its_groups, blocks), models = ledger.run(read)
     currency = account.budget.currency
     if as_json:
         spent_in = f"spent_pico{currency.name}"
         listed = [
             {spent_in if each == "spent" else each: value for each, value in asdict(model).items()} for model in models
         ]
-        named = {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
+        named: dict[str, object] = (
+            {"blocks": [{"block": each.block} | _exact(each) for each in blocks]} if blocks else {}
+        )
+        named |= {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
         typer.echo(json.dumps(_exact(account) | {"created": account.created, "models": listed} | named))
         return
     out = stdout_console()
@@ -82,6 +86,8 @@ def show_lineage(
         row = (_shown_model(each.model), each.mechanism, _when(each.first), _when(each.last), str(each.releases))
         table.add_row(*row, f"{currency.value(each.spent):.6g}")
     out.print(table, highlight=False)
+    if blocks:
+        out.print(_table_of_blocks(blocks), highlight=False)
     if its_groups:
         out.print(_table_of_groups(its_groups, members), highlight=False)
     out.print(_table_of_clients(members), highlight=False)
@@ -219,6 +225,13 @@ def _members(group: GroupAccount, clients: Sequence[ClientAccount]) -> list[str]
 
 def _status(client: ClientAccount) -> str:
     return "revoked" if client.revoked else "active"
+
+
+def _table_of_blocks(accounts: Sequence[BlockAccount]) -> Table:
+    table = whole("block", *_FIGURES, "left")
+    for account in accounts:
+        table.add_row(account.block, *_figures(account), account.budget.words(account.remaining))
+    return table
 
 
 def _table_of_groups(accounts: Sequence[GroupAccount], clients: Sequence[ClientAccount]) -> Table:

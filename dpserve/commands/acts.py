@@ -17,7 +17,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBudget
+from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
 from accounting.budgets import Scope
 from accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group, option
@@ -219,15 +219,19 @@ def set_lineage_budget(
     *,
     lineage: str = option(..., "The lineage's name, or a bundle of it.", argument=True, complete=lineage_names),
     given: PacedBudget,
+    block: str | None = option(None, "The block whose budget it is, of a lineage that has blocks."),
     ledger: ActsOnLedger,
     yes: bool = _YES,
 ) -> None:
-    """Open a lineage's account, or change its budget. What is spent stays spent."""
-    name = lineage_named(lineage)
+    """Open a lineage's account, or change its budget, or a block's. What is spent stays spent."""
+    name, terms = lineage_named(lineage), given.terms.model_dump(exclude_none=True)
 
     async def apply(opened: Ledger) -> None:
+        if block is not None:
+            await _do(await _made(SetBlockBudget, terms | {"block": block}).plan(opened, name), yes=yes)
+            return
         try:
-            plan = await _made(SetBudget, given.terms.model_dump(exclude_none=True)).plan(opened, name)
+            plan = await _made(SetBudget, terms).plan(opened, name)
         except UnknownLineage:
             if not (Path(lineage) / CERTIFICATE_FILE).exists():
                 raise CannotServe(

@@ -23,14 +23,14 @@ from accounting.ledger.journal import JournalContents, journal_folder, read_jour
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
-from accounting.ledger.verification import Verification
+from accounting.ledger.verification import Verification, Watcher
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
-from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
 from service.telemetry.logs import configure
@@ -66,6 +66,10 @@ class LostLineage(Options):
     )
     lost_cost: str | None = option(None, "The cost of each of them.", default_text="the dearest that was ever charged")
     lost_client: str = option("", "The client who was answered.", default_text="unknown; the lineage pays")
+    lost_blocks: str | None = option(
+        None,
+        "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+    )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
@@ -113,11 +117,13 @@ def verify(
         for name in await _lineages(opened, of):
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
-                findings.append(await verified(opened, name, _journals_of(name, of.journal)))
+                findings.append(await verified(opened, name, _journals_of(name, of.journal), watch=watch))
         return findings
 
+    with shares("verifying") as watch:
+        all_checked = of.run(apply)
     wrong = 0
-    for checked in of.run(apply):
+    for checked in all_checked:
         wrong += bool(checked.findings)
         if as_json:
             typer.echo(json.dumps(_verification_fields(checked)))
@@ -223,10 +229,11 @@ def backup(*, file: Path = option(..., "The file to write.", argument=True), led
 
     async def apply(opened: Ledger) -> None:
         began = time.time()
-        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None)))
+        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None), watch=watch))
         await _note(opened, "backup", began)
 
-    ledger.run(apply)
+    with shares("backing up") as watch:
+        ledger.run(apply)
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
 
 
@@ -247,12 +254,13 @@ def rehearse(*, file: Path = option(..., "A backup.", argument=True), ledger: Le
         with TemporaryDirectory(prefix="dpserve-") as folder:
             async with Ledger.open(Path(folder) / "ledger") as apart:
                 try:
-                    names = await restored(apart, _Lines(file))
+                    names = await restored(apart, _Lines(file, watch), watch=watch)
                 except OSError as error:
                     raise CannotServe(f"cannot read {file}: {error.strerror}") from error
                 return [await verified(apart, name) for name in names]
 
-    checked = asyncio.run(apply())
+    with shares("rehearsing") as watch:
+        checked = asyncio.run(apply())
     for one in checked:
         typer.echo(f"{one.lineage}: {one.receipts} receipts, {one.acts} acts: {'wrong' if one.findings else 'right'}")
         for finding in one.findings:
@@ -269,11 +277,13 @@ def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: Led
 
     async def apply(opened: Ledger) -> list[str]:
         try:
-            return await restored(opened, _Lines(file))
+            return await restored(opened, _Lines(file, watch), watch=watch)
         except OSError as error:
             raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
-    for name in ledger.run(apply):
+    with shares("restoring") as watch:
+        names = ledger.run(apply)
+    for name in names:
         typer.echo(f"restored the lineage {name}")
     typer.echo(
         "what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again. "
@@ -306,8 +316,9 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
+                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again
+                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
@@ -381,10 +392,16 @@ class _Lines:
     """The lines of a file, which is read anew for each iteration."""
 
     path: Path
+    watch: Watcher
 
     def __iter__(self) -> Iterator[str]:
-        with self.path.open(encoding="utf-8", newline="\n") as file:
-            yield from file
+        with self.path.open("rb") as file:
+            size, done = max(1, os.fstat(file.fileno()).st_size), 0
+            for number, line in enumerate(file):
+                done += len(line)
+                if number % 1000 == 0:
+                    self.watch(f"reading {self.path.name}", done / size)
+                yield line.decode()
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

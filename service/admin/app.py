@@ -412,7 +412,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
 
     @app.get("/api/lineages/{lineage}/groups", summary="List a lineage's groups", dependencies=owner)
     async def groups(lineage: Lineage) -> dict[Literal["groups"], list[GroupOut]]:
-        _, clients, accounts = await ledger.snapshot(lineage)
+        _, clients, accounts, _ = await ledger.snapshot(lineage)
         members = Counter(client.group for client in clients)
         return {
             "groups": [

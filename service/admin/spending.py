@@ -52,7 +52,7 @@ class Spending:
 
         A store that was restored may have other receipts under the same numbers: then it is read anew.
         """
-        whole, clients, _ = await ledger.snapshot(lineage)
+        whole, clients, *_ = await ledger.snapshot(lineage)
         counted = {each.client: each.budget.currency for each in clients}
         self.lineage.currency = self.models.currency = whole.budget.currency
         for _ in range(_PAGES):

@@ -19,7 +19,7 @@ needs_prometheus = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on P
 
 DAY = 86_400
 MINUTES = 3 * 24 * 60
-"""How long what is tried has lasted when the alert is looked for."""
+"""Length of the series, at whose end the alert is looked for."""
 
 QUESTIONS = 'dpserve_requests_total{route="/predict",model="m",status="%s"}'
 WELL = {

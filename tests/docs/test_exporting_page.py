@@ -34,7 +34,7 @@ def test_its_commands_write_what_it_says(run):
 
 
 def test_what_it_shows_of_ray_data_scores_a_batch(run):
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = re.findall(r"```python\n(import numpy, onnxruntime, ray\n.*?)```", PAGE.read_text(), re.DOTALL)
     defined = {"FEATURES": ("age", "income")}
     exec(block.partition("processes = ")[0], defined)
     batch = {"age": ROWS[:, 0].astype("int64"), "income": ROWS[:, 1]}

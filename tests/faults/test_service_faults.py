@@ -183,7 +183,7 @@ async def test_many_clients_spend_everything_over_two_services(services: Service
 
             answered = sum(await asyncio.gather(*map(spend, range(clients))))
         async with Ledger.open(services.ledger) as ledger:
-            account, spenders, _ = await ledger.snapshot(LINEAGE)
+            account, spenders, *_ = await ledger.snapshot(LINEAGE)
             right = (await verify(ledger, LINEAGE)).findings == ()
         whole = account.budget.limit // round(price * 1e12)
         spent = sum(spender.spent for spender in spenders)

@@ -76,8 +76,9 @@ def _levels(graph: Graph, column: LevelsColumn) -> list[str]:
 
 def _time(graph: Graph, column: TimeColumn) -> list[str]:
     absent = graph("Equal", column.name, graph.integers([[_NO_TIME]]))
-    least = graph.integers([[column.parse(column.minimum if column.if_missing is None else column.if_missing)]])
-    micros = graph("Where", absent, least, column.name)
+    low, high = (graph.integers([[column.parse(bound)]]) for bound in (column.minimum, column.maximum))
+    nothing = low if column.if_missing is None else graph.integers([[column.substitute]])
+    micros = graph("Where", absent, nothing, graph("Min", graph("Max", column.name, low), high))
     present, blocks = graph("Not", absent), []
     days = _floor(graph, micros, _DAY)
     for part in column.parts:

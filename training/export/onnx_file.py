@@ -63,7 +63,7 @@ def onnx_file(classifier: Classifier) -> bytes:
 def _model(classifier: Classifier) -> "ModelProto":
     from onnx import TensorProto, helper
 
-    certificate, graph = classifier.certificate, Graph()
+    certificate, graph, said = classifier.certificate, Graph(), classifier.metadata
     if classifier.columns_inside:
         inputs, rows = columns_of(graph, classifier.columns)
         domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
@@ -98,9 +98,9 @@ def _model(classifier: Classifier) -> "ModelProto":
         ir_version=_IR_VERSION,
         producer_name="dpserve",
         doc_string=f"{certificate.name}, a private model that was paid for once ({classifier.tier}). Calibration: "
-        f"{classifier.metadata['calibration']}. Values beyond the declared bounds are drawn back to them.",
+        f"{said['calibration']}. Values beyond the declared bounds: {said['beyond_bounds']}.",
     )
-    helper.set_model_props(model, classifier.metadata)
+    helper.set_model_props(model, said)
     return model
 
 

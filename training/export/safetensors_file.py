@@ -4,10 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from training.pay_once.classifier import Classifier
+from training.pay_once.classifier import BEYOND_BOUNDS, Classifier
 from training.pay_once.model import CLOSEST
 
 _COMPUTES = f"""\
+Values of x beyond feature_map.lower and feature_map.upper of the certificate are {BEYOND_BOUNDS}.
 phi = feature_map(x): see the certificate's feature_map and its documentation; omega is among the arrays. Where there is
 a centre, phi is divided by its length, the centre is subtracted, and the rest is divided by its length, or by {CLOSEST}
 where it is shorter. Then for each layer values = values @ weights + biases, with the activation between layers, and

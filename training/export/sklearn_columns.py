@@ -74,7 +74,7 @@ def _time(column: TimeColumn) -> list[Any]:
     for part in column.parts:
         if part == "time":
             numbers = _pipeline(function(np.asarray, dtype=np.float64), scaler(np.zeros(1), _DAY))
-            # What is missing is far below the bound that it is moved to.
+            # What is missing is far below the bound, to which it is moved later.
             blocks.append((part, numbers))
             continue
         blocks.append((part, _weekdays() if part == "weekday" else _shown(part)))
@@ -84,7 +84,10 @@ def _time(column: TimeColumn) -> list[Any]:
     texts += [function(np.char.replace, old=old, new="NaT") for old in ("None", "nan")]
     if column.if_missing is not None:
         texts.append(function(np.char.replace, old="NaT", new=_iso(column.substitute)))
-    return [*texts, function(np.asarray, dtype="datetime64[us]"), FeatureUnion([*blocks, *missing])]
+    low, high = (np.array(column.parse(bound), "datetime64[us]") for bound in (column.minimum, column.maximum))
+    # Before parts are taken, for a date beyond the bounds has the month of the bound. NaT stays as it is.
+    within = function(np.clip, a_min=low, a_max=high)
+    return [*texts, function(np.asarray, dtype="datetime64[us]"), within, FeatureUnion([*blocks, *missing])]
 
 
 def _iso(micros: int) -> str:

@@ -76,7 +76,8 @@ def _features(classifier: Classifier) -> list[Any]:
     width = len(lower)
     length = feature_maps.LENGTH * math.sqrt(1 - feature_map.bias**2)
     bias = math.trunc(feature_maps.LENGTH * feature_map.bias)
-    steps = encoding(classifier.columns) if classifier.columns_inside else []
+    # Data frames become arrays, for a scaler that was fitted on no names warns of them.
+    steps = encoding(classifier.columns) if classifier.columns_inside else [function(np.asarray, dtype=np.float64)]
     steps += [function(np.clip, a_min=lower, a_max=upper), scaler(lower, upper - lower)]
     match feature_map:
         case Bins(cross_buckets=buckets) if buckets:

@@ -24,6 +24,9 @@ Activation = Literal["tanh", "relu"]
 COVERAGES = (500, 550, 600, 650, 700, 750, 800, 850, 900, 950, 975, 990, 995, 999)
 """Coverages in thousandths for which a file has prediction sets. Its certificate has what gives all others."""
 
+BEYOND_BOUNDS = "drawn back to the declared bounds"
+"""The fate of such values in a file, which cannot refuse one."""
+
 FILES_DIFFER = 2.0**-19
 """More than a probability of a file may differ from the model's: tests allow 1e-6."""
 
@@ -77,7 +80,8 @@ class Classifier:
             "classes": json.dumps(self.certificate.classes),
             "feature_names": json.dumps(self.certificate.feature_names),
             "columns": json.dumps([column.name for column in self.columns] if self.columns_inside else []),
-            "beyond_bounds": "drawn back to the declared bounds",
+            "beyond_bounds": BEYOND_BOUNDS
+            + (", as the service does" if self.certificate.clips else "; the service refuses them unless asked to"),
             "certificate": json.dumps(self.certificate.public()),
             "written_by": f"dpserve {version('dpserve')}",
         } | self._prediction_sets()

@@ -134,19 +134,29 @@ async def open_accounts(ledger: Ledger, lineage: str, lineage_budget: Budget, **
         await ledger.add_client(lineage, client, client_budget, key_digest(f"{lineage}/{client}"), time=0.0)
 
 
-def question(row: str, cost: Cost = COST) -> bytes:
+def question(row: str, cost: Cost = COST, model: str = "model") -> bytes:
     """A row's question, as a caller would derive it: from all that decides the answer, and not from who asks."""
-    return hashlib.sha256(f"model|gaussian|{cost}|{row}".encode()).digest()[:16]
+    return hashlib.sha256(f"{model}|gaussian|{cost}|{row}".encode()).digest()[:16]
 
 
-def asking(lineage: str, client: str, *rows: str, cost: Cost = COST, key: str = "", body: str = "") -> ChargeRequest:
+def asking(
+    lineage: str,
+    client: str,
+    *rows: str,
+    cost: Cost = COST,
+    key: str = "",
+    body: str = "",
+    model: str = "model",
+    blocks: tuple[str, ...] = (),
+) -> ChargeRequest:
     return ChargeRequest(
         lineage=lineage,
         client=client,
-        model="model",
+        model=model,
         mechanism="gaussian",
         cost=cost,
-        questions=tuple(question(row, cost) for row in rows),
+        questions=tuple(question(row, cost, model) for row in rows),
+        blocks=blocks,
         time=1.5,
         idempotency=Idempotency(key, key_digest(body)) if key else None,
     )

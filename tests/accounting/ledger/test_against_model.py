@@ -215,8 +215,8 @@ MUTANTS = {
         "    new_to[position] = #chain\n",
     ),
     "the lineage never pays": (
-        "    pay(account, request.lines, place)\n",
-        "    if place < #payer.chain then pay(account, request.lines, place) end\n",
+        "    pay(part)\n",
+        "    if part.account.scope ~= 'lineage' then pay(part) end\n",
     ),
     "a group pays for each of its members": (
         "owners[position][account.number] or",

@@ -71,7 +71,7 @@ def holding(
 
 
 async def spent(ledger: Ledger, lineage: str) -> dict[str, int]:
-    account, clients, _ = await ledger.snapshot(lineage)
+    account, clients, *_ = await ledger.snapshot(lineage)
     return {"": account.spent} | {client.client: client.spent for client in clients}
 
 

@@ -62,7 +62,7 @@ async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconc
             assert (done.put_back, done.renumbered, done.services) == (2, 0, 1)
             again = await reconcile(owner, "lineage", read_journals(journals))
             assert again.put_back == 0
-        account, clients, _ = await ledger.snapshot("lineage")
+        account, clients, *_ = await ledger.snapshot("lineage")
         assert (account.spent, account.tally) == (right[0].spent, right[0].tally)
         assert [(one.spent, one.newest_receipt) for one in clients] == [
             (one.spent, 1 + (one.client == "ann")) for one in right[1]
@@ -125,7 +125,7 @@ async def test_a_backup_is_restored_and_reconciled(tmp_path: Path) -> None:
         with pytest.raises(CannotRecover, match="has a lineage lineage already"):
             await restore(ledger, lines)
         await reconcile(ledger, "lineage", read_journals(journals))
-        account, clients, _ = await ledger.snapshot("lineage")
+        account, clients, *_ = await ledger.snapshot("lineage")
         assert account.spent == right[0].spent
         assert clients == right[1]
         assert [one.hash for one in await ledger.receipts("lineage")] == [one.hash for one in receipts]
@@ -172,7 +172,7 @@ async def test_a_chain_that_went_on_gets_the_lost_receipts_under_new_numbers_onc
         done = await reconcile(ledger, "lineage", read_journals(journals))
         assert (done.put_back, done.renumbered) == (2, 2)
         assert (await reconcile(ledger, "lineage", read_journals(journals))).put_back == 0
-        account, (ann, bob, carl), _ = await ledger.snapshot("lineage")
+        account, (ann, bob, carl), *_ = await ledger.snapshot("lineage")
         assert account.spent == 5 * PRICE
         assert (ann.spent, bob.spent, carl.spent) == (3 * PRICE, PRICE, PRICE)
         assert carl.revoked  # the account was lost: its name must not be given to another
@@ -201,7 +201,7 @@ async def test_receipts_in_no_journal_must_be_declared(tmp_path: Path) -> None:
         dear = Cost((GaussianLoss(1.0),))
         declared = DeclaredLoss(3, dear, "ann", 5.0)
         await reconcile(ledger, "lineage", read_journals(tmp_path / "second"), declared)
-        account, (ann, _), _ = await ledger.snapshot("lineage")
+        account, (ann, _), *_ = await ledger.snapshot("lineage")
         assert account.spent == ann.spent == 2 * PRICE + 3 * dear.picorho
         assert (await verify(ledger, "lineage")).findings == ()
         await reconcile(ledger, "lineage", [], DeclaredLoss(1, COST))

@@ -336,7 +336,7 @@ async def _check(ledger: Ledger, said: "list[bytes]", journals: Path) -> None:
         client, *rows = line.decode().split()
         asked = asking("lineage", f"client{client}", *rows).questions
         assert paid[f"client{client}"].issuperset(asked)
-    account, clients, _ = await ledger.snapshot("lineage")
+    account, clients, *_ = await ledger.snapshot("lineage")
     everyone = set().union(*paid.values())
     assert account.spent == len(everyone) * COST.picorho <= account.budget.limit
     assert all(one.spent == len(paid.get(one.client, ())) * COST.picorho <= one.budget.limit for one in clients)

@@ -18,13 +18,13 @@ from audit.membership.charges import Replays, ask_again
 from audit.membership.plan import TooFewSamples
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from audit.presentation import attack_report
-from benchmarks.noise_faults import BareClass, Faulty
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published
 from mechanisms.seeded import SeededRandomness
+from research.noise_faults import BareClass, Faulty
 from tests.audit.membership.conftest import DECLARATION, draw
 from training.features.maps import Identity
 from training.inputs.digits import load_digits
@@ -237,7 +237,7 @@ def test_the_report_says_everything(bundle, candidates, tmp_path):
     assert "LiRA, online" in file.getvalue()
     assert plans[0].of_each == 40
     read = json.loads(reports.as_json(page))
-    assert len(read["attacks"]) == 9
+    assert len(read["attacks"]) == 10
     assert read["decided"] == {"members": 40, "non_members": 40}
     assert read["claim"]["of_one_decision"]["status"] == "proven"
     assert {"auc", "precision", "interval", "tpr_at_low_fpr"} <= read["attacks"][0].keys()

@@ -1,6 +1,6 @@
 """Proven mechanisms stay under the exact bound in 50 runs, and the same test finds what exceeds it.
 
-Every run trains a head on random labels and attacks it in all ten ways (`benchmarks.membership_power`, which computes
+Every run trains a head on random labels and attacks it in all ways (`benchmarks.membership_power`, which computes
 what the test below could miss). Without noise an attack on such heads has TPR - FPR near 0.9.
 """
 

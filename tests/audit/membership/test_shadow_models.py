@@ -15,12 +15,15 @@ from audit.membership.shadow_models import (
     train_heads,
     train_shadow_models,
 )
+from mechanisms.published import Published
 from training.errors import TrainingError
 from training.fitting.log_mean_exp import RegularisedLogMeanExp
 from training.fitting.objective import RegularisedCrossEntropy
 from training.fitting.sensitivity import Convexity
 from training.fitting.solver import minimise
+from training.inputs.records import Declaration, Records
 from training.kinds.published.bounds import PublishedRecipe, Topology
+from training.kinds.published.train import train_published
 
 HEADS = HeadRecipe(3, 1.0)
 NETWORKS = NetworkRecipe(PublishedRecipe(Topology(5, (4,), 3), "cross-entropy", epochs=3, batch_size=10))
@@ -109,6 +112,23 @@ def test_cuda_trains_the_models_that_the_processor_does(pool, recipe):
     here, there = (train_shadow_models(pool, recipe, draws, device=device) for device in ("cpu", "cuda"))
     np.testing.assert_array_equal(there.members, here.members)
     np.testing.assert_allclose(there.logits, here.logits, atol=5e-3)
+
+
+def test_a_published_network_is_mimicked_by_networks_of_its_shape_and_passes():
+    """Its map of inputs is none that a head may stand on."""
+    generator = np.random.default_rng(2)
+    declared = Declaration(("a", "b", "c"), (0.0,) * 3, (1.0,) * 3, ("no", "yes", "maybe"))
+    records = Records(generator.random((30, 3)), generator.integers(3, size=30), declared, ())
+    certificate = train_published(records, "network", "lineage", hidden=(5,), epochs=2).certificate
+    losses = str(Published(3, 0.5, "laplace").cost)
+    setup = shadow_setup_of(
+        certificate.public() | {"mechanism": "published", "price_per_row": {"losses": losses}}, 30, epochs=None
+    )
+    assert isinstance(setup.recipe, NetworkRecipe)
+    assert setup.recipe.network.topology == Topology(3, (5,), 3)
+    assert setup.mechanism == Published(3, 0.5, "laplace")
+    assert setup.sensitivity == pytest.approx(certificate.claimed_neuron_sensitivity)
+    assert not setup.departures
 
 
 def test_a_model_on_an_unknown_encoder_gets_no_shadow_models():

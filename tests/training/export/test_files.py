@@ -274,6 +274,53 @@ def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     assert json.loads(pipeline.paid_["columns"]) == list(values)
 
 
+def beyond(column, values, generator):
+    """The values with some beyond the column's bounds, below and above; as they were where a column has none."""
+    match column:
+        case NumberColumn():
+            width = column.maximum - column.minimum
+            low, high = column.minimum - (1 + 3 * width), column.maximum + (1 + 3 * width)
+        case TimeColumn():
+            low, high = "1801-07-04", "2290-08-15"
+            if column.kind == "datetime":
+                low, high = f"{low}T13:30:00", f"{high}T05:00:01"
+        case _:
+            return values
+    which = generator.uniform(size=len(values))
+    return [low if u < 0.2 else high if u > 0.8 else value for u, value in zip(which, values, strict=True)]
+
+
+def test_values_of_columns_beyond_their_bounds_are_drawn_back_as_the_service_draws_them():
+    """Numbers, dates and times, and what is made of these: of a date its month and weekday, of a time its hour."""
+    generator = np.random.default_rng(11)
+    for kind, name in (("class-sums", "bins"), ("objective", "identity")):
+        _, model = model_of_columns(kind, name, COLUMNS, generator)
+        values = {column.name: beyond(column, some_values(column, generator, 90), generator) for column in COLUMNS}
+        rows = [{each: values[each][index] for each in values} for index in range(90)]
+        wanted = model.probabilities(encode_rows(COLUMNS, rows, clip=True))
+        session = onnxruntime.InferenceSession(exported(model, "onnx").content)
+        _, found = session.run(None, as_onnx(COLUMNS, rows))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+        pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
+        listed = [list(row.values()) for row in rows]
+        np.testing.assert_allclose(pipeline.predict_proba(listed), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_says_that_it_clips_and_what_the_service_does(form, clips):
+    model = model_of("class-sums", "identity", 3)
+    certificate = model.certificate.model_copy(update={"clips": clips})
+    content = exported(replace(model, certificate=certificate), form).content
+    metadata = metadata_in(form, content)
+    assert metadata["beyond_bounds"].startswith("drawn back to the declared bounds")
+    assert json.loads(metadata["certificate"]).get("clips", False) is clips
+    assert ("as the service does" in metadata["beyond_bounds"]) is clips
+    assert ("the service refuses them unless asked to" in metadata["beyond_bounds"]) is not clips
+    if form == "safetensors":
+        assert "drawn back to the declared bounds" in metadata["computes"]
+
+
 def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit():
     generator = np.random.default_rng(3)
     _, model = model_of_columns("class-sums", "hashed", COLUMNS, generator)

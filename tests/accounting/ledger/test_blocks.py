@@ -1,0 +1,295 @@
+"""Blocks: the parts of a lineage's records that have budgets of their own, opened, charged, lost and brought back."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+
+from accounting.budgets import Budget
+from accounting.ledger import (
+    ActRefused,
+    BlocksNotNamed,
+    BudgetExhausted,
+    ChargedWithoutBlocks,
+    HoldRequest,
+    Ledger,
+    LedgerDamaged,
+    LedgerUnavailable,
+    MechanismNotAccepted,
+    UnknownBlock,
+)
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.errors import CannotRecover
+from accounting.ledger.export import export
+from accounting.ledger.journal import read_journals
+from accounting.ledger.receipts import MOST_BLOCKS, charge_terms, read_terms
+from accounting.ledger.recovery import DeclaredLoss, reconcile
+from accounting.ledger.verification import verify
+from accounting.ledger.wire import LineageKeys
+from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.sampling_error import PURE_DELTA
+
+from .conftest import COST, asking, dump, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+PRICE = COST.picorho
+SEPTEMBER, OCTOBER = "2026-09", "2026-10"
+BOTH = (SEPTEMBER, OCTOBER)
+KEYS = LineageKeys("lineage")
+
+
+async def _open(ledger: Ledger, lineage: str = "lineage", *, september: int = 3, october: int = 5) -> None:
+    await open_accounts(ledger, lineage, releases(1), ann=releases(50), bob=releases(50))
+    await ledger.open_block(lineage, SEPTEMBER, releases(september), time=0.0)
+    await ledger.open_block(lineage, OCTOBER, releases(october), time=0.0)
+
+
+async def _spent(ledger: Ledger, lineage: str = "lineage") -> dict[str, int]:
+    return {block.block: block.spent // PRICE for block in await ledger.blocks(lineage)}
+
+
+def _raw(folder: Path) -> "redis.Redis":
+    return redis.Redis(unix_socket_path=(folder / "socket").read_text().strip())
+
+
+async def test_a_spent_block_refuses_and_models_without_it_go_on(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    await ledger.charge(asking(lineage, "ann", "1", "2", model="all", blocks=BOTH))
+    with pytest.raises(BudgetExhausted) as caught:
+        await ledger.charge(asking(lineage, "ann", "3", "4", model="all", blocks=BOTH))
+    refused = caught.value
+    assert (refused.scope, refused.block, refused.remaining) == ("block", SEPTEMBER, PRICE)
+    assert str(refused) == "the block 2026-09's budget does not pay for the request"
+    charge = await ledger.charge(asking(lineage, "ann", "3", "4", model="new", blocks=(OCTOBER,)))
+    assert charge.balance.shared_left[0][1] == PRICE
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 2, OCTOBER: 4}
+    assert (await ledger.lineage(lineage)).spent == 4 * PRICE  # which is more than its own budget, and refuses nothing
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_blocks_pay_once_for_what_several_clients_ask(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    for client in ("ann", "bob", "ann"):
+        await ledger.charge(asking(lineage, client, "1", "2", blocks=(OCTOBER,)))
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 2}
+
+
+async def test_a_model_and_what_it_was_computed_from_each_charge_their_own_blocks(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    first = HoldRequest(lineage, "", "old", bytes(32), "tier", (COST,), 1.0, blocks=(SEPTEMBER,))
+    later = replace(first, model="new", blocks=(OCTOBER,), earlier=(first,))
+    await ledger.charge(later)
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 1, OCTOBER: 1}
+    await ledger.charge(first)
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 1, OCTOBER: 1}
+
+
+async def test_a_lineage_with_blocks_takes_no_charge_that_names_none(
+    ledger: Ledger, lineage: str, store_url: str
+) -> None:
+    await _open(ledger, lineage)
+    before = dump(store_url, lineage)
+    with pytest.raises(BlocksNotNamed):
+        await ledger.charge(asking(lineage, "ann", "1"))
+    with pytest.raises(UnknownBlock):
+        await ledger.charge(asking(lineage, "ann", "1", blocks=("2026-11",)))
+    assert dump(store_url, lineage) == before
+
+
+async def test_a_lineage_that_was_charged_without_blocks_gets_none(ledger: Ledger, lineage: str) -> None:
+    await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    await ledger.charge(asking(lineage, "ann", "1"))
+    with pytest.raises(ChargedWithoutBlocks):
+        await ledger.charge(asking(lineage, "ann", "2", blocks=(SEPTEMBER,)))
+    with pytest.raises(ActRefused, check=lambda error: error.reason == "charged-without-blocks"):
+        await ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0)
+
+
+async def test_a_block_is_opened_once_and_keeps_its_budget(ledger: Ledger, lineage: str) -> None:
+    await _open(ledger, lineage)
+    again = await ledger.open_block(lineage, SEPTEMBER, releases(40), time=1.0)
+    assert again.budget == releases(3)
+    await ledger.set_budget(lineage, releases(1), block=SEPTEMBER)
+    assert (await ledger.block(lineage, SEPTEMBER)).budget == releases(1)
+    kinds = [(act.kind, act.subject) for act in await ledger.acts(lineage)][-3:]
+    assert kinds == [("add-block", "block:2026-09"), ("add-block", "block:2026-10"), ("budget", "block:2026-09")]
+
+
+async def test_a_block_counts_what_its_lineage_counts(ledger: Ledger, lineage: str) -> None:
+    pure = Budget(10**12, "pure", PURE_DELTA)
+    await open_accounts(ledger, lineage, pure, ann=pure)
+    await ledger.open_block(lineage, OCTOBER, pure, time=0.0)
+    for call in (
+        ledger.open_block(lineage, SEPTEMBER, releases(3), time=0.0),
+        ledger.set_budget(lineage, releases(3), block=OCTOBER),
+    ):
+        with pytest.raises(ActRefused, check=lambda error: error.reason == "other-currency"):
+            await call
+    assert [block.block for block in await ledger.blocks(lineage)] == [OCTOBER]
+    laplace = Cost((LaplaceLoss(0.5),))
+    await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=(OCTOBER,)))
+    assert (await ledger.block(lineage, OCTOBER)).spent == 5 * 10**11
+    with pytest.raises(MechanismNotAccepted):
+        await ledger.charge(asking(lineage, "ann", "2", blocks=(OCTOBER,)))
+
+
+@pytest.mark.parametrize(
+    "blocks", [("b", "a"), ("a", "a"), ("",), ("{a}",), tuple(f"{n:04}" for n in range(MOST_BLOCKS + 1))]
+)
+def test_terms_name_blocks_in_order_once_and_by_names_that_are_keys(blocks: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="block"):
+        charge_terms("model", "gaussian", COST, blocks=blocks)
+
+
+def test_terms_without_blocks_are_written_as_they_always_were() -> None:
+    """The links of receipts that were written before there were blocks cover these bytes."""
+    terms = charge_terms("model", "gaussian", COST)
+    assert terms.encoding == msgspec.json.encode(("model", "gaussian", str(COST), PRICE, 1, b""))
+    assert read_terms(terms.encoding) == terms
+    with_blocks = charge_terms("model", "gaussian", COST, blocks=BOTH)
+    assert read_terms(with_blocks.encoding) == with_blocks
+
+
+async def test_the_format_changes_with_the_first_block_alone(tmp_path: Path) -> None:
+    """A lineage without blocks stays as releases that know none write it; one with blocks is refused by them."""
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await ledger.charge(asking("lineage", "ann", "1"))
+        await _open(ledger, "other")
+        with _raw(tmp_path / "store") as raw:
+            plain, with_blocks = raw.hgetall(KEYS.account), raw.hgetall(LineageKeys("other").account)
+    assert plain[b"format"] == b"4"
+    assert b"blocks" not in plain
+    assert (with_blocks[b"format"], with_blocks[b"blocks"]) == (b"5", b"2")
+
+
+async def test_a_backup_of_the_former_format_is_restored(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await ledger.charge(asking("lineage", "ann", "1"))
+        lines = [line async for line in backup(ledger)]
+    former = [json.loads(line) for line in lines[:-1]]
+    former[0]["format"] = "dpserve ledger backup 6"
+    for line in former:
+        line.get("section", {}).pop("blocks", None)
+        if terms := line.get("receipt", {}).get("terms"):
+            assert terms.pop() == []
+    text = [msgspec.json.encode(line).decode() + "\n" for line in former]
+    summed = hashlib.sha256("".join(text).encode())
+    async with Ledger.open(tmp_path / "new") as ledger:
+        await restore(ledger, [*text, json.dumps({"end": summed.hexdigest()}) + "\n"])
+        assert (await verify(ledger, "lineage")).findings == ()
+        await ledger.charge(asking("lineage", "ann", "1"))
+        assert (await ledger.lineage("lineage")).spent == PRICE
+
+
+async def test_a_backup_brings_blocks_back(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
+        await ledger.charge(asking("lineage", "bob", "1", "2", model="both", blocks=BOTH))
+        before = await ledger.snapshot("lineage")
+        lines = [line async for line in backup(ledger)]
+    async with Ledger.open(tmp_path / "new") as ledger:
+        await restore(ledger, lines)
+        assert await ledger.snapshot("lineage") == before
+        assert (await verify(ledger, "lineage")).findings == ()
+        with pytest.raises(BudgetExhausted):
+            await ledger.charge(asking("lineage", "ann", "3", blocks=(SEPTEMBER,)))
+
+
+async def test_an_export_names_the_blocks_that_paid(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
+        rows = [json.loads(line) async for line in export(ledger, "lineage", "jsonl")]
+    assert rows[-1]["blocks"] == "2026-09 2026-10"
+    opened = [row for row in rows if row["kind"] == "add-block"]
+    assert [(row["scope"], row["name"]) for row in opened] == [("block", SEPTEMBER), ("block", OCTOBER)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("DEL", KEYS.blocks),
+        ("HDEL", KEYS.blocks, SEPTEMBER),
+        ("DEL", KEYS.block(SEPTEMBER).account),
+        ("HSET", KEYS.block(SEPTEMBER).account, "number", "9"),
+        ("HSET", KEYS.account, "format", "4"),
+        ("HDEL", KEYS.account, "blocks"),
+    ],
+    ids=" ".join,
+)
+async def test_a_damaged_block_lets_nothing_be_charged(tmp_path: Path, damage: tuple[str, ...]) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
+        with _raw(tmp_path / "store") as raw:
+            raw.execute_command(*damage)
+        with pytest.raises((LedgerDamaged, LedgerUnavailable)):
+            await ledger.charge(asking("lineage", "ann", "2", blocks=BOTH))
+        assert (await verify(ledger, "lineage")).findings
+
+
+@pytest.mark.parametrize("field", ["spent", "limit", "seq", "asked", "coined"])
+async def test_verify_finds_a_block_whose_figures_were_changed(tmp_path: Path, field: str) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
+        assert (await verify(ledger, "lineage")).findings == ()
+        with _raw(tmp_path / "store") as raw:
+            raw.hset(KEYS.block(OCTOBER).account, field, "7")
+        assert (await verify(ledger, "lineage")).findings
+
+
+async def test_receipts_that_are_put_back_charge_their_blocks_and_one_that_was_lost_pays_for_nothing_more(
+    tmp_path: Path,
+) -> None:
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await open_accounts(ledger, "lineage", releases(1), ann=releases(50))
+        await ledger.open_block("lineage", SEPTEMBER, releases(9), time=0.0)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
+    shutil.copytree(store, copy)
+    async with Ledger.open(store, journals=journals) as ledger:
+        await ledger.join("lineage")
+        await ledger.open_block("lineage", OCTOBER, releases(9), time=0.0)
+        await ledger.charge(asking("lineage", "ann", "2", "3", model="both", blocks=BOTH))
+    async with Ledger.open(copy) as ledger:
+        await reconcile(ledger, "lineage", read_journals(journals))
+        assert await _spent(ledger) == {SEPTEMBER: 3, OCTOBER: 2}
+        assert (await ledger.block("lineage", OCTOBER)).budget.limit == 0  # the act that opened it is lost
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == OCTOBER):
+            await ledger.charge(asking("lineage", "ann", "4", model="both", blocks=BOTH))
+
+
+async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        lost = DeclaredLoss(2, COST)
+        with pytest.raises(CannotRecover, match="has blocks"):
+            await reconcile(ledger, "lineage", [], lost)
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
+            await reconcile(ledger, "lineage", [], replace(lost, blocks=("2026-11",)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
+        await reconcile(ledger, "lineage", [], replace(lost, blocks=BOTH))
+        assert await _spent(ledger) == {SEPTEMBER: 2, OCTOBER: 2}
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:
+    """The second block refuses, and the first one is not charged either."""
+    await _open(ledger, lineage, september=50, october=1)
+    dear = Cost((GaussianLoss(1.5),))
+    with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == OCTOBER):
+        await ledger.charge(asking(lineage, "ann", "1", cost=dear, blocks=BOTH))
+    assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 0}
+    assert (await ledger.client(lineage, "ann")).spent == 0
