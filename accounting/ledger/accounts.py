@@ -845,17 +845,15 @@ class Accounts:
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
 
-    async def client_index(
-        self, lineage: str, client: str, *, after: int = 0, count: int = 1000
-    ) -> list[tuple[int, int]]:
-        """Return the numbers of at most `count` receipts of a client, its own and the lineage's, as its index has them.
+    async def client_index(self, lineage: str, client: str, *, after: int = 0, count: int = 1000) -> list[bytes]:
+        """Return at most `count` entries of a client's index, `OWN-NUMBER`: its own number of a receipt, the lineage's.
 
         after: the client's own number that they are above.
         """
         key = LineageKeys(lineage).client(client).receipts
         entries = await self.call(lineage, "page", [key], {"after": after, "count": count}, durably=False)
         with reading(lineage):
-            return [(int(number), int(sequence)) for number, sequence in (one[0].split(b"-") for one in entries)]
+            return [entry[0] for entry in entries]
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""

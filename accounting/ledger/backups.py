@@ -4,12 +4,14 @@ Promises: a backup is of right books or of none, and a file that is cut short or
 written; what is restored is what the file says, or else the lineage may spend nothing.
 """
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,19 +21,28 @@ from accounting.ledger.books import Books
 from accounting.ledger.errors import CannotRecover, LedgerDamaged, LineageForgotten, UnknownLineage
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import Act, EntryFields, Numbers, Receipt, Terms, entry_of_act, entry_of_receipt
+from accounting.ledger.receipts import (
+    Act,
+    EntryFields,
+    Numbers,
+    Receipt,
+    Terms,
+    account_subject,
+    entry_of_act,
+    entry_of_receipt,
+)
 from accounting.ledger.store import binary
 from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
-from accounting.ledger.verification import all_acts, all_receipts
+from accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
 from accounting.ledger.wire import LineageKeys, read_account
 
 _FORMAT = "dpserve ledger backup 7"
 _FORMER_FORMAT = "dpserve ledger backup 6"
 """That of backups which know no blocks, and are read all the same: no lineage of theirs has any."""
 
-_RECEIPTS_IN_A_CALL = 200
+_ENTRIES_OF_A_STREAM = 500
 _ENTRIES_IN_A_CALL = 2500
-_RECEIPTS_IN_A_PAGE = 2000
+_MOST_WAITING = 100_000
 
 _Entry = TypeVar("_Entry")
 
@@ -62,21 +73,21 @@ class _Line(Struct, frozen=True, omit_defaults=True):
     end: str = ""
 
 
-async def backup(ledger: Ledger, lineages: Sequence[str] = ()) -> AsyncIterator[str]:
+async def backup(ledger: Ledger, lineages: Sequence[str] = (), *, watch: Watcher = unwatched) -> AsyncIterator[str]:
     """Yield the lines of a backup of these lineages, of every one if none is named; the last holds their SHA-256.
 
     Raises CannotRecover, at the latest instead of the last line, for a lineage whose books are not right: restoring
     them could spend less than was spent.
     """
     summed = hashlib.sha256()
-    async for line in _backup_sections(ledger, lineages or await ledger.lineage_names()):
+    async for line in _backup_sections(ledger, lineages or await ledger.lineage_names(), watch):
         packed = msgspec.json.encode(line) + b"\n"
         summed.update(packed)
         yield packed.decode()
     yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
 
 
-async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIterator[_Line]:
+async def _backup_sections(ledger: Ledger, lineages: Iterable[str], watch: Watcher) -> AsyncIterator[_Line]:
     yield _Line(format=_FORMAT)
     for lineage in lineages:
         keys = LineageKeys(lineage)
@@ -95,9 +106,13 @@ async def _backup_sections(ledger: Ledger, lineages: Iterable[str]) -> AsyncIter
             whole, inner = _accounts_of(section)
         books = Books(lineage, acts, [whole, *inner])
         yield _Line(section=section)
-        async for receipt in all_receipts(ledger, lineage, newest):
-            books.enter(receipt)
-            yield _Line(receipt=receipt)
+        with reading(lineage):
+            async for page in receipt_pages(ledger, lineage, newest):
+                for receipt in page:
+                    books.enter(receipt)
+                    yield _Line(receipt=receipt)
+                watch(f"the receipts of {lineage}", books.newest / newest)
+            books.settle()
         books.compare(whole, inner)
         if books.findings:
             raise CannotRecover(
@@ -122,17 +137,27 @@ def _accounts_of(section: _Section) -> tuple[LineageAccount, list[ClientAccount 
 
 @dataclass
 class _Contents:
-    """A section of a backup that was read: how many receipts it has, their digest, and the terms that they name."""
+    """A section of a backup that was read: its books, how many receipts it has, their digest, and their terms."""
 
     section: _Section
+    books: Books
     receipts: int = 0
     digest: "_ReceiptsDigest" = field(default_factory=lambda: _ReceiptsDigest())
     terms: dict[Terms, bytes] = field(default_factory=dict)
 
     def add(self, receipt: Receipt) -> None:
+        self.books.enter(receipt)
         self.receipts += 1
         self.digest.add(receipt)
-        self.terms.setdefault(receipt.terms, b"%d" % (len(self.terms) + 1))
+        if receipt.terms not in self.terms:
+            self.terms[receipt.terms] = b"%d" % (len(self.terms) + 1)
+
+    def check(self) -> None:
+        """Raise CannotRecover unless the books are right."""
+        self.books.settle()
+        self.books.compare(*_accounts_of(self.section))
+        if self.books.findings:
+            raise CannotRecover(f"the backup of lineage {self.books.lineage} is not whole: {self.books.findings[0]}")
 
 
 class _ReceiptsDigest:
@@ -149,7 +174,7 @@ class _ReceiptsDigest:
         return self._summed.digest()
 
 
-async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
+async def restore(ledger: Ledger, lines: Iterable[str], *, watch: Watcher = unwatched) -> list[str]:
     """Restore the lineages of a backup into a ledger that has none of them; return their names.
 
     lines: can be iterated over more than once, as an open file cannot. They are read twice, so that nothing is written
@@ -170,7 +195,8 @@ async def restore(ledger: Ledger, lines: Iterable[str]) -> list[str]:
             raise CannotRecover(f"the ledger has a lineage {lineage} already; restore into an empty one")
     receipts = (line.receipt for line in map(_read_line, lines) if line.receipt is not None)
     for one in contents:
-        await _restore_section(ledger, one, itertools.islice(receipts, one.receipts))
+        own = itertools.islice(receipts, one.receipts)
+        await _restore_section(ledger, one, _watched(own, one, watch))
     return [one.section.lineage for one in contents]
 
 
@@ -180,7 +206,6 @@ _read_line = msgspec.json.Decoder(_Line).decode
 def _read_backup(lines: Iterable[str]) -> list[_Contents]:
     """Read a backup once, and check all that it says. Raises CannotRecover, and what `UNREADABLE` names."""
     summed, contents, end = hashlib.sha256(), list[_Contents](), ""
-    books = None
     for number, text in enumerate(lines):
         line = _read_line(text)
         if end or (number == 0 and line.format not in (_FORMAT, _FORMER_FORMAT)):
@@ -190,27 +215,23 @@ def _read_backup(lines: Iterable[str]) -> list[_Contents]:
             continue
         summed.update(text.encode())
         if line.section is not None:
-            _check_section(contents, books)
             whole, inner = _accounts_of(line.section)
             books = Books(line.section.lineage, line.section.acts, [whole, *inner])
-            contents.append(_Contents(line.section))
+            contents.append(_Contents(line.section, books))
         elif line.receipt is not None:
-            if books is None:
-                raise ValueError("a receipt is of no lineage")
-            books.enter(line.receipt)
             contents[-1].add(line.receipt)
     if end != summed.hexdigest():
         raise CannotRecover("the backup is cut short or was altered")
-    _check_section(contents, books)
+    for one in contents:
+        one.check()
     return contents
 
 
-def _check_section(contents: Sequence[_Contents], books: Books | None) -> None:
-    """Raise CannotRecover unless the books of the newest section are right."""
-    if books is not None:
-        books.compare(*_accounts_of(contents[-1].section))
-        if books.findings:
-            raise CannotRecover(f"the backup of lineage {books.lineage} is not whole: {books.findings[0]}")
+def _watched(receipts: Iterable[Receipt], contents: _Contents, watch: Watcher) -> Iterator[Receipt]:
+    for number, receipt in enumerate(receipts):
+        if number % _ENTRIES_OF_A_STREAM == 0:
+            watch(f"the receipts of {contents.section.lineage}", number / contents.receipts)
+        yield receipt
 
 
 async def _restore_section(ledger: Ledger, contents: _Contents, receipts: Iterable[Receipt]) -> None:
@@ -223,7 +244,27 @@ async def _restore_section(ledger: Ledger, contents: _Contents, receipts: Iterab
         "group": {name: fields[b"number"] for name, fields in section.groups.items()} | {"": b"0"},
         "service": {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()},
     }
-    writing = _Restoring(ledger, lineage)
+    async with _Restoring(ledger, lineage) as writing:
+        await _restore_accounts(writing, section, numbers)
+        await _restore_receipts(writing, receipts, numbers)
+        await _restore_questions(writing, contents.books.paid, numbers)
+        await writing.finish()
+        digest_of_stored = _ReceiptsDigest()
+        async for page in receipt_pages(ledger, lineage, contents.receipts + 1):
+            for receipt in page:
+                digest_of_stored.add(receipt)
+        right = digest_of_stored.value == contents.digest.value
+        right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
+        # What an earlier restore left behind, of another backup, must not mix with this one: a key that was taken away.
+        if not right or not await _is_all_there_is(writing, contents, numbers):
+            raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
+        await ledger.list_lineage(lineage)
+        await writing.hash(keys.account, section.account)
+        await writing.finish()
+
+
+async def _restore_accounts(writing: "_Restoring", section: _Section, numbers: Numbers) -> None:
+    keys = writing.keys
     await writing.hash(keys.services, section.services)
     blocks = {name: fields[b"number"] for name, fields in section.blocks.items()}
     listed = ((keys.clients, numbers["client"]), (keys.groups, numbers["group"]), (keys.blocks, blocks))
@@ -243,117 +284,111 @@ async def _restore_section(ledger: Ledger, contents: _Contents, receipts: Iterab
     for key, fields in accounts.items():
         await writing.hash(key, fields)
     await writing.hash(keys.api_keys, owners)
-    books = Books(lineage, section.acts)
-    for page in _batches(receipts, _RECEIPTS_IN_A_PAGE):
-        own: dict[str, list[tuple[str, EntryFields]]] = {}
-        for receipt in page:
-            books.enter(receipt)
-            if receipt.client:
-                entries = own.setdefault(keys.client(receipt.client).receipts, [])
-                entries.append((f"{receipt.number}-{receipt.sequence}", ["", ""]))
-        for key, entries in own.items():
-            await writing.stream(key, entries)
+
+
+async def _restore_receipts(writing: "_Restoring", receipts: Iterable[Receipt], numbers: Numbers) -> None:
+    keys, own, waiting = writing.keys, dict[str, list[tuple[str, EntryFields]]](), 0
+    for page in _batches(receipts, _ENTRIES_OF_A_STREAM):
         await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in page))
-    await _restore_questions(writing, section, books, numbers)
-    digest_of_stored = _ReceiptsDigest()
-    async for receipt in all_receipts(ledger, lineage, contents.receipts + 1):
-        digest_of_stored.add(receipt)
-    right = digest_of_stored.value == contents.digest.value
-    right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
-    # What an earlier restore left behind, of another backup, must not mix with this one: a key that was taken away.
-    if not right or not await writing.is_all_there_is():
-        raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
-    await ledger.list_lineage(lineage)
-    await writing.hash(keys.account, section.account)
+        for receipt in page:
+            if receipt.client:
+                own.setdefault(receipt.client, []).append((f"{receipt.number}-{receipt.sequence}", ["", ""]))
+        waiting += len(page)
+        if waiting >= _MOST_WAITING:
+            await _restore_indices(writing, own)
+            own, waiting = {}, 0
+    await _restore_indices(writing, own)
 
 
-async def _restore_questions(writing: "_Restoring", section: _Section, books: Books, numbers: Numbers) -> None:
-    keys = LineageKeys(section.lineage)
-    for own in (*map(keys.client, section.clients), *map(keys.group, section.groups)):
-        await writing.large(own.questions, "set", _Later(books.paid, own.subject))
-    await writing.large(keys.questions, "hash", _First(books.paid, numbers))
+async def _restore_indices(writing: "_Restoring", own: Mapping[str, list[tuple[str, EntryFields]]]) -> None:
+    for client, entries in own.items():
+        await writing.stream(writing.keys.client(client).receipts, entries)
 
 
-@dataclass(frozen=True)
-class _First:
-    """The hash of the lineage's questions, as it is to be restored."""
-
-    paid: PaidQuestions
-    numbers: Numbers
-
-    def entries(self) -> Iterator[list[bytes]]:
-        for question, (client, group) in self.paid.first_payments():
-            its = self.numbers["group"][group] if group else b""
-            yield [question, self.numbers["client"][client] + (b" " + its if group else b"")]
-
-    def match(self, question: bytes, value: bytes) -> bool:
-        payment = self.paid.first_payment(question)
-        if payment is None:
-            return False
-        client, group = payment
-        right = self.numbers["client"][client] + (b" " + self.numbers["group"][group] if group else b"")
-        return value == right and self.paid.match_first(question, payment)
-
-    def is_matched(self) -> bool:
-        return not self.paid.lacks_first()
+async def _restore_questions(writing: "_Restoring", paid: PaidQuestions, numbers: Numbers) -> None:
+    clients, groups = numbers["client"], numbers["group"]
+    for first in paid.paid_first():
+        entries = (
+            [question, clients[client] + (b" " + groups[group] if group else b"")]
+            for question, (client, group) in first
+        )
+        await writing.part(writing.keys.questions, "hash", entries)
+    later, waiting = dict[str, list[bytes]](), 0
+    for found in itertools.chain(paid.paid_later(), [None]):
+        for subject, questions in (found or {}).items():
+            later.setdefault(subject, []).extend(questions)
+            waiting += len(questions)
+        if waiting >= _MOST_WAITING or found is None:
+            for subject, questions in later.items():
+                await writing.part(writing.keys.questions_of(subject), "set", ([question] for question in questions))
+            later, waiting = {}, 0
 
 
-@dataclass(frozen=True)
-class _Later:
-    """The set of questions that a client or group paid for after somebody else, as it is to be restored."""
-
-    paid: PaidQuestions
-    subject: str
-
-    def entries(self) -> Iterator[list[bytes]]:
-        return ([question] for question in self.paid.paid_later(self.subject))
-
-    def match(self, question: bytes, _: bytes) -> bool:
-        return self.paid.match_later(self.subject, question)
-
-    def is_matched(self) -> bool:
-        return not self.paid.lacks_later(self.subject)
+async def _is_all_there_is(writing: "_Restoring", contents: _Contents, numbers: Numbers) -> bool:
+    """Return whether each hash and set holds what was written, and nothing else."""
+    if not await writing.has_written_hashes():
+        return False
+    paid, keys, section = contents.books.paid, writing.keys, contents.section
+    async for page in writing.ledger.scan_pages(writing.lineage, keys.questions):
+        paid.note_first(page)
+    subjects = [account_subject("client", name) for name in section.clients]
+    subjects += [account_subject("group", name) for name in section.groups]
+    for subject in subjects:
+        async for page in writing.ledger.scan_pages(writing.lineage, keys.questions_of(subject)):
+            paid.note_later(subject, page)
+    named = {kind: {number: name for name, number in numbers[kind].items()} for kind in ("client", "group")}
+    agreement = paid.compare(named)
+    return agreement.is_first_right and not agreement.wrong
 
 
 class _Restoring:
-    """Writes the keys of a lineage that has no account yet, a part at a time."""
+    """Writes the keys of a lineage that has no account yet, a part at a time; the store writes one while the next is
+    made."""
 
     def __init__(self, ledger: Ledger, lineage: str) -> None:
-        self._ledger = ledger
-        self._lineage = lineage
+        self.ledger = ledger
+        self.lineage = lineage
+        self.keys = LineageKeys(lineage)
         self._written: dict[str, Mapping[bytes, bytes]] = {}
-        self._large: dict[str, _First | _Later] = {}
+        self._under_way: asyncio.Task[list[Any]] | None = None
 
-    async def is_all_there_is(self) -> bool:
-        """Return whether each hash and set holds what was written, and nothing else."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._under_way
+
+    async def has_written_hashes(self) -> bool:
+        """Return whether each hash holds what was written, and nothing else."""
         for key, fields in self._written.items():
-            if fields and await self._ledger.scan(self._lineage, key) != fields:
-                return False
-        for key, questions in self._large.items():
-            async for page in self._ledger.scan_pages(self._lineage, key):
-                if not all(questions.match(*entry) for entry in page.items()):
-                    return False
-            if not questions.is_matched():
+            if fields and await self.ledger.scan(self.lineage, key) != fields:
                 return False
         return True
 
     async def hash(self, key: str, fields: Mapping[bytes, bytes]) -> None:
         self._written[key] = fields
-        await self._write(key, "hash", (list(pair) for pair in fields.items()))
-
-    async def large(self, key: str, kind: str, questions: _First | _Later) -> None:
-        self._large[key] = questions
-        await self._write(key, kind, questions.entries())
+        await self.part(key, "hash", (list(pair) for pair in fields.items()))
 
     async def stream(self, key: str, entries: Iterable[tuple[str, EntryFields]]) -> None:
-        await self._write(key, "stream", ([id_, *words] for id_, words in entries))
+        await self.part(key, "stream", ([id_, *words] for id_, words in entries))
 
-    async def _write(self, key: str, kind: str, entries: Iterable[Sequence[str | bytes | int]]) -> None:
-        keys = [key, LineageKeys(self._lineage).account]
-        for some in _batches(entries, _RECEIPTS_IN_A_CALL if kind == "stream" else _ENTRIES_IN_A_CALL):
-            part = {"kind": kind, "width": len(some[0]), "words": [_word(word) for entry in some for word in entry]}
-            if await self._ledger.call(self._lineage, "restore", keys, part, durably=True) != [b"done"]:
-                raise LedgerDamaged(self._lineage, "somebody opened it while it was restored; empty the ledger")
+    async def part(self, key: str, kind: str, entries: Iterable[Sequence[str | bytes | int]]) -> None:
+        """Write entries of a key, each of as many words."""
+        keys = [key, self.keys.account]
+        for some in _batches(entries, _ENTRIES_OF_A_STREAM if kind == "stream" else _ENTRIES_IN_A_CALL):
+            part = {"kind": kind, "width": len(some[0]), "words": _packed_words(some)}
+            await self.finish()
+            self._under_way = asyncio.ensure_future(self.ledger.call(self.lineage, "restore", keys, part, durably=True))
+            await asyncio.sleep(0)  # which sends it
+
+    async def finish(self) -> None:
+        """Wait for what is under way. Raises LedgerDamaged if it cannot be written."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and await under_way != [b"done"]:
+            raise LedgerDamaged(self.lineage, "somebody opened it while it was restored; empty the ledger")
 
 
 def _batches(entries: Iterable[_Entry], count: int) -> Iterator[list[_Entry]]:
@@ -362,5 +397,16 @@ def _batches(entries: Iterable[_Entry], count: int) -> Iterator[list[_Entry]]:
         yield some
 
 
-def _word(word: str | bytes | int) -> Any:
-    return binary(word) if isinstance(word, bytes) else str(word)
+def _packed_words(entries: Sequence[Sequence[str | bytes | int]]) -> msgspec.Raw:
+    """Return all words of entries in one list, as the store's MessagePack knows texts (`binary`)."""
+    packed = [
+        _packed_text(word) if not isinstance(word, bytes) else b"\xdb" + len(word).to_bytes(4, "big") + word
+        for entry in entries
+        for word in entry
+    ]
+    return msgspec.Raw(b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed))
+
+
+@lru_cache(maxsize=4096)
+def _packed_text(word: str | int) -> bytes:
+    return bytes(binary(str(word).encode()))

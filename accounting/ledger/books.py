@@ -14,11 +14,25 @@ from typing import Any
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
-from accounting.ledger.questions import PaidQuestions, Payment
+from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
 from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
+
+_SHOWN = 5
+_IN_WORDS = {
+    "order": "do not have the number that follows",
+    "lineage": "are of another lineage",
+    "flaw": "were altered",
+    "link": "do not follow from those of their service before them",
+    "call": "are without a link, and not of the call before them",
+    "number": "do not have their client's next number",
+    "group": "are of another group than their client's before them",
+    "blocks": "name no block of a lineage that had them",
+    "questions": "charge a question to the wrong accounts",
+}
+"""The findings that every receipt may have: the first few are in `findings`, the others are counted."""
 
 
 @dataclass
@@ -32,12 +46,14 @@ class Payer:
     spent_before: bool = False
     """Whether the account had ever spent `before`."""
     coins_spent: int = 0
-    tally: Counter[Cost] = field(default_factory=Counter)
     receipts: int = 0
     questions: int = 0
     """The number of questions that a block paid for."""
     index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
+    _releases: Counter[str] = field(default_factory=Counter)
+    _rates: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The charge and the coins of one release, by its cost and its price."""
 
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
@@ -46,11 +62,26 @@ class Payer:
     def pay(self, receipt: Receipt, releases: int) -> None:
         """Add what a receipt charged."""
         self.receipts += 1
-        self.spent += receipt.total_in(self.currency, releases)
-        self.spent_before |= self.spent == self.before
-        self.coins_spent += releases * receipt.cost.coins
-        if releases:
-            self.tally[receipt.cost] += releases
+        if not releases:
+            return
+        terms = receipt.terms
+        rates = self._rates.get((terms.cost_text, terms.price))
+        if rates is None:
+            rates = receipt.price_in(self.currency), terms.cost.coins
+            self._rates[terms.cost_text, terms.price] = rates
+        self.spent += rates[0] * releases
+        self.coins_spent += rates[1] * releases
+        self._releases[terms.cost_text] += releases
+        if self.spent == self.before:
+            self.spent_before = True
+
+    @property
+    def tally(self) -> Counter[Cost]:
+        """The number of releases by their cost."""
+        tally: Counter[Cost] = Counter()
+        for cost, releases in self._releases.items():
+            tally[Cost.parse(cost)] += releases
+        return tally
 
 
 class IndexDigest:
@@ -64,6 +95,10 @@ class IndexDigest:
         """Add the next receipt."""
         self._summed.update(b"%d-%d " % (number, sequence))
 
+    def add_entries(self, entries: Sequence[bytes]) -> None:
+        """Add receipts by their entries in a client's index: `NUMBER-SEQUENCE`."""
+        self._summed.update(b"".join([entry + b" " for entry in entries]))
+
     def __eq__(self, other: object) -> bool:
         """Return whether both are of the same receipts."""
         return isinstance(other, IndexDigest) and self._summed.digest() == other._summed.digest()
@@ -72,10 +107,11 @@ class IndexDigest:
 
 
 class Books:
-    """The books of one lineage: enter receipts, then compare the accounts. `findings` has a line for each flaw.
+    """The books of one lineage: enter receipts, settle, and compare the accounts.
 
-    `paid` is who paid for each question, `newest` the number of the newest receipt, and `hashes` has those hashes of
-    receipts, by number, that were asked for.
+    `findings` has the first few receipts of each kind of flaw, and how many more there are. `paid` is who paid for each
+    question, `newest` the number of the newest receipt, and `hashes` has those hashes of receipts, by number, that were
+    asked for.
     """
 
     def __init__(
@@ -99,6 +135,7 @@ class Books:
         self.links: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self._open_call: tuple[str, list[Receipt]] = ("", [])
+        self._noted: Counter[str] = Counter()
         self._has_blocks = False
         self._acts = acts
         self._acts_head = GENESIS
@@ -149,17 +186,16 @@ class Books:
         return currency_of(terms.get("accepts", "any"))
 
     def enter(self, receipt: Receipt) -> None:
-        """Enter the next receipt."""
-        name = f"receipt {receipt.sequence}"
+        """Enter the next receipt. Raises ValueError for what none can hold."""
         expected = self.newest + 1
         if receipt.sequence != expected:
-            self.findings.append(f"receipt {expected} is missing: the next one is {receipt.sequence}")
+            self._note("order", f"receipt {expected} is missing: the next one is {receipt.sequence}")
         if receipt.lineage != self.lineage:
-            self.findings.append(f"{name} is of another lineage")
-        if receipt.flaw:
-            self.findings.append(f"{name} was altered: it {receipt.flaw}")
+            self._note("lineage", f"receipt {receipt.sequence} is of another lineage")
+        if flaw := receipt.flaw:
+            self._note("flaw", f"receipt {receipt.sequence} was altered: it {flaw}")
         self._enter_link(receipt)
-        self._enter_questions(receipt)
+        self._enter_payers(receipt)
         self.newest = max(expected, receipt.sequence)
         if self.newest in self._hashed:
             self.hashes[self.newest] = receipt.hash
@@ -168,16 +204,16 @@ class Books:
         service, call = self._open_call
         if receipt.link:
             self._close_call()
-            before = self.links.get(receipt.service, first_link(self.lineage, receipt.service))
+            before = self.links.get(receipt.service) or first_link(self.lineage, receipt.service)
             if receipt.link != before and (receipt.service, receipt.link) not in self._resumed:
-                self.findings.append(f"receipt {receipt.sequence} does not follow from those of its service before it")
+                self._note("link", f"receipt {receipt.sequence} does not follow from those of its service before it")
             self.links[receipt.service] = receipt.link
             self.calls[receipt.service] += 1
             self._open_call = (receipt.service, [receipt])
         elif service == receipt.service:
             call.append(receipt)
         else:
-            self.findings.append(f"receipt {receipt.sequence} is without a link, and not of the call before it")
+            self._note("call", f"receipt {receipt.sequence} is without a link, and not of the call before it")
 
     def _close_call(self) -> None:
         service, call = self._open_call
@@ -185,53 +221,53 @@ class Books:
             self.links[service] = next_link(self.links[service], call)
         self._open_call = ("", [])
 
-    def _enter_questions(self, receipt: Receipt) -> None:
-        sequence, payment = receipt.sequence, (receipt.client, receipt.group)
-        before = [self.paid.enter(question, payment) for question in receipt.questions]
-        new = before.count(None)
+    def _enter_payers(self, receipt: Receipt) -> None:
+        self.paid.enter(receipt)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
-        self._has_blocks |= bool(receipt.terms.blocks)
-        if self._has_blocks and not receipt.terms.blocks:
-            self.findings.append(f"receipt {sequence} names no block of a lineage that had them")
+        if self._has_blocks or receipt.terms.blocks:
+            self._enter_blocks(receipt)
+        if receipt.client:
+            if receipt.group:
+                self._payer(account_subject("group", receipt.group)).pay(receipt, receipt.group_releases)
+            own = self._payer(account_subject("client", receipt.client))
+            own.pay(receipt, receipt.releases)
+            own.index.add(receipt.number, receipt.sequence)
+            if receipt.number != own.receipts:
+                self._note("number", f"receipt {receipt.sequence} has not its client's next number")
+            if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
+                self._note("group", f"receipt {receipt.sequence} is of another group than its client's before it")
+
+    def _enter_blocks(self, receipt: Receipt) -> None:
+        self._has_blocks = True
+        if not receipt.terms.blocks:
+            self._note("blocks", f"receipt {receipt.sequence} names no block of a lineage that had them")
         for block in receipt.terms.blocks:
             payer = self._payer(account_subject("block", block))
             payer.pay(receipt, receipt.lineage_releases)
             payer.questions += receipt.lineage_questions
-        right = new == receipt.lineage_questions and (receipt.group_questions == 0 or bool(receipt.group))
-        if receipt.client:
-            if receipt.group:
-                its = account_subject("group", receipt.group)
-                right = new + self._enter_later(its, receipt, before, 1) == receipt.group_questions and right
-                self._payer(its).pay(receipt, receipt.group_releases)
-            subject = account_subject("client", receipt.client)
-            own = self._payer(subject)
-            right = new + self._enter_later(subject, receipt, before, 0) == len(receipt.questions) and right
-            own.pay(receipt, receipt.releases)
-            own.index.add(receipt.number, sequence)
-            if receipt.number != own.receipts:
-                self.findings.append(f"receipt {sequence} has not its client's next number")
-            if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
-                self.findings.append(f"receipt {sequence} is of another group than its client's before it")
-        elif new != len(receipt.questions):
-            right = False
-        if not right or len(set(receipt.questions)) != len(receipt.questions):
-            self.findings.append(f"receipt {sequence} charges a question to the wrong accounts")
 
-    def _enter_later(self, subject: str, receipt: Receipt, before: Sequence[Payment | None], place: int) -> int:
-        """Enter what a client or group pays for after somebody else; return how many questions these are.
+    def _note(self, kind: str, finding: str) -> None:
+        """Note a finding of a kind of which every receipt may have one."""
+        self._noted[kind] += 1
+        if self._noted[kind] <= _SHOWN:
+            self.findings.append(finding)
 
-        before: who first paid for each question; place: that of the client, or of the group, in it.
-        """
-        name = subject.partition(":")[2]
-        return sum(
-            self.paid.enter_later(subject, question)
-            for question, first in zip(receipt.questions, before, strict=True)
-            if first is not None and first[place] != name
-        )
+    def settle(self) -> None:
+        """Compare what each receipt charges to whom with the receipts before it; call it after the last one."""
+        self._close_call()
+        self.paid.settle()
+        wrong = self.paid.wrong
+        for sequence in wrong.first:
+            self._note("questions", f"receipt {sequence} charges a question to the wrong accounts")
+        more = self._noted + Counter({"questions": max(0, wrong.count - len(wrong.first))})
+        self.findings += [
+            f"{count - _SHOWN} more receipts {_IN_WORDS[kind]}"
+            for kind, count in sorted(more.items())
+            if count > _SHOWN
+        ]
 
     def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
-        """Compare the accounts of the lineage and of its clients, groups and blocks; call it after the last receipt."""
-        self._close_call()
+        """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
         if whole.newest_receipt != self.newest:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
@@ -298,13 +334,6 @@ class Books:
     def is_reconciled(self) -> bool:
         """Whether receipts may have been put back."""
         return any(act.kind == "reconcile" for act in self._acts)
-
-    def has_paid(self, client: str, question: bytes) -> bool:
-        """Return whether a client has paid for a question; an empty name stands for anybody."""
-        first = self.paid.first_payment(question)
-        if first is None or not client:
-            return first is not None
-        return first[0] == client or self.paid.has_paid_later(account_subject("client", client), question)
 
 
 def resumed_links(details: dict[str, Any]) -> set[tuple[str, bytes]]:

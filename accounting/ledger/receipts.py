@@ -348,6 +348,8 @@ def act_hash(previous: bytes, sequence: int, *words: str) -> bytes:
 
 
 def _split_questions(packed: bytes) -> tuple[bytes, ...]:
+    if len(packed) == QUESTION:
+        return (packed,)
     if len(packed) % QUESTION:
         raise ValueError("a receipt's questions are cut off")
     return tuple(packed[at : at + QUESTION] for at in range(0, len(packed), QUESTION))
@@ -365,15 +367,27 @@ Numbers = Mapping[str, Mapping[Any, Any]]
 
 The lineage's hashes of terms, clients, groups and services have the numbers."""
 
+_NUMBERED: Mapping[type[Receipt] | type[Act], Sequence[str]] = {
+    Receipt: ("terms", "client", "group", "service"),
+    Act: (),
+}
 _FIELDS = {kind: {field.name: field.type for field in msgspec.structs.fields(kind)} for kind in (Receipt, Act)}
 
 
-def _read_loss(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
-    fields = {}
-    for packed, value in pairs(words):
-        name = packed.decode()
-        fields[name] = numbers[name][value] if name in numbers else _READERS[_FIELDS[kind][name]](value)
-    return fields
+@lru_cache(maxsize=64)
+def _layout(
+    kind: type[Receipt] | type[Act], names: tuple[bytes, ...]
+) -> list[tuple[str, Callable[[bytes], Any] | None]]:
+    """Return the names of an entry's fields, in its order, and how to read each; None for one that is a number."""
+    fields = [name.decode() for name in names]
+    return [(name, None if name in _NUMBERED[kind] else _READERS[_FIELDS[kind][name]]) for name in fields]
+
+
+def _read_fields(kind: type[Receipt] | type[Act], words: Sequence[bytes], numbers: Numbers) -> dict[str, Any]:
+    return {
+        name: numbers[name][value] if read is None else read(value)
+        for (name, read), value in zip(_layout(kind, tuple(words[::2])), words[1::2], strict=True)
+    }
 
 
 def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> EntryFields:
@@ -389,7 +403,7 @@ def _write(entry: Receipt | Act, names: Sequence[str], numbers: Numbers) -> Entr
 def read_receipt(lineage: str, entry: Sequence[Any], numbers: Numbers) -> Receipt:
     """Read one entry of the stream of receipts. Raises ValueError, KeyError or TypeError."""
     sequence, number = map(int, entry[0].split(b"-"))
-    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read_loss(Receipt, entry[1], numbers))
+    return Receipt(lineage=lineage, sequence=sequence, number=number, **_read_fields(Receipt, entry[1], numbers))
 
 
 def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFields]:
@@ -400,7 +414,7 @@ def entry_of_receipt(receipt: Receipt, numbers: Numbers) -> tuple[str, EntryFiel
 
 def read_act(entry: Sequence[Any]) -> Act:
     """Read one entry of a stream of acts. Raises ValueError, KeyError or TypeError."""
-    return Act(sequence=int(entry[0].split(b"-")[0]), **_read_loss(Act, entry[1], {}))
+    return Act(sequence=int(entry[0].split(b"-")[0]), **_read_fields(Act, entry[1], {}))
 
 
 def entry_of_act(act: Act) -> tuple[str, EntryFields]:

@@ -5,25 +5,33 @@ its own receipts, and is taken to have paid for what it paid for; and every rece
 there. A service may go on charging meanwhile: what it charges after the accounts were read is left out.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books, IndexDigest
-from accounting.ledger.errors import LedgerDamaged
+from accounting.ledger.errors import LedgerDamaged, LedgerError
 from accounting.ledger.journal import JournalContents
 from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import Act, Receipt, account_subject
+from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
 _INDEX_PAGE = 5000
-_FIRST = "first:"
 _SHOWN = 5
+
+Watcher = Callable[[str, float], None]
+"""Hears what is done now, and which share of it is done."""
+
+
+def unwatched(doing: str, share: float) -> None:
+    """Hear nothing."""
+    del doing, share
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,24 @@ class Verification:
 
 async def all_receipts(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncIterator[Receipt]:
     """Yield the receipts of a lineage with numbers above `after` and up to `upto`, oldest first."""
-    while after < upto and (page := await ledger.receipts(lineage, after=after, count=_PAGE)):
+    async for page in receipt_pages(ledger, lineage, upto, after=after):
         for receipt in page:
-            if receipt.sequence <= upto:
-                yield receipt
-        after = page[-1].sequence
+            yield receipt
+
+
+async def receipt_pages(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncIterator[list[Receipt]]:
+    """Yield what `all_receipts` does, a page at a time. The store looks for the next page meanwhile."""
+    asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
+    try:
+        while after < upto and (page := await asking):
+            after = page[-1].sequence
+            asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
+            await asyncio.sleep(0)  # which sends it
+            yield page if after <= upto else [receipt for receipt in page if receipt.sequence <= upto]
+    finally:
+        asking.cancel()
+        with suppress(asyncio.CancelledError, LedgerError):
+            await asking
 
 
 async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
@@ -59,19 +80,21 @@ async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
     return acts[:upto]
 
 
-async def verify(ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents] = ()) -> Verification:
+async def verify(
+    ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents] = (), *, watch: Watcher = unwatched
+) -> Verification:
     """Walk a lineage's chains and compute its balances. Raises UnknownLineage.
 
     `witnesses`: journals of services, whose receipts must be in the chain. What cannot be read at all is the one
     finding.
     """
     try:
-        return await _walk(ledger, lineage, list(witnesses))
+        return await _walk(ledger, lineage, list(witnesses), watch)
     except LedgerDamaged as damage:
         return Verification(lineage, 0, 0, b"", (damage.what,))
 
 
-async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalContents]) -> Verification:
+async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalContents], watch: Watcher) -> Verification:
     damage = await _damaged_keys(ledger, lineage)
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
@@ -84,15 +107,19 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
     acts = await all_acts(ledger, lineage, account.newest_act)
     witnessed = {receipt.sequence for journal in witnesses for receipt in journal.receipts}
     books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
-    async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
-        books.enter(receipt)
+    with reading(lineage):
+        async for page in receipt_pages(ledger, lineage, account.newest_receipt):
+            for receipt in page:
+                books.enter(receipt)
+            watch(f"the receipts of {lineage}", books.newest / account.newest_receipt)
+        books.settle()
     books.compare(account, [*clients, *groups, *blocks])
-    findings = [*books.findings, *await _check_questions(ledger, account, books, clients, groups)]
+    findings = [*books.findings, *await _check_questions(ledger, account, books, clients, groups, watch)]
     if contents.others[1] != {block.block.encode(): b"%d" % block.number for block in blocks}:
         findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
-    findings += await _check_indices(ledger, account, books)
-    missing = [receipt for journal in witnesses for receipt in _missing_receipts(books, journal)]
+    findings += await _check_indices(ledger, account, books, watch)
+    missing = _missing_receipts(books, witnesses)
     findings += _missing_in_words(missing)
     for journal in witnesses:
         if journal.charged_unit not in (None, account.unit):
@@ -130,63 +157,53 @@ async def _check_questions(
     books: Books,
     clients: Sequence[ClientAccount],
     groups: Sequence[GroupAccount],
+    watch: Watcher,
 ) -> list[str]:
     """Return what is wrong with the questions that the store takes to be paid for.
 
     A service may have charged more of them since `account` was read. A question is stored after its receipt, in one
     step, so the receipts that are read after the questions explain all that came meanwhile.
     """
-    with reading(account.lineage):
-        await _match_questions(ledger, account.lineage, books.paid, clients, groups)
-    await _explain_questions(ledger, account, books.paid)
-    paid = books.paid
-    odd, findings = paid.odd_subjects(), list[str]()
-    if paid.lacks_first() or any(subject.startswith(_FIRST) for subject in odd):
+    await _note_questions(ledger, account, books.paid, clients, groups, watch)
+    newest = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt
+    numbers = await ledger.numbers(account.lineage)
+    async for page in receipt_pages(ledger, account.lineage, newest, after=account.newest_receipt):
+        books.paid.enter_late(page)
+    agreement = books.paid.compare(numbers)
+    findings = []
+    if not agreement.is_first_right:
         findings.append("the questions that the lineage has paid for are not those of its receipts")
     findings += [
         f"the questions that {one.title} has paid for are not those of its receipts"
         for one in (*clients, *groups)
-        if one.subject in odd or paid.lacks_later(one.subject)
+        if one.subject in agreement.wrong
     ]
     return findings
 
 
-async def _match_questions(
+async def _note_questions(
     ledger: Accounts,
-    lineage: str,
+    account: LineageAccount,
     paid: PaidQuestions,
     clients: Sequence[ClientAccount],
     groups: Sequence[GroupAccount],
+    watch: Watcher,
 ) -> None:
-    """Match the store's questions with those of the receipts that were entered, and note those that are not there."""
+    """Note the questions that the store takes to be paid for."""
+    lineage, done, total = account.lineage, 0, account.questions
+    total += sum(one.questions for one in (*clients, *groups))
     keys = LineageKeys(lineage)
-    groups_by = {b"%d" % one.number: one.group for one in groups} | {b"": ""}
-    clients_by = {b"%d" % one.number: one.client for one in clients} | {b"0": ""}
     async for page in ledger.scan_pages(lineage, keys.questions):
-        for question, owners in page.items():
-            client, _, group = owners.partition(b" ")
-            known = client in clients_by and group in groups_by
-            if not known or not paid.match_first(question, (clients_by[client], groups_by[group])):
-                paid.note_odd(f"{_FIRST}{client!r}", question)
+        paid.note_first(page)
+        done += len(page)
+        watch(f"the questions of {lineage}", min(1.0, done / max(1, total)))
     sets = {one.subject: keys.client(one.client).questions for one in clients}
     sets |= {one.subject: keys.group(one.group).questions for one in groups}
     for subject, key in sets.items():
         async for page in ledger.scan_pages(lineage, key):
-            for question in page:
-                if not paid.match_later(subject, question):
-                    paid.note_odd(subject, question)
-
-
-async def _explain_questions(ledger: Accounts, account: LineageAccount, paid: PaidQuestions) -> None:
-    """Strike out the questions that were noted and that receipts paid for which came after `account` was read."""
-    newest = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt
-    named = (await ledger.numbers(account.lineage))["client"]
-    numbers = {name: number for number, name in named.items()} | {"": b"0"}
-    async for receipt in all_receipts(ledger, account.lineage, newest, after=account.newest_receipt):
-        for question in receipt.questions:
-            paid.explain(f"{_FIRST}{numbers[receipt.client]!r}", question)
-            paid.explain(account_subject("client", receipt.client), question)
-            paid.explain(account_subject("group", receipt.group), question)
+            paid.note_later(subject, page)
+            done += len(page)
+            watch(f"the questions of {lineage}", min(1.0, done / max(1, total)))
 
 
 def _check_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]) -> list[str]:
@@ -203,34 +220,42 @@ def _check_api_keys(owners: dict[bytes, bytes], clients: Sequence[ClientAccount]
     return [f"an API key of client {name} is not this client's, or at other terms" for name in sorted({*wrong})]
 
 
-async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books) -> list[str]:
+async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books, watch: Watcher) -> list[str]:
     """Return a line for each client who is shown other receipts than those that name it."""
     findings = []
-    for subject, paid in sorted(books.payers.items()):
+    for place, (subject, paid) in enumerate(sorted(books.payers.items())):
+        watch(f"the clients of {account.lineage}", place / len(books.payers))
         scope, _, name = subject.partition(":")
         if scope != "client":
             continue
-        shown, after = IndexDigest(), 0
+        shown, after, newest = IndexDigest(), 0, account.newest_receipt
         with suppress(LedgerDamaged):
             while page := await ledger.client_index(account.lineage, name, after=after, count=_INDEX_PAGE):
-                for number, sequence in page:
-                    if sequence <= account.newest_receipt:
-                        shown.add(number, sequence)
-                after = page[-1][0]
+                shown.add_entries([entry for entry in page if int(entry.partition(b"-")[2]) <= newest])
+                after = int(page[-1].partition(b"-")[0])
         if shown != paid.index:
             findings.append(f"the receipts that client {name} is shown are not those that name this client")
     return findings
 
 
-def _missing_receipts(books: Books, journal: JournalContents) -> list[Receipt]:
-    """Return the receipts of a journal that are not in the ledger."""
-    # What was put back has another number, and may have been paid for anew by another receipt.
-    return [
+def _missing_receipts(books: Books, journals: Iterable[JournalContents]) -> list[Receipt]:
+    """Return the receipts of the journals that are not in the ledger."""
+    missing = [
         receipt
+        for journal in journals
         for receipt in journal.receipts
         if books.hashes.get(receipt.sequence) != receipt.hash
-        and not (
-            books.is_reconciled and all(books.has_paid(receipt.client, question) for question in receipt.questions)
+    ]
+    if not missing or not books.is_reconciled:
+        return missing
+    # What was put back has another number, and may have been paid for anew by another receipt.
+    payers = books.paid.payers(question for receipt in missing for question in receipt.questions)
+    return [
+        receipt
+        for receipt in missing
+        if not all(
+            question in payers and (not receipt.client or receipt.client in payers[question])
+            for question in receipt.questions
         )
     ]
 

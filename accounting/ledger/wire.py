@@ -149,6 +149,11 @@ class LineageKeys:
         """Return a group's keys."""
         return self._account_keys(GroupAccount, group, "questions")
 
+    def questions_of(self, subject: str) -> str:
+        """Return the key of the set of questions of a client or group (`account_subject`)."""
+        scope, _, name = subject.partition(":")
+        return (self.client(name) if scope == "client" else self.group(name)).questions
+
     def block(self, block: str) -> AccountKeys[BlockAccount]:
         """Return a block's keys: of its questions the lineage's own say that they are paid for."""
         checked_blocks((block,))

@@ -21,14 +21,14 @@ from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
-from accounting.ledger.verification import Verification
+from accounting.ledger.verification import Verification, Watcher
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
-from dpserve.commands.console import stdout_console, whole
+from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from service.errors import CannotServe
 from service.telemetry.logs import configure
@@ -115,11 +115,13 @@ def verify(
         for name in await _lineages(opened, of):
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
-                findings.append(await verified(opened, name, _journals_of(name, of.journal)))
+                findings.append(await verified(opened, name, _journals_of(name, of.journal), watch=watch))
         return findings
 
+    with shares("verifying") as watch:
+        all_checked = of.run(apply)
     wrong = 0
-    for checked in of.run(apply):
+    for checked in all_checked:
         wrong += bool(checked.findings)
         if as_json:
             typer.echo(json.dumps(_verification_fields(checked)))
@@ -224,9 +226,10 @@ def backup(*, file: Path = option(..., "The file to write.", argument=True), led
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
 
     async def apply(opened: Ledger) -> None:
-        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None)))
+        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None), watch=watch))
 
-    ledger.run(apply)
+    with shares("backing up") as watch:
+        ledger.run(apply)
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
 
 
@@ -236,11 +239,13 @@ def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: Led
 
     async def apply(opened: Ledger) -> list[str]:
         try:
-            return await restored(opened, _Lines(file))
+            return await restored(opened, _Lines(file, watch), watch=watch)
         except OSError as error:
             raise CannotServe(f"cannot read {file}: {error.strerror}") from error
 
-    for name in ledger.run(apply):
+    with shares("restoring") as watch:
+        names = ledger.run(apply)
+    for name in names:
         typer.echo(f"restored the lineage {name}")
     typer.echo(
         "what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again. "
@@ -349,10 +354,16 @@ class _Lines:
     """The lines of a file, which is read anew for each iteration."""
 
     path: Path
+    watch: Watcher
 
     def __iter__(self) -> Iterator[str]:
-        with self.path.open(encoding="utf-8", newline="\n") as file:
-            yield from file
+        with self.path.open("rb") as file:
+            size, done = max(1, os.fstat(file.fileno()).st_size), 0
+            for number, line in enumerate(file):
+                done += len(line)
+                if number % 1000 == 0:
+                    self.watch(f"reading {self.path.name}", done / size)
+                yield line.decode()
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

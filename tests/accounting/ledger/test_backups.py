@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import Ledger, LedgerDamaged, UnknownLineage, key_digest
+from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, UnknownLineage, key_digest
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.journal import read_journals
@@ -117,7 +117,7 @@ async def test_a_lineage_that_was_half_restored_may_spend_nothing_until_it_is_wh
         nonlocal done
         done += function == "restore"
         if done > parts:
-            raise KeyboardInterrupt
+            raise LedgerUnavailable("the store is gone")
         return await call(self, lineage, function, *rest, durably=durably)  # type: ignore[arg-type]
 
     parts = 0
@@ -125,7 +125,7 @@ async def test_a_lineage_that_was_half_restored_may_spend_nothing_until_it_is_wh
         parts += 1
         async with Ledger.open(tmp_path / "new") as ledger:
             done = 0
-            with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            with monkeypatch.context() as patched, suppress(LedgerUnavailable):
                 patched.setattr(Ledger, "call", interrupted)
                 await restore(ledger, lines)
                 break
@@ -155,11 +155,11 @@ async def test_nothing_of_another_backup_stays_behind_a_restore(
         if function == "restore":
             parts.append(1)
             if len(parts) > 5:
-                raise KeyboardInterrupt
+                raise LedgerUnavailable("the store is gone")
         return await call(self, lineage, function, *rest, durably=durably)  # type: ignore[arg-type]
 
     async with Ledger.open(tmp_path / "new") as ledger:
-        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        with monkeypatch.context() as patched, suppress(LedgerUnavailable):
             patched.setattr(Ledger, "call", interrupted)
             await restore(ledger, older)
         with pytest.raises(LedgerDamaged, match="empty the ledger"):

@@ -9,7 +9,6 @@ import pytest
 
 from accounting.ledger import Ledger
 from accounting.ledger.backups import backup, restore
-from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import charge_terms
 from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import verify
@@ -68,42 +67,17 @@ async def _most_bytes(folder: Path, count: int) -> int:
 @pytest.mark.anyio
 async def test_memory_does_not_grow_with_the_receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pages of 100, so that few receipts show it: 2,000 more of them in a list take 0.7 MB."""
-    for name in (
-        "verification._PAGE",
-        "verification._INDEX_PAGE",
-        "backups._RECEIPTS_IN_A_PAGE",
-        "backups._ENTRIES_IN_A_CALL",
+    for name, size in (
+        ("verification._PAGE", 100),
+        ("verification._INDEX_PAGE", 100),
+        ("backups._ENTRIES_OF_A_STREAM", 100),
+        ("backups._ENTRIES_IN_A_CALL", 100),
+        ("backups._MOST_WAITING", 100),
+        ("questions._ROWS_IN_A_BLOCK", 400),
+        ("questions._ROWS_IN_A_PART", 100),
+        ("questions._RECEIPTS_IN_A_PART", 100),
     ):
-        monkeypatch.setattr(f"accounting.ledger.{name}", 100)
+        monkeypatch.setattr(f"accounting.ledger.{name}", size)
     fewer = await _most_bytes(tmp_path / "fewer", 1_200)
     more = await _most_bytes(tmp_path / "more", 3_200)
     assert more < fewer + 400_000
-
-
-def test_later_payments_are_counted_once_and_compared() -> None:
-    paid = PaidQuestions()
-    first, second = bytes(16), bytes([1]) * 16
-    assert paid.enter(first, ("ann", "")) is None
-    assert paid.enter(first, ("bob", "team")) == ("ann", "")
-    assert paid.enter(second, ("", "")) is None
-    assert [paid.enter_later("client:bob", first) for _ in range(2)] == [True, False]
-    assert (paid.count, paid.count_later("client:bob"), paid.count_later("client:ann")) == (2, 1, 0)
-    assert list(paid.first_payments()) == [(first, ("ann", "")), (second, ("", ""))]
-    assert list(paid.paid_later("client:bob")) == [first]
-    assert not paid.match_first(first, ("bob", "team"))
-    assert paid.match_first(first, ("ann", ""))
-    assert paid.lacks_first()  # the second
-    assert paid.match_first(second, ("", ""))
-    assert not paid.lacks_first()
-    assert paid.lacks_later("client:bob")
-    assert not paid.match_later("client:ann", first)
-    assert paid.match_later("client:bob", first)
-    assert not paid.lacks_later("client:bob")
-
-
-def test_a_question_of_nobody_stays_odd_until_a_receipt_explains_it() -> None:
-    paid = PaidQuestions()
-    paid.note_odd("client:ann", bytes(16))
-    paid.note_odd("client:bob", bytes(16))
-    paid.explain("client:ann", bytes(16))
-    assert paid.odd_subjects() == {"client:bob"}

@@ -312,3 +312,13 @@ async def test_acts_of_many_owners_at_once_form_one_chain(ledger: Ledger, lineag
     await asyncio.gather(*(ledger.set_budget(lineage, releases(2 + count), client="ann") for count in range(6)))
     assert [act.kind for act in await ledger.acts(lineage)] == ["open", "add-client", *["budget"] * 6]
     assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_watcher_hears_how_far_it_is(books: Ledger) -> None:
+    lineage, heard = new_lineage(), list[tuple[str, float]]()
+    await open_accounts(books, lineage, releases(99), ann=releases(50))
+    await books.charge(asking(lineage, "ann", "1", "2"))
+    await verify(books, lineage, watch=lambda doing, share: heard.append((doing, share)))
+    assert (f"the receipts of {lineage}", 1.0) in heard
+    assert (f"the questions of {lineage}", 1.0) in heard
+    assert all(0 <= share <= 1 for _, share in heard)
