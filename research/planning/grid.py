@@ -31,7 +31,7 @@ HEADER = ("set", "n", "taken", "option", "epsilon", "seed", "accuracy", "log_los
 _KEY = ("set", "n", "taken", "epsilon", "seed")
 
 PLANNED, CLASS_SUMS = "planned", "class sums"
-"""What is trained: the planner's choice, or class sums with the features that it has for rows like these."""
+"""Names of what is trained: the planner's choice, or class sums with the features that it has for rows like these."""
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS = 3
 MOST_RECORDS = 8_000
@@ -44,7 +44,7 @@ SETS = (
     "satimage",
     "magic",
 )
-"""What is measured by default; `mnist-images` and every other table can be."""
+"""The sets that are measured by default; `mnist-images` and every other table can be."""
 _IMAGES = "mnist-images"
 _MNIST_TRAINING = 60_000
 _MNIST_SHAPE: Shape = (28, 28, 1)

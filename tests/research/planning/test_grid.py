@@ -7,7 +7,7 @@ from research.planning import __main__ as planning
 from research.planning import grid
 
 _BY_CHANCE = 0.1
-"""Of steps at which nothing changes, the share at which a rise passes two standard errors of three seeds: half of
+"""The share of steps without a change at which a rise passes two standard errors of three seeds: half of
 P(|t| > 2) with two degrees of freedom, 0.184."""
 
 

@@ -221,7 +221,7 @@ def test_hashed_texts_get_no_class_sums_for_their_number_of_classes(classes, eps
 
 @pytest.mark.parametrize("classes", [2, 5, 20])
 def test_figures_of_tables_are_not_quoted_for_texts(classes):
-    """Of two classes eleven tables would be near enough, and none of them is a text."""
+    """Eleven tables of two classes would be near enough, and none of them is a text."""
     found, similar = by_rule(11_314, classes, whole(1), None, "text")
     assert "not predictable from what was measured" in found.reason
     assert (found.estimates, found.warnings) == ((), ())
