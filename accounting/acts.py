@@ -200,7 +200,9 @@ class _Opening(BudgetTerms, OwnerAct):
         _, clients, groups, _ = await ledger.snapshot(lineage)
         if name in {each.client for each in clients} | {each.group for each in groups}:
             raise ActRefused(
-                "exists", f"the lineage already has a client or group {name!r}, and a name is not given again"
+                "exists",
+                f"the lineage already has a client or group {name!r}, and a name is not given again: set its budget, "
+                "or choose another name",
             )
         return budget
 

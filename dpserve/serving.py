@@ -50,14 +50,19 @@ from service.listener import (
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
+    block_budget_of,
     check_affordable,
     check_budget,
+    check_no_budget,
     check_release,
     check_together,
     check_unit,
     find_lineage,
     hold_together,
+    is_open,
+    open_blocks,
     open_lineage,
+    payers_of,
     settle_unit,
     unit_of,
     unopened_account,
@@ -164,7 +169,8 @@ class ConfiguredService:
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder, None if audit is None else audit.published)
         if admin is not None:
-            watched = replace(admin, live_audit=None if audit is None else audit.published, usage=self._usage())
+            published = None if audit is None else audit.published
+            watched = replace(admin, live_audit=published, usage=self._usage(), folders=self._folders())
             log = _request_log(self.settings)
             port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
@@ -254,10 +260,16 @@ class ConfiguredService:
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         for model in loaded:
             lineage, unit, budget = model.certificate.lineage, unit_of(model.certificate), self._budget(model)
+            blocks, block_budget = model.certificate.blocks, self._block_budget(model)
             account = await find_lineage(ledger, lineage)
             if account is None:
-                account = unopened.setdefault(lineage, unopened_account(lineage, budget))
-            check_budget(account, budget)
+                account = unopened.setdefault(lineage, unopened_account(lineage, block_budget or budget))
+            if blocks:
+                check_no_budget(lineage, budget)
+            else:
+                check_budget(account, budget)
+            if is_open(account):
+                await open_blocks(ledger, lineage, blocks, block_budget, by=by)
             settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
             predictor = self._predictor(model, ledger, account.budget.currency)
@@ -265,7 +277,14 @@ class ConfiguredService:
         releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
         await check_together(ledger, releases, unopened)
         for model in loaded:
-            await open_lineage(ledger, model.certificate.lineage, self._budget(model), by=by)
+            lineage, blocks, block_budget = (
+                model.certificate.lineage,
+                model.certificate.blocks,
+                self._block_budget(model),
+            )
+            budget = block_budget or self._budget(model)
+            await open_lineage(ledger, lineage, budget, by=by, has_blocks=bool(blocks))
+            await open_blocks(ledger, lineage, blocks, block_budget, by=by)
         for model in loaded:
             await self._settle_unit(ledger, model)
         for lineage, charged in (await hold_together(ledger, releases)).items():
@@ -286,7 +305,8 @@ class ConfiguredService:
         unopened: the account, where the ledger does not have it yet.
         """
         if isinstance(predictor, MeteredPredictor):
-            check_affordable(account, predictor.mechanism)
+            for payer in await payers_of(ledger, account, predictor.certificate.blocks):
+                check_affordable(payer, predictor.mechanism)
         elif isinstance(predictor, PayOncePredictor):
             await check_release(ledger, predictor.released, unopened)
 
@@ -302,6 +322,7 @@ class ConfiguredService:
             usage.written(),
             self.open_ledger() as ledger,
             self._models(ledger) as models,
+            metrics.sampled(lambda: models.waiting_rows),
             self._over_grpc(models, ledger, metrics, http, bodies),
         ):
             if ledger.rehearsal:
@@ -342,6 +363,12 @@ class ConfiguredService:
         usage = self._usage()
         return Application(self._opened(Metrics(usage), usage, published))
 
+    def _folders(self) -> dict[str, Path]:
+        """Return the folders that the service must be able to write to: its journals, and an embedded ledger."""
+        place = options.ledger_location(self.settings.ledger)
+        journals = {} if self.settings.rehearsal else {"journals": options.journals_folder()}
+        return journals if "://" in place else journals | {"ledger": Path(place)}
+
     def _usage(self) -> Usage:
         """Return what counts the rows that clients are answered: in a file for each ledger."""
         ledger = hashlib.sha256((self.settings.ledger or "").encode()).hexdigest()[:16]
@@ -379,6 +406,12 @@ class ConfiguredService:
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
+
+    def _block_budget(self, model: Model) -> Budget | None:
+        """Return the budget with which the model's blocks open; None where it has none."""
+        released = pay_once(model)
+        cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
+        return block_budget_of(model.certificate, accepts_for(cost))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""

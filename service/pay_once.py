@@ -221,6 +221,11 @@ class PayOncePredictor(Predictor):
 
         result.add_done_callback(end)
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of the requests that wait for a batch, of any kind."""
+        return super().waiting_rows + self._batcher.waiting_rows + self._computing.waiting_rows
+
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
         await self._batcher.drain()
@@ -412,6 +417,7 @@ def hold_request(
         time=now,
         idempotency=idempotency,
         key_digest=key_digest,
+        blocks=certificate.blocks,
         earlier=tuple(
             HoldRequest(
                 lineage=each.lineage,
@@ -421,6 +427,7 @@ def hold_request(
                 mechanism=f"{each.release}/full",
                 steps=(Cost.parse(each.cost),),
                 time=now,
+                blocks=each.blocks,
             )
             for each in certificate.earlier_here
         ),
