@@ -5,6 +5,7 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 """
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -51,6 +52,7 @@ from accounting.ledger.receipts import (
     Act,
     Numbers,
     Receipt,
+    account_subject,
     act_hash,
     checked_text,
     read_act,
@@ -71,6 +73,7 @@ _MOST_NAMED = 10_000
 """Number of API keys whose clients are remembered, so that one call can read both."""
 
 _LONGEST_REASON = 1000
+_MODEL_ID = re.compile("[0-9a-f]{32}")
 
 _TRIES = 16
 """Largest number of tries of an act, where other acts keep coming before it."""
@@ -451,6 +454,27 @@ class Accounts:
             raise OtherUnit(lineage, fields[0].decode(), unit)
         _check_done(status, LineageKeys(lineage).own)
 
+    async def promote(self, lineage: str, name: str, model: str) -> None:
+        """Have services that serve several models of this lineage under `name` answer from `model`, an id.
+
+        Of the model before it the account keeps the id. It charges nothing; a service that follows charges what it
+        serves. Raises UnknownLineage, ValueError.
+        """
+        checked_text(name, "a served name")
+        if not _MODEL_ID.fullmatch(model):
+            raise ValueError(f"a model's id has 32 hexadecimal digits, and {model!r} is none")
+        keys = LineageKeys(lineage)
+        (status,) = await self.act(
+            lineage,
+            "promote",
+            [],
+            {"name": name, "model": model},
+            kind="promote",
+            subject=account_subject("model", name),
+            details={"model": model},
+        )
+        _check_done(status, keys.own)
+
     async def _acts_of_kind(self, lineage: str, kind: str) -> int:
         count = after = 0
         while page := await self.acts(lineage, after=after):
@@ -666,21 +690,27 @@ class Accounts:
         """Return the lineage's groups, by name."""
         return (await self.snapshot(lineage))[2]
 
-    async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, list[GroupAccount | LineageAccount]]:
+    async def payers(
+        self, lineage: str, client: str, blocks: Sequence[str] = ()
+    ) -> tuple[ClientAccount, list[GroupAccount | LineageAccount | BlockAccount]]:
         """Return a client's account, and those that pay for its releases, too, as they are at one instant.
 
-        Raises UnknownClient and UnknownLineage.
+        blocks: of the model that is asked; they pay in place of the lineage, whose account is the last all the same.
+        Raises UnknownClient, UnknownBlock and UnknownLineage.
         """
         keys, group = LineageKeys(lineage), self._groups.get((lineage, client), "")
         while True:
             named = [keys.group(group).account] if group else []
-            own, whole, *its = await self._read_fields(lineage, keys.client(client).account, keys.account, *named)
+            parts = [keys.block(block) for block in blocks]
+            read = (keys.client(client).account, keys.account, *(part.account for part in parts), *named)
+            own, whole, *rest = await self._read_fields(lineage, *read)
             account = await self._account(keys.client(client), own)
             if account.group == group:
                 break
             group = self._groups[lineage, client] = account.group
-        groups = [await self._account(keys.group(group), fields) for fields in its]
-        return account, [*groups, _remembered(await self._account(keys.own, whole))]
+        paying = [await self._account(part, fields) for part, fields in zip(parts, rest, strict=False)]
+        groups = [await self._account(keys.group(group), fields) for fields in rest[len(parts) :]]
+        return account, [*groups, *paying, _remembered(await self._account(keys.own, whole))]
 
     async def above(self, lineage: str, group: str = "") -> list[Account]:
         """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.
