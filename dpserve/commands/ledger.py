@@ -10,17 +10,19 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import typer
 
-from accounting.ledger import Ledger, LedgerDamaged, LineageForgotten, UnknownLineage
+from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
 from accounting.ledger.backups import backup as backed_up
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
+from accounting.ledger.upkeep import Task, note_upkeep
 from accounting.ledger.verification import Verification, Watcher
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
@@ -226,11 +228,47 @@ def backup(*, file: Path = option(..., "The file to write.", argument=True), led
     """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
 
     async def apply(opened: Ledger) -> None:
+        began = time.time()
         await _write(file, backed_up(opened, await _lineages_to_recover(opened, None), watch=watch))
+        await _note(opened, "backup", began)
 
     with shares("backing up") as watch:
         ledger.run(apply)
     typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
+
+
+async def _note(ledger: Ledger, task: Task, began: float) -> None:
+    """Note for whoever watches the service that a task was done; a store that takes no note makes it no failure."""
+    try:
+        await note_upkeep(ledger, task, began)
+    except LedgerUnavailable as error:
+        typer.echo(f"Warning: the {task} could not be noted in the ledger: {error}", err=True)
+
+
+@app.command("rehearse")
+def rehearse(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
+    """Restore a backup into a ledger beside this one, verify it, throw it away. Exit status 1 if it is not right."""
+    began = time.time()
+
+    async def apply() -> list[Verification]:
+        with TemporaryDirectory(prefix="dpserve-") as folder:
+            async with Ledger.open(Path(folder) / "ledger") as apart:
+                try:
+                    names = await restored(apart, _Lines(file, watch), watch=watch)
+                except OSError as error:
+                    raise CannotServe(f"cannot read {file}: {error.strerror}") from error
+                return [await verified(apart, name) for name in names]
+
+    with shares("rehearsing") as watch:
+        checked = asyncio.run(apply())
+    for one in checked:
+        typer.echo(f"{one.lineage}: {one.receipts} receipts, {one.acts} acts: {'wrong' if one.findings else 'right'}")
+        for finding in one.findings:
+            typer.echo(f"  {finding}")
+    if any(one.findings for one in checked):
+        raise CannotServe(f"what {file} restores is not right")
+    ledger.run(lambda opened: _note(opened, "rehearsal", began))
+    typer.echo(f"{file} can be restored")
 
 
 @app.command("restore")

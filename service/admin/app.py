@@ -10,7 +10,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -204,6 +204,8 @@ class AdminPort:
     """`key_digest` of a key that is good for /metrics alone, where there is one."""
     usage: Usage | None = None
     """Counts what each client was answered, if anything does."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """Where the service writes, by what it is: the room that is left there is exported."""
 
     def convicted(self) -> list[tuple[str, bool]]:
         """Return of each verdict its name and whether it convicts, the service's own audit included."""
@@ -425,7 +427,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         receipts_read = await ledger.receipts(lineage, after=after, count=count + 1)
         currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
-        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
+        names = models.names_by_id(lineage)
         listed = [
             msgspec.structs.asdict(
                 receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
@@ -461,7 +463,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         async with reading:
             complete = await course.read_on(ledger, lineage)
         currency = course.models.currency
-        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
+        names = models.names_by_id(lineage)
         listed = [
             ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
             for each in course.models.listed
@@ -478,7 +480,12 @@ def _add_watching_routes(
         nothing = dict.fromkeys(COUNTED, 0.0)
         return {
             "models": [
-                each.model() | {"lineage": each.lineage, "statistics": counted.get(each.certificate.name, nothing)}
+                each.model()
+                | {
+                    "lineage": each.lineage,
+                    "versions": models.versions.get(each.name, (each.certificate.model_id,)),
+                    "statistics": counted.get(each.name, nothing),
+                }
                 for each in models
             ]
         }
@@ -512,5 +519,5 @@ def _add_metrics(app: FastAPI, admin: AdminPort, models: Models, ledger: Ledger,
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(admin.convicted)
         looks = None if admin.live_audit is None else int(admin.live_audit().get("looks", 0))
-        text = await exposition(models, ledger, counts, convicted, looks)
+        text = await exposition(models, ledger, counts, convicted, looks, admin.folders)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})

@@ -82,6 +82,20 @@ def test_an_emptied_ledger_without_a_backup_is_opened_again_from_the_journal(run
     assert "0.002 of 1" in run("ledger", "status").stdout
 
 
+def test_a_backup_is_rehearsed_beside_the_ledger(run, spent):
+    run("ledger", "backup", "ledger.backup")
+    before = run("ledger", "status").stdout
+    said = run("ledger", "rehearse", "ledger.backup").stdout
+    assert "1 receipts" in said
+    assert "right" in said
+    assert "can be restored" in said
+    assert run("ledger", "status").stdout == before
+    damaged = run.folder / "damaged.backup"
+    damaged.write_text((run.folder / "ledger.backup").read_text().replace("alice", "alicf"))
+    assert "altered" in run.fails("ledger", "rehearse", "damaged.backup")
+    assert "cannot read nowhere" in run.fails("ledger", "rehearse", "nowhere")
+
+
 def test_what_cannot_be_read_is_said(run, spent):
     assert "cannot read nowhere" in run.fails("ledger", "restore", "nowhere")
     (run.folder / "other").write_text("{}\n")
