@@ -6,7 +6,9 @@ the embedded one, on the folder's file system (`--folder`), with `appendfsync al
 - charges: 32 requests of one question, or of ten, in a call, as a service's batcher sends them;
 - lone: one charge at a time, against one `INCR` at a time by the same library, with the processor time of the client
   and (where /proc tells it) of the store beside it, which other work on the machine and a slow disk hardly touch;
-- growth: a lone charge after a thousand receipts against one after many.
+- growth: a lone charge after a thousand receipts against one after many;
+- blocks: a lone charge, and a call of 32 requests, of a model of 1, 12 and 100 blocks, and the store's memory for
+each of 1,000 blocks.
 
 Run: python benchmarks/ledger.py [--rounds 5] [--receipts 200000]
 """
@@ -18,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -51,12 +54,15 @@ async def _measure(url: str, rounds: int, calls: int, receipts: int) -> None:
         Redis.from_url(url, single_connection_client=True, protocol=2) as bare,
     ):
         server = (await bare.info("server"))["process_id"]
-        for lineage, count in (("few", 1000), ("many", receipts)):
+        blocks = {f"{count}-blocks": _blocks(count) for count in (1, 12, 100)}
+        for lineage, count in (("few", 1000), ("many", receipts), *((name, 1000) for name in blocks)):
             budget = Budget.from_rho(8000, 1e-3, "gaussian")
             await ledger.open_lineage(lineage, budget, time=0.0)
             await ledger.add_client(lineage, "client", budget, key_digest(lineage), time=0.0)
+            for block in blocks.get(lineage, ()):
+                await ledger.open_block(lineage, block, budget, time=0.0)
             for _ in range(0, count, 500):
-                await ledger.charge_batch([_asking(lineage, 1) for _ in range(500)])
+                await ledger.charge_batch([_asking(lineage, 1, blocks.get(lineage, ())) for _ in range(500)])
         contenders: dict[str, Callable[[], Awaitable[object]]] = {
             "a call of 32 requests of 1 question": lambda: _charge(ledger, "few", REQUESTS, 1),
             "a call of 32 requests of 10 questions": lambda: _charge(ledger, "few", REQUESTS, 10),
@@ -64,6 +70,9 @@ async def _measure(url: str, rounds: int, calls: int, receipts: int) -> None:
             "a lone charge after many receipts": lambda: _charge(ledger, "many", 1, 1),
             "a lone INCR": lambda: bare.incr("benchmark"),
         }
+        for name, its in blocks.items():
+            contenders[f"a lone charge of {name}"] = partial(_charge, ledger, name, 1, 1, its)
+            contenders[f"a call of 32 requests of {name}"] = partial(_charge, ledger, name, REQUESTS, 1, its)
         for _ in range(rounds):
             for what, call in contenders.items():
                 own, store = time.process_time(), _processor_seconds(server)
@@ -71,12 +80,29 @@ async def _measure(url: str, rounds: int, calls: int, receipts: int) -> None:
                 ran = time.process_time() - own + _processor_seconds(server) - store
                 figures.setdefault(f"us for {what}", []).append(1e6 * statistics.median(seconds))
                 figures.setdefault(f"us for {what}, processors", []).append(1e6 * ran / calls)
+        figures["bytes of the store for each of 1,000 blocks"] = [await _bytes_of_a_block(ledger, bare)]
     for what, values in figures.items():
         print(f"{what:<56} {statistics.median(values):10,.0f}   {min(values):,.0f} to {max(values):,.0f}")
 
 
-async def _charge(ledger: Ledger, lineage: str, requests: int, questions: int) -> None:
-    for charge in await ledger.charge_batch([_asking(lineage, questions) for _ in range(requests)]):
+def _blocks(count: int) -> tuple[str, ...]:
+    return tuple(f"{number:04}" for number in range(count))
+
+
+async def _bytes_of_a_block(ledger: Ledger, bare: Redis) -> float:
+    """Return how much of the store's memory a block takes that has paid for something, with the act that opened it."""
+    budget, names = Budget.from_rho(8000, 1e-3, "gaussian"), _blocks(1000)
+    await ledger.open_lineage("1000-blocks", budget, time=0.0)
+    await ledger.add_client("1000-blocks", "client", budget, key_digest("1000-blocks"), time=0.0)
+    before = (await bare.info("memory"))["used_memory"]
+    for block in names:
+        await ledger.open_block("1000-blocks", block, budget, time=0.0)
+    await _charge(ledger, "1000-blocks", 1, 1, names)
+    return float((await bare.info("memory"))["used_memory"] - before) / len(names)
+
+
+async def _charge(ledger: Ledger, lineage: str, requests: int, questions: int, blocks: tuple[str, ...] = ()) -> None:
+    for charge in await ledger.charge_batch([_asking(lineage, questions, blocks) for _ in range(requests)]):
         if isinstance(charge, Exception):
             raise charge
 
@@ -87,7 +113,7 @@ async def _time_call(call: Callable[[], Awaitable[object]]) -> float:
     return time.perf_counter() - start
 
 
-def _asking(lineage: str, questions: int) -> ChargeRequest:
+def _asking(lineage: str, questions: int, blocks: tuple[str, ...] = ()) -> ChargeRequest:
     return ChargeRequest(
         lineage=lineage,
         client="client",
@@ -96,6 +122,7 @@ def _asking(lineage: str, questions: int) -> ChargeRequest:
         cost=COST,
         questions=tuple(next(_questions).to_bytes(16, "big") for _ in range(questions)),
         time=1.0,
+        blocks=blocks,
     )
 
 

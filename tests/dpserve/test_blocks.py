@@ -1,6 +1,8 @@
 """Blocks from the command line and in Python to the answers: who pays, who is refused, and what it is told."""
 
 import json
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -189,6 +191,44 @@ def test_a_lineage_that_was_charged_without_blocks_serves_no_model_with_them(run
     process.wait()
     train("autumn", MONTHS[:2])
     assert "charged before it had blocks" in run.fails("serve", "autumn")
+
+
+SHARING = """
+import sys
+from dpserve import BudgetExhausted, PrivateClassifier
+declared = {"bounds": {"age": (0, 120), "income": (0, 1e6)}, "classes": ["no", "yes"], "epsilon": 1, "delta": 1e-6}
+declared |= {"records_declared": 200, "release": "class-sums", "prediction_sets": "off", "unit": "who"}
+declared |= {"lineage": "sales", "block": "day", "block_by": "month", "block_budget": "epsilon:1.2@1e-6"}
+try:
+    PrivateClassifier(blocks=sys.argv[2], **declared).fit(sys.argv[1], "ok")
+except BudgetExhausted as refused:
+    print("refused", refused)
+else:
+    print("charged")
+"""
+
+
+def test_of_two_trainings_at_once_that_share_a_block_it_pays_for_one(run):
+    """The block pays for one model: the other charges neither the shared block nor its own."""
+    for name, months in (("a", MONTHS[:2]), ("b", MONTHS[1:])):
+        (run.folder / f"{name}.csv").write_text(records(*months))
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARING, f"{name}.csv", ",".join(months)],
+            cwd=run.folder,
+            env=run.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name, months in (("a", MONTHS[:2]), ("b", MONTHS[1:]))
+    ]
+    said = sorted(process.communicate()[0].split()[0] for process in started)
+    assert said == ["charged", "refused"]
+    spent = left(run)
+    one = spent["2026-10"]
+    assert one > 0
+    assert sorted((spent.get("2026-09", 0), spent.get("2026-11", 0))) == [0, one]
+    assert "right" in run("ledger", "verify").stdout
 
 
 def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):

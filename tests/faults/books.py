@@ -14,7 +14,13 @@ from accounting.losses import Cost, GaussianLoss
 COST = Cost((GaussianLoss(0.01),))
 
 
-def asking(lineage: str, client: str, *rows: str, time: float = 1.5) -> ChargeRequest:
+Blocks = tuple[str, ...]
+
+BLOCKS: Blocks = ("2026-09", "2026-10", "2026-11")
+"""Those of lineages that have blocks."""
+
+
+def asking(lineage: str, client: str, *rows: str, time: float = 1.5, blocks: Blocks = ()) -> ChargeRequest:
     return ChargeRequest(
         lineage=lineage,
         client=client,
@@ -23,12 +29,15 @@ def asking(lineage: str, client: str, *rows: str, time: float = 1.5) -> ChargeRe
         cost=COST,
         questions=tuple(hashlib.sha256(row.encode()).digest()[:16] for row in rows),
         time=time,
+        blocks=blocks,
     )
 
 
-async def open_accounts(ledger: Ledger, lineage: str, releases: int = 1_000_000) -> None:
+async def open_accounts(ledger: Ledger, lineage: str, releases: int = 1_000_000, blocks: Blocks = ()) -> None:
     budget = Budget(releases * COST.picorho, "gaussian", 1e-6)
     await ledger.open_lineage(lineage, budget, time=0.0)
+    for block in blocks:
+        await ledger.open_block(lineage, block, budget, time=0.0)
     await ledger.add_client(lineage, "ann", budget, key_digest(f"{lineage}/ann"), time=0.0)
 
 
@@ -41,7 +50,14 @@ class Acknowledged:
 
 
 async def charge_until(
-    ledger: Ledger, lineage: str, name: str, strike: Callable[[], object], *, after: int, tasks: int = 8
+    ledger: Ledger,
+    lineage: str,
+    name: str,
+    strike: Callable[[], object],
+    *,
+    after: int,
+    tasks: int = 8,
+    blocks: Blocks = (),
 ) -> Acknowledged:
     """Charge rows from several tasks, strike after so many charges, end when the store is unavailable."""
     done = Acknowledged()
@@ -51,7 +67,7 @@ async def charge_until(
             row = f"{name}/{task}/{turn}"
             done.attempts += 1
             try:
-                await ledger.charge(asking(lineage, "ann", row))
+                await ledger.charge(asking(lineage, "ann", row, blocks=blocks))
             except LedgerUnavailable:
                 return
             done.rows.append(row)
@@ -62,11 +78,17 @@ async def charge_until(
     return done
 
 
-async def nothing_acknowledged_is_missing(ledger: Ledger, lineage: str, done: Acknowledged) -> bool:
-    """Whether every charged row is free now, and the books are right."""
+async def nothing_acknowledged_is_missing(
+    ledger: Ledger, lineage: str, done: Acknowledged, blocks: Blocks = ()
+) -> bool:
+    """Whether every charged row is free now, each block paid for all that the lineage did, and the books are right."""
     for start in range(0, len(done.rows), 5000):
-        if (await ledger.charge(asking(lineage, "ann", *done.rows[start : start + 5000]))).receipt is not None:
+        again = asking(lineage, "ann", *done.rows[start : start + 5000], blocks=blocks)
+        if (await ledger.charge(again)).receipt is not None:
             return False
     account = await ledger.lineage(lineage)
+    paid = {block.block: (block.releases, block.spent) for block in await ledger.blocks(lineage)}
+    if paid != dict.fromkeys(blocks, (account.releases, account.spent)):
+        return False
     charged_once = len(done.rows) <= account.releases <= done.attempts
     return charged_once and (await verify(ledger, lineage)).findings == ()

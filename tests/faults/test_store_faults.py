@@ -16,7 +16,16 @@ from redis.asyncio import Redis as AsyncRedis
 from accounting.budgets import Budget, Refill
 from accounting.ledger import ApiKey, BudgetExhausted, KeyExpired, Ledger, LedgerUnavailable, StoreBehind, key_digest
 
-from .books import COST, Acknowledged, asking, charge_until, nothing_acknowledged_is_missing, open_accounts
+from .books import (
+    BLOCKS,
+    COST,
+    Acknowledged,
+    Blocks,
+    asking,
+    charge_until,
+    nothing_acknowledged_is_missing,
+    open_accounts,
+)
 from .conftest import fault, trials
 from .servers import DURABLE, StoreServer, free_port
 
@@ -29,22 +38,23 @@ def _merged(one: Acknowledged, other: Acknowledged) -> Acknowledged:
     return Acknowledged(one.rows + other.rows, one.attempts + other.attempts)
 
 
-async def test_the_store_is_killed_in_the_middle_of_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("blocks", [(), BLOCKS], ids=["one budget", "blocks"])
+async def test_the_store_is_killed_in_the_middle_of_load(tmp_path: Path, blocks: Blocks) -> None:
     done = Acknowledged()
     turns = random.Random(1)
     with fault("store killed under load, restarted from its AOF") as found, StoreServer(tmp_path / "store") as store:
         for trial in range(trials(50, 4)):
             async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
                 if trial == 0:
-                    await open_accounts(ledger, "lineage")
+                    await open_accounts(ledger, "lineage", blocks=blocks)
                 await ledger.join("lineage")
-                done = _merged(
-                    done, await charge_until(ledger, "lineage", str(trial), store.kill, after=turns.randrange(1, 120))
-                )
+                after = turns.randrange(1, 120)
+                charged = await charge_until(ledger, "lineage", str(trial), store.kill, after=after, blocks=blocks)
+                done = _merged(done, charged)
             store.start()
             async with await Ledger.connect(store.url, journals=tmp_path / "journals") as ledger:
                 await ledger.join("lineage")
-                found.trial(held=await nothing_acknowledged_is_missing(ledger, "lineage", done))
+                found.trial(held=await nothing_acknowledged_is_missing(ledger, "lineage", done, blocks))
 
 
 async def test_the_tail_of_the_append_only_file_is_cut(tmp_path: Path) -> None:
@@ -120,7 +130,7 @@ async def test_the_store_freezes(tmp_path: Path) -> None:
                 found.trial(held=answered_nothing and in_time and right)
 
 
-async def _available(url: str, lineage: str, deadline: float, replicas: int) -> Ledger:
+async def _available(url: str, lineage: str, deadline: float, replicas: int, blocks: Blocks = ()) -> Ledger:
     last = time.monotonic() + deadline
     while True:
         try:
@@ -131,7 +141,7 @@ async def _available(url: str, lineage: str, deadline: float, replicas: int) -> 
             await asyncio.sleep(0.1)
             continue
         try:
-            await ledger.charge(asking(lineage, "ann", "is it there?"))
+            await ledger.charge(asking(lineage, "ann", "is it there?", blocks=blocks))
         except LedgerUnavailable:
             await ledger.close()
             if time.monotonic() > last:
@@ -141,7 +151,8 @@ async def _available(url: str, lineage: str, deadline: float, replicas: int) -> 
             return ledger
 
 
-async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path) -> None:
+@pytest.mark.parametrize("blocks", [(), BLOCKS], ids=["one budget", "blocks"])
+async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path, blocks: Blocks) -> None:
     first = StoreServer(tmp_path / "first").start()
     second = StoreServer(tmp_path / "second", DURABLE | {"replicaof": f"127.0.0.1 {first.port}"}).start()
     await asyncio.to_thread(_wait_for_copy, second)  # Sentinels look for replicas when they start, and rarely later
@@ -152,27 +163,27 @@ async def test_the_primary_dies_and_sentinels_promote_its_replica(tmp_path: Path
         with fault("primary killed under load, replica promoted, WAITAOF 1 1") as found:
             for trial in range(trials(10, 1)):
                 lineage = f"lineage-{trial}"
-                ledger = await _ready(url, lineage)
+                ledger = await _ready(url, lineage, blocks)
                 async with ledger:
-                    done = await charge_until(ledger, lineage, "row", primary.kill, after=60)
+                    done = await charge_until(ledger, lineage, "row", primary.kill, after=60, blocks=blocks)
                 await asyncio.to_thread(_wait_for_promotion, sentinels[0], replica)
                 primary.settings = DURABLE | {"replicaof": f"127.0.0.1 {replica.port}"}
                 primary.start()
-                async with await _available(url, lineage, 60, 1) as ledger:
+                async with await _available(url, lineage, 60, 1, blocks) as ledger:
                     done.attempts += 1
-                    found.trial(held=await nothing_acknowledged_is_missing(ledger, lineage, done))
+                    found.trial(held=await nothing_acknowledged_is_missing(ledger, lineage, done, blocks))
                 primary, replica = replica, primary
     finally:
         for server in (*sentinels, first, second):
             server.kill()
 
 
-async def _ready(url: str, lineage: str) -> Ledger:
+async def _ready(url: str, lineage: str, blocks: Blocks = ()) -> Ledger:
     ledger = await _whole(url, replicas=1)
     last = time.monotonic() + 60
     while True:
         try:
-            await open_accounts(ledger, lineage)
+            await open_accounts(ledger, lineage, blocks=blocks)
         except LedgerUnavailable:
             if time.monotonic() > last:
                 await ledger.close()
