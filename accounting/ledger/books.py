@@ -8,7 +8,7 @@ a bounded part of memory, beside the acts and accounts; who paid for which quest
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,8 +185,17 @@ class Books:
         terms = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
         return currency_of(terms.get("accepts", "any"))
 
+    def go_on(self, newest: int, links: Mapping[str, bytes]) -> None:
+        """Go on after receipts that were entered elsewhere. links: those that each service's next call must carry."""
+        self.newest, self.links = newest, dict(links)
+
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt. Raises ValueError for what none can hold."""
+        self.follow(receipt)
+        self.enter_payers(receipt)
+
+    def follow(self, receipt: Receipt) -> None:
+        """Look whether a receipt follows those before it, whoever pays."""
         expected = self.newest + 1
         if receipt.sequence != expected:
             self._note("order", f"receipt {expected} is missing: the next one is {receipt.sequence}")
@@ -195,7 +204,6 @@ class Books:
         if flaw := receipt.flaw:
             self._note("flaw", f"receipt {receipt.sequence} was altered: it {flaw}")
         self._enter_link(receipt)
-        self._enter_payers(receipt)
         self.newest = max(expected, receipt.sequence)
         if self.newest in self._hashed:
             self.hashes[self.newest] = receipt.hash
@@ -221,7 +229,8 @@ class Books:
             self.links[service] = next_link(self.links[service], call)
         self._open_call = ("", [])
 
-    def _enter_payers(self, receipt: Receipt) -> None:
+    def enter_payers(self, receipt: Receipt) -> None:
+        """Enter who pays for what. Raises ValueError for a question that is none."""
         self.paid.enter(receipt)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
         if self._has_blocks or receipt.terms.blocks:
@@ -268,10 +277,7 @@ class Books:
 
     def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
         """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
-        if whole.newest_receipt != self.newest:
-            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
-        if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
-            self.findings.append("the newest act is not the one that the account holds")
+        self.compare_chains(whole)
         self._compare(whole)
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
@@ -294,6 +300,13 @@ class Books:
         named = {subject for kind, subject in self._last if kind in ("add-client", "add-group", "add-block")}
         lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
         self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
+
+    def compare_chains(self, whole: LineageAccount) -> None:
+        """Compare how many receipts and acts the lineage's account counts."""
+        if whole.newest_receipt != self.newest:
+            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
+        if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
+            self.findings.append("the newest act is not the one that the account holds")
 
     def _compare_client(self, client: ClientAccount) -> None:
         subject = client.subject

@@ -35,7 +35,7 @@ _STORED = np.dtype([*_QUESTION, ("payer", "<u4")])
 _COUNT = np.dtype([("receipt", "<u8"), ("what", "u1"), ("amount", "<i4")])
 
 _FREE_TO_LINEAGE, _FREE_TO_GROUP, _FREE_TO_CLIENT = range(3)
-"""What a row of `_COUNT` counts of a receipt: questions that it is not charged for to its lineage, group or client."""
+"""The kinds of rows of `_COUNT`: questions of a receipt that its lineage, group or client is not charged for."""
 
 _Rows = NDArray[Any]
 

@@ -7,21 +7,24 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal
 
 import typer
 
-from accounting.ledger import Ledger, LedgerDamaged, LineageForgotten, UnknownLineage
-from accounting.ledger.backups import backup as backed_up
+from accounting.ledger import (
+    Ledger,
+    LedgerDamaged,
+    LineageForgotten,
+    UnknownLineage,
+)
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
-from accounting.ledger.verification import Verification, Watcher
+from accounting.ledger.verification import Verification
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
@@ -221,29 +224,89 @@ def follow(
         asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
 
 
+class EncryptedFor(Options):
+    """The public keys that a backup is encrypted for."""
+
+    recipient: list[str] | None = option(
+        None, "A public key to encrypt the backup for: age1... or ssh-ed25519 ...; may be given several times."
+    )
+
+
+class ChainOfBackups(Options):
+    """Options of a backup that is a chain of files in a folder or an object store."""
+
+    full: bool = option(False, "Begin a new chain: write everything, and not what came since the last file.")
+    full_after: float | None = option(None, "Begin a new chain when the newest began so many days ago.", ge=0)
+    keep: int = option(4, "The number of chains that stay when a new one is begun.", ge=1)
+
+
 @app.command("backup")
-def backup(*, file: Path = option(..., "The file to write.", argument=True), ledger: LedgerOption) -> None:
-    """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
+def backup(
+    *,
+    place: str = option(
+        ..., "A file; or a folder, or a URL as s3://bucket/folder, of a chain of files.", argument=True
+    ),
+    chain: ChainOfBackups,
+    encrypted: EncryptedFor,
+    ledger: LedgerOption,
+) -> None:
+    """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile.
 
-    async def apply(opened: Ledger) -> None:
-        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None), watch=watch))
+    A file holds everything. In a folder, or a URL, each file holds what came since the one before.
+    """
+    from accounting.ledger import backup_chains, backup_streams
 
-    with shares("backing up") as watch:
-        ledger.run(apply)
-    typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
+    keys, to_chain = backup_streams.recipients(encrypted.recipient or ()), backup_chains.is_chain(place)
+    if not to_chain and (chain.full or chain.full_after is not None):
+        raise typer.BadParameter("a file is always full: name a folder or a URL", param_hint="--full")
+
+    async def apply(opened: Ledger) -> str:
+        lineages = await _lineages_to_recover(opened, None)
+        if not to_chain:
+            await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
+            return f"backed up to {place}"
+        days = chain.full_after
+        written = await backup_chains.add_to_chain(
+            opened,
+            backup_chains.Place(place),
+            lineages,
+            keys=keys,
+            full=chain.full,
+            full_after=None if days is None else days * 86_400,
+            kept=chain.keep,
+            watch=watch,
+        )
+        return f"backed up to {written.name} in {place}, number {written.number} of its chain, {written.size:,} bytes"
+
+    with shares("backing up") as watch, _files_at(place, "write"):
+        done = ledger.run(apply)
+    typer.echo(
+        f"{done}; only the secret key reads it"
+        if keys
+        else f"{done}; it holds digests of API keys: keep it as you keep the ledger"
+    )
 
 
 @app.command("restore")
-def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
+def restore(
+    *,
+    place: str = option(..., "A backup: a file, or the folder or URL of a chain of files.", argument=True),
+    identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup."),
+    chain: str = option("", "The id of the chain to restore.", default_text="the newest"),
+    ledger: LedgerOption,
+) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
+    from accounting.ledger import backup_chains, backup_streams
 
     async def apply(opened: Ledger) -> list[str]:
-        try:
-            return await restored(opened, _Lines(file, watch), watch=watch)
-        except OSError as error:
-            raise CannotServe(f"cannot read {file}: {error.strerror}") from error
+        if backup_chains.is_chain(place):
+            files = backup_chains.links_of_chain(backup_chains.Place(place), chain=chain, keys=keys, watch=watch)
+        else:
+            files = [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]
+        return await restored(opened, *files, watch=watch)
 
-    with shares("restoring") as watch:
+    with shares("restoring") as watch, _files_at(place, "read"):
+        keys = backup_streams.identities(identity) if identity is not None else []
         names = ledger.run(apply)
     for name in names:
         typer.echo(f"restored the lineage {name}")
@@ -251,6 +314,15 @@ def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: Led
         "what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again. "
         "What you did after it is not in it either: lower budgets, revoke clients and end keys again"
     )
+
+
+@contextmanager
+def _files_at(place: str, what: str) -> Iterator[None]:
+    """Say of files which of them could not be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotServe(f"cannot {what} {place}: {error.strerror or error}") from error
 
 
 @app.command("reconcile")
@@ -347,23 +419,6 @@ def _read(given: list[Path] | None) -> list[JournalContents]:
         one = None if path.is_dir() else read_journal(path)
         journals += read_journals(path) if path.is_dir() else [one] if one is not None else []
     return journals
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a file, which is read anew for each iteration."""
-
-    path: Path
-    watch: Watcher
-
-    def __iter__(self) -> Iterator[str]:
-        with self.path.open("rb") as file:
-            size, done = max(1, os.fstat(file.fileno()).st_size), 0
-            for number, line in enumerate(file):
-                done += len(line)
-                if number % 1000 == 0:
-                    self.watch(f"reading {self.path.name}", done / size)
-                yield line.decode()
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

@@ -25,7 +25,7 @@ def _question(number: int) -> bytes:
 
 
 class _Reckoning:
-    """What was paid for, in sets."""
+    """The questions that were paid for, in sets."""
 
     def __init__(self) -> None:
         self.first: dict[bytes, tuple[str, str]] = {}
