@@ -463,6 +463,7 @@ def sampler_report(finding: SamplerFinding) -> Report:
             "distances": finding.distances,
             "promised_distance": DISTANCE,
             "chi_squares": [{"law": law, **vars(test)} for law, test in tests],
+            "scales": [vars(test) for test in finding.scales],
             "false_alarm": finding.false_alarm,
             "repeated_words": finding.repeated,
             "changed_questions": finding.changed,
@@ -481,6 +482,11 @@ def sampler_report(finding: SamplerFinding) -> Report:
                     (law, what, len(of), of[0].cells, min(one.p for one in of), number(finding.least_p, 2))
                     for (law, what), of in groups.items()
                 ],
+            ),
+            ReportTable.from_rows(
+                "how much is drawn, of what is promised",
+                ("what draws", "numbers", "drawn/promised", "p", "convicts below"),
+                [(test.what, test.numbers, test.ratio, test.p, number(finding.least_p, 2)) for test in finding.scales],
             ),
             ReportTable.from_rows(
                 "time of a release of one row",

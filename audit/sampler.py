@@ -1,12 +1,11 @@
 """The audit of the one sampler that noise is drawn with: its tables, its draws, its forks, and the time that it takes.
 
-How much noise training asks of it is not tested here: no audit reaches the noise of what is paid for once.
-
-Four questions, each with an answer that would be different for a broken sampler:
+Five questions, each with an answer that would be different for a broken sampler:
 
 - Is the table's law within `mechanisms.noise.DISTANCE` of the ideal law? Exactly, threshold by threshold.
 - Do draws follow the law, from the operating system's randomness and, of questions that differ in one step, from a
   noise key? Chi-square, at a stated false-alarm rate.
+- Does every function that draws draw as much as its price promises (`audit.scales`)?
 - Do processes that fork from one another ever draw the same words, or two questions? And does one question ever draw
   other words, wherever it is asked?
 - Does the time of a release depend on the logits? A correlation, and a comparison of two classes of logits.
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats, Integers, Words
 from audit.progress import OnStage
+from audit.scales import ScaleTest, scale_tests
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.noise import DISTANCE, InversionTable, rounded_gaussian, rounded_laplace
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness, SystemRandomness
@@ -102,14 +102,16 @@ class Timings:
 
 @dataclass(frozen=True)
 class SamplerFinding:
-    """The findings on the sampler. Tables, chi-squares and forks convict; times warn: a busy machine moves them.
+    """The findings on the sampler. All but times convict, and those warn: a busy machine moves them.
 
-    distances: of tables. tests: with the law that each is of. false_alarm: of all tests together. repeated: words that
-    came twice in forks. changed: questions that had other noise in another process. times: by mechanism.
+    distances: of tables. tests: with the law that each is of. scales: of how much is drawn. false_alarm: of all tests
+    together. repeated: words that came twice in forks. changed: questions that had other noise in another process.
+    times: by mechanism.
     """
 
     distances: Mapping[str, float]
     tests: Sequence[tuple[str, ChiSquare]]
+    scales: Sequence[ScaleTest]
     false_alarm: float
     repeated: int
     changed: int
@@ -118,7 +120,7 @@ class SamplerFinding:
     @property
     def least_p(self) -> float:
         """Below which a test convicts."""
-        return self.false_alarm / len(self.tests)
+        return self.false_alarm / (len(self.tests) + len(self.scales))
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -126,6 +128,7 @@ class SamplerFinding:
         return (
             *(name for name, distance in self.distances.items() if distance > DISTANCE),
             *(f"chi-square of {law}: {test.what}" for law, test in self.tests if test.p < self.least_p),
+            *(f"{test.what}: not as much as is promised" for test in self.scales if test.p < self.least_p),
             *["forks share words"] * (self.repeated > 0),
             *["a question's noise changes"] * (self.changed > 0),
         )
@@ -160,7 +163,7 @@ def audit_sampler(
     drawn = [(f"{law}, scale {of}", law, of, randomness) for law, of in laws]
     drawn.append((f"gaussian, scale {scales[0]}, of questions", *laws[0], Questions(noise_key, _CONTEXT, each)))
     batches, size = max(1, draws // _BATCH), min(draws, _BATCH)
-    steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + len(get_args(Law))) * batches + len(_TIMED) + 2
+    steps = len(scales) + len(LAPLACE_SCALES) + (len(drawn) + len(get_args(Law))) * batches + len(_TIMED) + 3
     done = count()
 
     def now(what: str) -> str:
@@ -177,6 +180,8 @@ def audit_sampler(
         for by in get_args(Law):
             selected = selections(by, _SELECTION_EPSILON, _SELECTED_AMONG, max(size, 10_000), randomness, batch)
             tests.append((now(f"label, selected-neuron: {by}"), selected))
+    now("how much is drawn")
+    scales_drawn = tuple(scale_tests(size, randomness))
     now("forks")
     repeated = repeated_words(randomness, _FORKS, _FORKED_WORDS)
     now("questions")
@@ -185,7 +190,7 @@ def audit_sampler(
         now(name): timings_that_count(priced(name, price, classes), classes, releases, randomness)
         for name, price in _TIMED.items()
     }
-    return SamplerFinding(distances, tests, false_alarm, repeated, changed, times)
+    return SamplerFinding(distances, tests, scales_drawn, false_alarm, repeated, changed, times)
 
 
 def gaussian_table_distance(scale: int) -> float:

@@ -12,6 +12,7 @@ from audit.membership.asking import AnswerJournal
 from audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
 from audit.membership.plan import NOISE_SHARE
 from audit.noise import (
+    centred_logarithms,
     judge_known_logits,
     judge_near_copies,
     known_features,
@@ -21,7 +22,6 @@ from audit.noise import (
     public_sensitivity,
     rows_wanted,
 )
-from benchmarks.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits, self_audited
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
@@ -29,6 +29,7 @@ from mechanisms.mechanism import priced
 from mechanisms.published import Published
 from mechanisms.randomness import NoiseKey
 from mechanisms.seeded import SeededRandomness
+from research.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits, self_audited
 
 SOUND = (
     ("gaussian", "noise-multiplier:20"),
@@ -47,7 +48,7 @@ def head():
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
 def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price):
-    """Three seeds each; `benchmarks.noise_faults` has ten, and its p are below the limit by ten orders and more.
+    """Three seeds each; `research.noise_faults` has ten, and its p are below the limit by ten orders and more.
 
     Noise follows from the last bits of a trained head, which differ from machine to machine: of the 24 sound runs one
     has a p below `NEVER` with a probability of at most 1e-6.
@@ -80,6 +81,26 @@ def test_a_p_value_is_small_no_more_often_than_it_says(name, price):
     assert (np.array(found[::2]) <= 0.05).sum() <= 30
     assert (np.array(found[1::2]) <= 0.05).sum() <= 30
     assert min(found) > 1e-7
+
+
+def test_an_answer_that_shows_no_logit_hides_no_missing_noise():
+    """A few of 2,000 answers with so much Laplace noise have a probability too small: their pieces alone are left out.
+
+    Another 20 sets of sound ones: one p below 5e-8 has a probability of 1e-6 at most.
+    """
+    sound = priced("laplace", "noise-multiplier:20", 10)
+    logits, ones = np.zeros((2000, 10)), np.ones(2000)
+    bare = BareClass(sound).release(logits, ones, SeededRandomness(0, ("bare",)))
+    assert centred_logarithms(bare) is None
+    found = judge_known_logits(sound, bare, logits, ones)
+    assert found.p_value < 1e-12
+    assert found.strongest.startswith("noise too small on class 0")
+    hidden = 0
+    for run in range(20):
+        answers = sound.release(logits, ones, SeededRandomness(run, ("much noise",)))
+        hidden += centred_logarithms(answers) is None
+        assert judge_known_logits(sound, answers, logits, ones).p_value > 5e-8
+    assert hidden > 5
 
 
 def test_logits_that_differ_convict_nobody_however_far():

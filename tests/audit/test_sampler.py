@@ -118,6 +118,7 @@ def test_faulty_randomness_is_found(fault, seen_by):
     assert found[seen_by] < 1e-9, found
 
 
+@pytest.mark.fresh_noise
 def test_forks_never_share_words_and_a_source_that_keeps_its_state_is_found():
     assert sampler.repeated_words(SystemRandomness(), 3, 2000) == 0
     assert sampler.repeated_words(SeededRandomness(0, ("forked",)), 3, 2000) >= 3 * 2000

@@ -1,6 +1,8 @@
 """Canaries from the command line: trained, inspected, audited, and refused where they cannot be."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,47 @@ def test_a_model_without_canaries_cannot_be_audited_by_them(train, run):
     train("--release", "class-sums", *PRICE, "--out", "model")
     assert "trained without canaries" in run.fails("audit", "release", "model")
     assert "canaries" not in json.loads(run("inspect", "model", "--json").stdout)
+
+
+HALF_OF_THE_NOISE = """
+import numpy as np
+
+from mechanisms.gaussian_vector import GaussianVector
+from training.kinds.dpsgd import step
+
+drawn, with_noise = GaussianVector._drawn, step.with_noise
+
+
+def half(values, released, grid):
+    return np.rint((values + released) / 2 / grid) * grid
+
+
+GaussianVector._drawn = lambda self, values, words: half(values, drawn(self, values, words), self.step)
+step.with_noise = lambda total, grid, words: half(total, with_noise(total, grid, words), grid)
+"""
+"""The fault, as a module that Python imports when it starts."""
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        ("class-sums",),
+        ("weights", "--lam", "1"),
+        ("dpsgd", "--records-declared", "100", "--steps", "40", "--sampling-rate", "0.5"),
+    ],
+)
+def test_a_run_with_half_of_its_noise_ends_with_status_3_and_no_bundle(run, train, release):
+    """Without the fault the same command writes the bundle, except with a probability of 1e-9."""
+    options = ("--release", *release, *PRICE, "--canaries", "1000", "--out")
+    train(*options, "sound")
+    assert (run.folder / "sound").is_dir()
+    (run.folder / "fault").mkdir()
+    (run.folder / "fault" / "sitecustomize.py").write_text(HALF_OF_THE_NOISE)
+    words = [sys.executable, "-m", "dpserve", *TRAIN, *options, "faulty"]
+    environment = run.environment | {"PYTHONPATH": str(run.folder / "fault")}
+    faulty = subprocess.run(words, cwd=run.folder, env=environment, capture_output=True, text=True, check=False)
+    assert faulty.returncode == 3, faulty.stderr
+    assert "the canaries of this run refute its certificate" in " ".join(faulty.stderr.split())
+    assert "Traceback" not in faulty.stderr
+    assert not (run.folder / "faulty").exists()
+    assert not [path for path in run.folder.rglob("*.safetensors") if "sound" not in path.parts]

@@ -303,7 +303,7 @@ function showClients({ lineage, clients, next_after: next, total, match }) {
       !each.revoked && isIdle(each) && [" ", el("span", { class: "tag warn" }, "can buy nothing")],
     ],
     spentOf(each.account),
-    el("span", { class: "standings" }, each.models.map(standing)),
+    each.revoked ? "–" : el("span", { class: "standings" }, each.models.map(standing)),
     each.answers === null ? "–" : whole(each.answers.day),
     each.answers === null ? "–" : whole(each.answers.month),
   ]);
@@ -365,10 +365,14 @@ function showSpending({ complete, currencies, lineage, clients, of }) {
     return el("figure", {}, host, el("figcaption", {}, summary));
   };
   const spent = Object.entries(clients).filter(([, points]) => points.length);
-  byId("spending-body").replaceChildren(
+  const plots = el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity, currencies[name])));
+  // On a phone they would push what follows out of reach.
+  const open = document.querySelector("#spending-body details")?.open ?? matchMedia("(min-width: 40rem)").matches;
+  replace(
+    "spending",
     ...(lineage.length === 0 ? [el("p", { class: "loading" }, "Nothing has been charged yet.")] : [course(`The lineage ${of}`, lineage, limit)]),
     ...(complete ? [] : [el("p", { class: "notice" }, "More receipts are being read: the newest are not in it yet.")]),
-    el("div", { class: "plots" }, spent.map(([name, points]) => course(name, points, Infinity, currencies[name]))),
+    spent.length > 0 && el("details", { open }, el("summary", {}, "The clients who spent most"), plots),
   );
 }
 

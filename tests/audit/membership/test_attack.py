@@ -18,13 +18,13 @@ from audit.membership.charges import Replays, ask_again
 from audit.membership.plan import TooFewSamples
 from audit.membership.shadow_models import shadow_setup_of, train_shadow_models
 from audit.presentation import attack_report
-from benchmarks.noise_faults import BareClass, Faulty
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.published import Published
 from mechanisms.seeded import SeededRandomness
+from research.noise_faults import BareClass, Faulty
 from tests.audit.membership.conftest import DECLARATION, draw
 from training.features.maps import Identity
 from training.inputs.digits import load_digits

@@ -58,7 +58,8 @@ def test_all_parts_of_a_record_together_are_at_most_one_long():
 
 @pytest.mark.parametrize("classes", [2, 3, 30, 1024])
 @pytest.mark.parametrize("size", [0.0, 1e-300, 1.0, 30.0, 1e6, math.inf, math.nan])
-def test_no_record_adds_more_to_a_round_than_its_part(classes, size):
+@pytest.mark.parametrize("bound", [0.5, 2.7, 12.0])
+def test_no_record_adds_more_to_a_round_than_its_part(classes, size, bound):
     """Whatever its logits are, whatever the rounds before have given: the squares are summed as whole numbers."""
     generator = np.random.default_rng(classes)
     with np.errstate(all="ignore"):
@@ -67,25 +68,25 @@ def test_no_record_adds_more_to_a_round_than_its_part(classes, size):
     shares = 4 * generator.standard_normal(classes)
     for scale in (0.0, 1e-6, 1.0, 500.0):
         for weight in (-2.0, 0.0, 2.0):
-            terms = record_terms(logits, y, scale, weight, shares)
+            terms = record_terms(logits, y, scale, weight, shares, bound)
             longest = max(sum(number * number for number in map(int, row)) for row in terms)
             assert longest <= (ROUND_PART / STEP) ** 2
 
 
 def test_the_largest_term_comes_near_its_bound():
     logits = np.array([[1e3, 0.0]])
-    (term,) = record_terms(logits, np.array([1]), 1.0, 2.0, np.array([1.0, -1.0]))
+    (term,) = record_terms(logits, np.array([1]), 1.0, 2.0, np.array([1.0, -1.0]), 2.7)
     assert np.linalg.norm(term * STEP) > 0.99 * ROUND_PART
 
 
 def test_a_record_adds_the_same_bits_whatever_records_are_beside_it():
     logits, y = labelled(1001, 7, 5.0, seed=0)
     shares = np.linspace(-1, 1, 7)
-    together = record_terms(logits, y, 1.7, 0.3, shares)
+    together = record_terms(logits, y, 1.7, 0.3, shares, 3.9)
     for count in (1, 2, 3, 8):
         for start in (0, 17, 500):
             rows = slice(start, start + count)
-            assert np.array_equal(record_terms(logits[rows], y[rows], 1.7, 0.3, shares), together[rows])
+            assert np.array_equal(record_terms(logits[rows], y[rows], 1.7, 0.3, shares, 3.9), together[rows])
 
 
 def test_neighbours_differ_by_no_more_than_the_proof_says(monkeypatch):
@@ -230,3 +231,20 @@ def test_scale_and_shares_do_not_run_away_where_both_pull_alike(signal, lean, no
     least = scipy.optimize.minimize(loss, [0.1, 1.0], method="Nelder-Mead").fun
     found = calibrated(of_rows(logits, y), same, 2, 0.05, words(0))
     assert log_loss(found(logits), y) < least + 0.03
+
+
+def test_a_rare_class_does_not_make_probabilities_surer_than_records_say():
+    """One record in ten is of a class that logits take for far rarer: on these they lose far more than a guess."""
+    generator = np.random.default_rng(4)
+    y = (generator.random(30_000) < 1 / 10).astype(np.int64)
+    gap = 2 * generator.standard_normal(len(y)) + 3 * y - 8
+    logits = np.stack([-gap / 2, gap / 2], axis=1)
+    records, asked = slice(0, 10_000), slice(10_000, None)
+    found = calibrated(of_rows(logits[records], y[records]), same, 2, 0.5, words(1))
+    sides = np.array([-0.5, 0.5])
+    best = min(
+        log_loss(scale * logits[asked] + offset * sides, y[asked])
+        for scale in np.linspace(0.05, 1.5, 30)
+        for offset in np.linspace(-5, 5, 41)
+    )
+    assert log_loss(found(logits[asked]), y[asked]) <= best + 0.01

@@ -102,7 +102,7 @@ def test_no_unit_moves_a_round_of_calibration_by_more_than_one_record_may():
             continue
         logits = 50 * rows[:, :1] * np.array([1.0, -1.0, 0.3])
         pair = [sums(logits, y, of, kept) for kept in (mine | True, ~mine)]
-        term = functools.partial(calibration.round_term, rows=ROWS, scale=1.0, weight=1.0, shares=shares)
+        term = functools.partial(calibration.round_term, rows=ROWS, scale=1.0, weight=1.0, shares=shares, bound=3.1)
         one, other = (each.total(term) for each in pair)
         assert squared((one - other) / GRID) <= Fraction(calibration.ROUND_PART) ** 2
         one, other = (each.total(functools.partial(calibration.counts_term, classes=3)) for each in pair)

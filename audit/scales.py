@@ -1,0 +1,114 @@
+"""The amount of noise that each part of the product draws, beside what its price promises.
+
+`audit.sampler` tests the laws that all noise is made of. Here every function that draws from them is called as training
+and serving call it, with nothing private, and its noise is held against the deviation that the price and the
+sensitivity promise, computed here from these two alone. A function that draws less, for whatever reason, is convicted:
+
+- noise added to vectors (`GaussianVector`: class sums, weights, quantiles, calibration, prediction sets, choices,
+  evaluations) and to an objective (`GaussianNoise`);
+- the noise of a step of DP-SGD, and who takes part in it;
+- the answers of each mechanism, about logits that are known;
+- the coins of canaries, and of records held back for prediction sets.
+
+Too little noise. The noise before it is rounded has the promised deviation s or more, and is within half a step g of
+what is shown, so that for n numbers x its length is at most ||x|| + sqrt(n) g/2. P(||N(0, s^2 I)||^2 <= q) is the
+chi-square law's; larger noise makes it smaller. A count of coins is compared with the binomial law on both sides.
+What a function is *asked* to draw is not seen here: canaries of a run show that (`audit.release`).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+
+from accounting.arrays import Floats
+from audit.noise import judge_known_logits
+from mechanisms.gaussian_vector import GaussianNoise, GaussianVector
+from mechanisms.mechanism import priced
+from mechanisms.published import Noise, Published
+from mechanisms.randomness import Randomness
+from training.holding_back import hold_back
+from training.inputs.records import Declaration, Records
+from training.kinds.dpsgd.step import StepRelease, grid_step, poisson_sample, with_noise
+from training.pay_once.canaries import MOST, Coins
+
+_CLASSES, _ROWS = 10, 2000
+_VECTOR = 10_000
+_MU, _SENSITIVITY = 0.5, 3.0
+_RATE, _ONE_IN = 0.01, 10
+_MECHANISMS = (
+    ("gaussian", "noise-multiplier:4"),
+    ("laplace", "epsilon:1"),
+    ("selected-neuron", "rho:0.1"),
+    ("selected-neuron", "epsilon:1"),
+    ("label", "epsilon:1"),
+)
+_PUBLISHED: tuple[Noise, ...] = ("laplace", "gaussian")
+
+
+@dataclass(frozen=True)
+class ScaleTest:
+    """A test of how much a function draws. numbers: drawn. ratio: of what was drawn to what is promised, if a number.
+
+    p: at least the probability that a right function draws so little, or departs so far.
+    """
+
+    what: str
+    numbers: int
+    ratio: float | None
+    p: float
+
+
+def scale_tests(draws: int, randomness: Randomness) -> Iterator[ScaleTest]:
+    """Test everything that draws, by about so many numbers each."""
+    zeros = np.zeros(draws)
+    # A longer vector has a little more noise than is promised, for its rounding, in which a fault could hide.
+    vector = GaussianVector(_MU, _VECTOR, _SENSITIVITY)
+    drawn = [vector.release(np.zeros(_VECTOR), randomness) for _ in range(-(-draws // _VECTOR))]
+    yield _deviation_test("noise on a vector", np.concatenate(drawn), _SENSITIVITY / _MU, vector.step)
+    objective = GaussianNoise(_SENSITIVITY, draws)
+    yield _deviation_test(
+        "noise on an objective", objective.draw(randomness), _SENSITIVITY, 2 * objective.rounding / math.sqrt(draws)
+    )
+    step = StepRelease(noise_multiplier=1 / _MU, sampling_rate=_RATE, clip_norm=_SENSITIVITY)
+    size = grid_step(step, draws)
+    yield _deviation_test("noise on a step of DP-SGD", with_noise(zeros, size, randomness), _SENSITIVITY / _MU, size)
+    yield _coin_test("records that take part in a step", poisson_sample(draws, _RATE, randomness).sum(), draws, _RATE)
+    yield _coin_test("canaries that are in a run", Coins.drawn(MOST, randomness).included.sum(), MOST, 0.5)
+    declared = Declaration(("x",), (0.0,), (1.0,), ("a", "b"))
+    records = Records(zeros[:, None], np.zeros(draws, dtype=np.int64), declared, ())
+    held = len(hold_back(records, _ONE_IN, randomness)[1])
+    yield _coin_test("records held back for prediction sets", held, draws, 1 / _ONE_IN)
+    yield from _answers(randomness)
+
+
+def _answers(randomness: Randomness) -> Iterator[ScaleTest]:
+    """Test the mechanisms' answers about known logits."""
+    logits = np.tile(np.linspace(-1, 1, _CLASSES), (_ROWS, 1))
+    ones = np.ones(_ROWS)
+    for name, price in _MECHANISMS:
+        mechanism = priced(name, price, _CLASSES)
+        finding = judge_known_logits(mechanism, mechanism.release(logits, ones, randomness), logits, ones)
+        yield ScaleTest(f"answers of {name} at {price}", _ROWS, finding.ratio, finding.p_value)
+    for noise in _PUBLISHED:
+        published = Published(2, 5.0, noise)
+        answers = published.release(np.zeros((_ROWS, 2)), ones, randomness)
+        shown = np.log(answers[:, 0] / answers[:, 1]) * published.epsilon_neuron
+        law = scipy.stats.laplace if noise == "laplace" else scipy.stats.norm
+        ratio = float(np.sqrt(np.mean(shown**2)) / law.std())
+        p = float(scipy.stats.kstest(shown, law.cdf).pvalue)
+        yield ScaleTest(f"answers of published, {noise} noise", _ROWS, ratio, p)
+
+
+def _deviation_test(what: str, shown: Floats, deviation: float, step: float) -> ScaleTest:
+    """Test that numbers have noise of at least this deviation, rounded to multiples of `step`."""
+    length = float(np.linalg.norm(shown)) + math.sqrt(shown.size) * step / 2
+    p = float(scipy.stats.chi2.cdf((length / deviation) ** 2 * (1 + 2.0**-40), shown.size))
+    return ScaleTest(what, shown.size, float(np.linalg.norm(shown)) / math.sqrt(shown.size) / deviation, p)
+
+
+def _coin_test(what: str, count: int, coins: int, rate: float) -> ScaleTest:
+    p = float(scipy.stats.binomtest(int(count), coins, rate).pvalue)
+    return ScaleTest(what, coins, count / coins / rate, p)

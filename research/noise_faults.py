@@ -1,0 +1,270 @@
+"""`python -m research.noise_faults`: which audit finds which fault of noise, and services without a fault.
+
+A head of the digits, or teachers of a few of them, answers in this process behind each mechanism, and a fault is
+planted between the certificate, which says what the noise should be, and the answers. Four audits look at it: the test
+of noise of `dpserve attack` (`audit.membership.near_copies`); `audit mechanism` on two worst-case inputs; `audit
+service` on two heads that a record makes the difference between; a service's audit of itself, 128 answers in two looks.
+Prints for how many seeds each convicts. `--sound N` counts convictions, and small p, of N seeds without a fault.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import laplace, norm
+
+from accounting.arrays import Floats
+from audit.distinguishing.likelihood import Worlds, scores, worst_case
+from audit.distinguishing.mechanism import judge
+from audit.distinguishing.neighbours import Neighbours, neighbours
+from audit.distinguishing.service import LiveAudit, observe_services
+from audit.in_process import BundleEndpoint, rehearsal_key
+from audit.membership.asking import AnswerJournal
+from audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
+from audit.membership.plan import NOISE_SHARE
+from audit.noise import NoiseFinding, judge_known_logits, together
+from mechanisms.elementary import softmax
+from mechanisms.gaussian import Gaussian
+from mechanisms.laplace import Laplace
+from mechanisms.mechanism import priced
+from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
+from mechanisms.seeded import SeededRandomness
+from research.commands import finished_pieces, program, run
+from training.exact.questions import MeteredModel
+from training.features.maps import Identity
+from training.inputs.digits import load_digits
+from training.inputs.records import Records
+from training.kinds.head.recipe import Recipe
+from training.kinds.head.train import train_head
+from training.kinds.teachers.networks import Schedule
+from training.kinds.teachers.train import TeachersRecipe, train_teachers
+
+CONVICTS = NOISE_SHARE * 0.05
+"""Below which p `dpserve attack` convicts at its default confidence."""
+MECHANISMS = (
+    ("gaussian", "noise-multiplier:20"),
+    ("gaussian", "noise-multiplier:1"),
+    ("laplace", "noise-multiplier:20"),
+    ("selected-neuron", "rho:0.00125"),
+    ("selected-neuron", "epsilon:0.5"),
+    ("label", "epsilon:0.5"),
+)
+LOOKS, ROWS = 2, 64
+MECHANISM_TRIALS, SERVICE_TRIALS, _PIECE = 10_000, 2000, 2000
+"""Answers of either world that `audit mechanism` and `audit service` see, as by default, and how many at once."""
+CLASSES = 10
+
+app = program()
+
+
+@dataclass(frozen=True, eq=False)
+class Faulty:
+    """A mechanism that claims what `sound` claims and adds a share of its noise, or one draw of it to every row."""
+
+    sound: Any
+    share: float = 1.0
+    reused: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the sound mechanism says of itself."""
+        return getattr(self.sound, name)
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Release with the fault."""
+        if self.reused:
+            randomness = KeyedRandomness(NoiseKey(bytes(32)), repr(self.sound).encode(), [b""] * len(logits))
+        released: Floats = self.sound.release(logits, sensitivity * self.share, randomness)
+        return released
+
+
+class BareClass(Faulty):
+    """The first class gets no noise, and the others theirs, drawn in floating point."""
+
+    def release(self, logits: Floats, sensitivity: Floats, randomness: Randomness) -> Floats:
+        """Release with the fault."""
+        uniforms = ((randomness.words(logits.size) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        law = norm if isinstance(self.sound, Gaussian) else laplace
+        noise = law.ppf(uniforms).reshape(logits.shape) * self.sound.noise_scale(sensitivity, logits.shape[1])[:, None]
+        noise[:, 0] = 0.0
+        return softmax(logits + noise)
+
+
+FAULTS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("none", lambda sound: sound),
+    ("noise x 0.8", lambda sound: Faulty(sound, 0.8)),
+    ("noise x 0.5", lambda sound: Faulty(sound, 0.5)),
+    ("noise x 0.1, or sensitivity / 10 in the service", lambda sound: Faulty(sound, 0.1)),
+    ("noise reused", lambda sound: Faulty(sound, reused=True)),
+    ("one class without noise", BareClass),
+)
+
+
+def head_of_digits(records: Records | None = None) -> MeteredModel:
+    """Train a head on the digits, or on these of them."""
+    records = load_digits().train if records is None else records
+    declared = records.declaration
+    feature_map = Identity(lower=declared.lower, upper=declared.upper, clip_norm=1.0, bias=0.1)
+    return train_head(records, Recipe("digits", feature_map, 10.0), "digits")
+
+
+def teachers_of_digits() -> MeteredModel:
+    """Train 40 linear teachers on the digits, a few steps each."""
+    records = load_digits().train
+    declared = records.declaration
+    feature_map = Identity(lower=declared.lower, upper=declared.upper, clip_norm=1.0, bias=0.1)
+    recipe = TeachersRecipe("digits", feature_map, 40, schedule=Schedule(steps=40))
+    return train_teachers(records, recipe, "digits", bytes(32))
+
+
+def attacked(model: MeteredModel, mechanism: Any, seed: int) -> NoiseFinding:
+    """Return what an attack's test of noise finds."""
+    head = replace(model, certificate=model.certificate.model_copy(update={"model_id": f"{seed:032x}"}))  # type: ignore[type-var]
+    endpoint = BundleEndpoint(head, mechanism, rehearsal_key(seed))
+    described = endpoint.model()
+    journal = AnswerJournal(None, described)
+    return near_copies_to_ask(endpoint, described, journal, seed).ask(endpoint, journal)
+
+
+def self_audited(model: MeteredModel, mechanism: Any, seed: int) -> tuple[float, bool]:
+    """Return the p of noise after two looks of 64 answers, and whether either test of the service's audit refutes."""
+    sound = getattr(mechanism, "sound", mechanism)
+    endpoint = BundleEndpoint(model, mechanism, rehearsal_key(seed))
+    audit = LiveAudit(sound, len(model.certificate.classes), 0.0 if np.isfinite(sound.cost.pure_epsilon) else 1e-5)
+    rng = np.random.default_rng(seed)
+    rows = near_copies_of_a_point(endpoint.model(), LOOKS * ROWS, seed)
+    assert rows is not None
+    for part in np.split(rows, LOOKS):
+        audit.look(endpoint.answers(part), model.logit_sensitivity(model.features(part)), rng)
+    return audit.latest["noise_p_value"], audit.latest["refuted"]
+
+
+def audited_mechanism(mechanism: Any, seed: int) -> bool:
+    """Return whether `audit mechanism` convicts it, by as many answers as it asks for by itself."""
+    sound = getattr(mechanism, "sound", mechanism)
+    worlds, randomness = worst_case(sound, CLASSES), SeededRandomness(seed, ("noise faults", repr(mechanism)))
+    ones = np.ones(_PIECE)
+    batch = Worlds(np.repeat(worlds.logits_in, _PIECE, axis=0), np.repeat(worlds.logits_out, _PIECE, axis=0), ones)
+    scored: tuple[list[Floats], list[Floats]] = ([], [])
+    noise = []
+    for _ in range(MECHANISM_TRIALS // _PIECE):
+        for logits, kept in zip((batch.logits_in, batch.logits_out), scored, strict=True):
+            answers = mechanism.release(logits, ones, randomness)
+            kept.append(scores(sound, answers, batch))
+            noise.append(judge_known_logits(sound, answers, logits, ones))
+    inside, outside = map(np.concatenate, scored)
+    return judge(sound, inside, outside, delta=_delta(mechanism), noise=together(noise)).convicted
+
+
+@cache
+def neighbouring_heads() -> Neighbours:
+    """Train two heads of the digits, with a record drawn at random and without it."""
+    return neighbours("natural", load_digits().train, head_of_digits, np.random.default_rng(0))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A bundle in this process as a client's view of a service."""
+
+    endpoint: BundleEndpoint
+
+    def model(self) -> Mapping[str, Any]:
+        """Return what `GET /models/NAME` returns."""
+        return self.endpoint.model()
+
+    def predict_proba(self, X: Floats) -> Floats:
+        """Return private probabilities (n, C)."""
+        return self.endpoint.answers(X)
+
+
+def audited_services(mechanism: Any, seed: int) -> bool:
+    """Return whether `audit service` convicts two services of neighbouring heads."""
+    pair, delta = neighbouring_heads(), _delta(mechanism)
+    services = [
+        Asked(BundleEndpoint(head, mechanism, rehearsal_key(2 * seed + place)))
+        for place, head in enumerate((pair.head_in, pair.head_out))
+    ]
+    rng = np.random.default_rng(seed)
+    with finished_pieces(None) as store:
+        sound, inside, outside, noise = observe_services(
+            services[0], services[1], pair, pair.row[None], SERVICE_TRIALS, rng, store, seed=seed
+        )
+    return judge(sound, inside, outside, delta=delta, noise=noise).convicted
+
+
+def _delta(mechanism: Any) -> float:
+    return 0.0 if np.isfinite(mechanism.cost.pure_epsilon) else 1e-5
+
+
+def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int], console: Console) -> None:
+    """Print for how many seeds each fault is convicted."""
+    table = Table(
+        "model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service", "self-audit"
+    )
+    for name, model in models.items():
+        for mechanism, price in MECHANISMS:
+            sound = priced(mechanism, price, CLASSES)
+            for fault, plant in FAULTS:
+                added = isinstance(sound, Gaussian | Laplace)
+                if plant is BareClass and not added:
+                    continue
+                planted = plant(sound)
+                found = [attacked(model, planted, seed).p_value for seed in seeds]
+                table.add_row(
+                    name,
+                    f"{mechanism} {price}",
+                    fault,
+                    _count([p <= CONVICTS for p in found]),
+                    f"{max(found):.1e}",
+                    _count([audited_mechanism(planted, seed) for seed in seeds if name == "head"]),
+                    _count([audited_services(planted, seed) for seed in seeds if name == "head"]),
+                    _count([self_audited(model, planted, seed)[1] for seed in seeds if added]),
+                )
+    console.print(table)
+
+
+def _count(convicted: Sequence[bool]) -> str:
+    return f"{sum(convicted)} of {len(convicted)}" if convicted else "-"
+
+
+def count_alarms(models: dict[str, MeteredModel], runs: int, console: Console) -> None:
+    """Print how often services without a fault are convicted, and how often the attack's p is small."""
+    table = Table(
+        *("model", "mechanism", "runs", "p <= .05", "p <= .001", "attack", "smallest p"),
+        *("audit mechanism", "audit service", "self-audit"),
+    )
+    for name, model in models.items():
+        for mechanism, price in MECHANISMS:
+            sound = priced(mechanism, price, CLASSES)
+            seeds = range(1000, 1000 + runs)
+            found = np.array([attacked(model, sound, seed).p_value for seed in seeds])
+            counts = [str(int((found <= level).sum())) for level in (0.05, 1e-3, CONVICTS)]
+            added = isinstance(sound, Gaussian | Laplace)
+            own = (
+                [audited_mechanism(sound, seed) for seed in seeds if name == "head"],
+                [audited_services(sound, seed) for seed in seeds if name == "head"],
+                [self_audited(model, sound, seed)[1] for seed in seeds if added],
+            )
+            table.add_row(name, f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own))
+    console.print(table)
+
+
+@app.command()
+def faults(
+    seeds: Annotated[int, typer.Option(min=1, help="For each fault.")] = 10,
+    sound: Annotated[int, typer.Option(min=0, help="Services without a fault, for each model and mechanism.")] = 0,
+) -> None:
+    """Print which audit convicts which fault, and how many sound services are convicted."""
+    console = Console(width=160)
+    models = {"head": head_of_digits(), "teachers": teachers_of_digits()}
+    tabulate(models, range(seeds), console)
+    if sound:
+        count_alarms(models, sound, console)
+
+
+if __name__ == "__main__":
+    run(app)

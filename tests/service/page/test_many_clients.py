@@ -1,0 +1,152 @@
+"""The owner's page with 3 and with 300 clients, at three widths, light and dark: nothing is cut off, all are found."""
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import expect
+
+from accounting.budgets import Budget
+from accounting.ledger import key_digest, new_api_key
+from mechanisms.gaussian import Gaussian
+from mechanisms.randomness import SystemRandomness
+from service.admin.app import AdminPort, admin_port
+from service.listener import bind, url_of
+from service.metered import MeteredPredictor
+from service.opening import hold_together
+from service.pay_once import PayOncePredictor
+from tests.service.conftest import Starter
+from training.exact.questions import NoiseKey
+from training.kinds.weights.model import release_weights
+
+from .test_owner_page import KEY, keep_verdicts, violations
+
+DELTA = 1e-6
+LONG = "readmissions-of-cardiology-within-thirty-days-2026"
+"""A name as offices give them, longer than a phone is wide."""
+WIDTHS = (390, 900, 1400)
+CUT_OFF = """() => [...document.querySelectorAll("#account *")].filter((node) => {
+  const apart = "svg, .scrolling, [hidden], thead, .document, .visually-hidden";
+  if (node.closest(apart) !== null || !node.checkVisibility()) return false;
+  const box = node.getBoundingClientRect();
+  const cut = getComputedStyle(node).overflowX !== "visible" && node.scrollWidth > node.clientWidth + 1;
+  return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5 || (node.clientWidth > 0 && cut));
+}).map((node) => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 60)}`)"""
+"""Elements that reach beyond the window, or whose content is cut; what may be scrolled has a shadow that says so."""
+
+
+def named(head, name, lineage):
+    certificate = head.certificate.model_copy(update={"name": name, "model_id": name * 2, "lineage": lineage})
+    return replace(head, certificate=certificate, weights=-head.weights, noise_key=NoiseKey(bytes(32)))
+
+
+@contextmanager
+def served(starter, head, folder, clients):
+    """Give the address of the owner's page, of three models of two lineages and so many clients."""
+    priced = {"coarse": 10**11, "fine": 4 * 10**11}
+    tiers = release_weights(head, priced, head.certificate.lineage, SystemRandomness(), None, 100)
+    tiers = replace(tiers, certificate=tiers.certificate.model_copy(update={"name": "colours-for-good"}))
+
+    def more(ledger):
+        other = MeteredPredictor(named(head, LONG, LONG), Gaussian(10.0), ledger, largest_batch=50)
+        return [PayOncePredictor(tiers, ledger, largest_batch=50), other]
+
+    service = starter(head, more=more)
+    ledger, lineage = service.ledger, service.predictor.lineage
+    service.call(hold_together(ledger, [tiers.certificate]))
+    for name in (LONG, "of-last-year"):
+        service.call(ledger.open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time()))
+    for number in range(clients):
+        budget = Budget.from_epsilon_delta((0.05, 0.5, 1, 4)[number % 4], DELTA, "gaussian")
+        name = f"{('ward', 'practice-of-general-medicine-in-the-old-town', 'registry')[number % 3]}-{number}"
+        key = new_api_key()
+        service.call(ledger.add_client(lineage, name, budget, key_digest(key), time=time.time()))
+        if number % 4 == 3 and number < 120:
+            http = service.http(key)
+            instances = [[number / 400, row / 50, 0.5, 0.5] for row in range(20)]
+            assert http.post("/models/colours/predict", json={"instances": instances}).status_code == 200
+            if number % 8 == 3:
+                assert http.post("/models/colours-for-good/predict", json={"instances": instances}).status_code == 200
+        if number % 9 == 1:
+            service.call(ledger.revoke(lineage, name))
+    keep_verdicts(folder)
+    listening = bind()
+    admin = AdminPort(listening, key_digest(KEY), folder, lambda: {"refuted": False}, usage=service.usage)
+    opened = admin_port(admin, service.models, ledger, service.metrics, service.counts)
+    service.call(opened.__aenter__())
+    yield url_of(listening)
+    service.call(opened.__aexit__(None, None, None))
+    listening.close()
+    starter.stop()
+
+
+@pytest.fixture(scope="module")
+def urls(head, tmp_path_factory):
+    with ExitStack() as opened:
+        folder = tmp_path_factory.mktemp
+        yield {
+            count: opened.enter_context(served(Starter(folder("service")), head, folder("verdicts"), count))
+            for count in (3, 300)
+        }
+
+
+def sign_in(tab, url, clients):
+    page = tab.page
+    page.goto(url)
+    page.fill("#key", KEY)
+    page.keyboard.press("Enter")
+    expect(page.locator("#clients-body tbody tr")).to_have_count(min(clients, 25))
+    expect(page.locator("#spending-body svg" if clients > 3 else "#verdicts-body article").first).to_be_visible()
+    expect(page.locator("#throughput")).to_be_visible()
+    return page
+
+
+def check_that_nothing_is_cut_off(page):
+    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert page.evaluate(CUT_OFF) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("clients", [3, 300])
+def test_nothing_is_cut_off(open_tab, urls, clients, width, scheme):
+    tab = open_tab(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = sign_in(tab, urls[clients], clients)
+    tab.shot(f"owner-{clients}-{width}-{scheme}")
+    check_that_nothing_is_cut_off(page)
+    expect(page.locator("#spending-body details")).to_have_count(1 if clients > 3 else 0)
+    if clients > 3:
+        assert page.locator("#spending-body details").evaluate("(node) => node.open") is (width > 640)
+    assert violations(page) == []
+
+
+def test_all_of_300_clients_can_be_unfolded_on_a_phone_and_are_there_after_a_refresh(open_tab, urls):
+    tab = open_tab(viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
+    tab.page.clock.install()
+    page = sign_in(tab, urls[300], 300)
+    rows = page.locator("#clients-body tbody tr")
+    for shown in range(25, 300, 25):
+        expect(page.locator("#clients-body")).to_contain_text(f"{shown} of 300 clients")
+        page.get_by_role("button", name="More", exact=True).click()
+        expect(rows).to_have_count(shown + 25)
+    expect(page.get_by_role("button", name="More", exact=True)).to_have_count(0)
+    names = [each.split("\n")[0] for each in rows.locator("th").all_inner_texts()]
+    assert len(set(names)) == 300
+    check_that_nothing_is_cut_off(page)
+    with page.expect_response(lambda answer: "/clients" in answer.url):
+        page.clock.run_for(16_000)
+    expect(rows).to_have_count(300)
+    page.get_by_label("Find by name").fill("registry-299")
+    expect(rows).to_have_count(1)
+    expect(rows.locator("td").first).to_contain_text("epsilon")
+
+
+def test_a_revoked_client_is_not_shown_as_one_that_may_ask(open_tab, urls):
+    tab = open_tab(viewport={"width": 900, "height": 900})
+    page = sign_in(tab, urls[300], 300)
+    page.get_by_label("Find by name").fill("old-town-100")
+    row = page.locator("#clients-body tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.locator("th")).to_contain_text("revoked")
+    expect(row.locator("td").nth(1)).to_have_text("–")
