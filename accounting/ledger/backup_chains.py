@@ -24,7 +24,7 @@ import pyarrow.fs as pa_fs
 from msgspec import Struct
 
 from accounting.ledger.backup_streams import read_lines, writing
-from accounting.ledger.backups import Backup, Known, Link
+from accounting.ledger.backups import Backup, Extent, Link
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.verification import Watcher, unwatched
@@ -53,7 +53,7 @@ class _List(Struct, frozen=True):
     chain: str
     began: str
     files: tuple[_File, ...] = ()
-    known: dict[str, Known] = {}
+    extents: dict[str, Extent] = {}
 
     @property
     def name(self) -> str:
@@ -210,20 +210,20 @@ async def add_to_chain(
         newest = _List(_FORMAT, secrets.token_hex(4), now.strftime(_TIME))
     number = len(newest.files) + 1
     previous = newest.files[-1].end if newest.files else ""
-    backup = Backup(ledger, lineages, link=Link(newest.chain, number, previous), known=newest.known, watch=watch)
+    backup = Backup(ledger, lineages, link=Link(newest.chain, number, previous), extents=newest.extents, watch=watch)
     # No file takes another's name, so that of two who write at once the one whose list stays has all its files.
     ending = ".zst.age" if keys else ".zst"
     name = f"{newest.chain}-{number:06}-{secrets.token_hex(4)}{ending}"
     with place.create(name) as file:
         summed = await _write(backup, file, keys)
     written = _File(name, summed.size, summed.sha256, backup.digest)
-    after = msgspec.structs.replace(newest, files=(*newest.files, written), known=newest.known | backup.known)
+    after = msgspec.structs.replace(newest, files=(*newest.files, written), extents=newest.extents | backup.extents)
     with place.create(after.name) as file:
         file.write(msgspec.json.encode(after))
     if number == 1:
         for old in [one for one in lists if one != after.name][: max(0, len(lists) + 1 - kept)]:
             _remove_chain(place, old, names)
-    return Written(name, summed.size, number, sum(known.receipts for known in after.known.values()))
+    return Written(name, summed.size, number, sum(extents.receipts for extents in after.extents.values()))
 
 
 def _is_list(name: str) -> bool:

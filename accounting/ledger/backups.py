@@ -82,7 +82,7 @@ class Link(Struct, frozen=True):
     previous: str = ""
 
 
-class Known(Struct, frozen=True):
+class Extent(Struct, frozen=True):
     """The part of a lineage that the links of a chain hold: what the next link must follow.
 
     receipts, acts: how many; newest: a digest of the newest receipt, act: the hash of the newest act; links: those that
@@ -117,8 +117,10 @@ async def backup(ledger: Ledger, lineages: Sequence[str] = (), *, watch: Watcher
 
 
 class Backup:
-    """A backup that is made once, by `lines`; then `digest` is what it ends with, and `known` what it and those before
-    it in its chain hold."""
+    """A backup that is made once, by `lines`.
+
+    Then `digest` is what it ends with, and `extents` what it and those before it in its chain hold.
+    """
 
     def __init__(
         self,
@@ -126,16 +128,16 @@ class Backup:
         lineages: Sequence[str] = (),
         *,
         link: Link | None = None,
-        known: Mapping[str, Known] | None = None,
+        extents: Mapping[str, Extent] | None = None,
         watch: Watcher = unwatched,
     ) -> None:
-        """Back up these lineages, every one if none is named. link, known: for the next link of a chain."""
+        """Back up these lineages, every one if none is named. link, extents: for the next link of a chain."""
         self._ledger = ledger
         self._lineages = lineages
         self._link = link
-        self._before = dict(known or {})
+        self._before = dict(extents or {})
         self._watch = watch
-        self.known: dict[str, Known] = {}
+        self.extents: dict[str, Extent] = {}
         self.digest = ""
 
     async def lines(self) -> AsyncIterator[str]:
@@ -202,9 +204,9 @@ class Backup:
                 "and a backup from before or the journals can mend it"
             )
         act = acts[-1].hash if acts else b""
-        self.known[lineage] = Known(newest, len(acts), _identity(last), act, books.links)
+        self.extents[lineage] = Extent(newest, len(acts), _identity(last), act, books.links)
 
-    async def _check_follows(self, lineage: str, before: Known, acts: Sequence[Act], newest: int) -> None:
+    async def _check_follows(self, lineage: str, before: Extent, acts: Sequence[Act], newest: int) -> None:
         """Raise CannotRecover unless the lineage is what the links before hold, and what came since."""
         found = await self._ledger.receipts(lineage, after=before.receipts - 1, count=1) if before.receipts else []
         act = acts[before.acts - 1].hash if 0 < before.acts <= len(acts) else b""

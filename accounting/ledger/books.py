@@ -7,10 +7,14 @@ a bounded part of memory, beside the acts and accounts; who paid for which quest
 """
 
 import hashlib
+from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
@@ -21,6 +25,7 @@ from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
 _SHOWN = 5
+_HASH = 32
 _IN_WORDS = {
     "order": "do not have the number that follows",
     "lineage": "are of another lineage",
@@ -110,12 +115,11 @@ class Books:
     """The books of one lineage: enter receipts, settle, and compare the accounts.
 
     `findings` has the first few receipts of each kind of flaw, and how many more there are. `paid` is who paid for each
-    question, `newest` the number of the newest receipt, and `hashes` has those hashes of receipts, by number, that were
-    asked for.
+    question, `newest` the number of the newest receipt, and `hash_of` has the hashes that were asked for.
     """
 
     def __init__(
-        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Collection[int] = ()
+        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Iterable[int] = ()
     ) -> None:
         """Walk the acts.
 
@@ -125,8 +129,9 @@ class Books:
         self.lineage = lineage
         self.paid = PaidQuestions()
         self.newest = 0
-        self.hashes: dict[int, bytes] = {}
-        self._hashed = hashed
+        self._hashed = array("Q", np.unique(np.fromiter(hashed, np.uint64)).tobytes())
+        self._hashes = array("B", bytes(_HASH * len(self._hashed)))
+        self._next_hashed = 0
         self._before = {account.subject: account.before for account in accounts}
         self.findings: list[str] = []
         self.payers: dict[str, Payer] = {}
@@ -205,8 +210,11 @@ class Books:
             self._note("flaw", f"receipt {receipt.sequence} was altered: it {flaw}")
         self._enter_link(receipt)
         self.newest = max(expected, receipt.sequence)
-        if self.newest in self._hashed:
-            self.hashes[self.newest] = receipt.hash
+        while self._next_hashed < len(self._hashed) and self._hashed[self._next_hashed] <= self.newest:
+            if self._hashed[self._next_hashed] == receipt.sequence:
+                start = _HASH * self._next_hashed
+                self._hashes[start : start + _HASH] = array("B", receipt.hash)
+            self._next_hashed += 1
 
     def _enter_link(self, receipt: Receipt) -> None:
         service, call = self._open_call
@@ -342,6 +350,11 @@ class Books:
         # That of an account that its receipts brought back is 0, which no act set.
         if account.settled_limit and (subject, account.settled_limit) not in self._limits:
             self.findings.append(f"the limit that {who} was raised from was never set")
+
+    def hash_of(self, sequence: int) -> bytes:
+        """Return the hash of the receipt of a number that was asked for; zeros if there is none."""
+        place = bisect_left(self._hashed, sequence)
+        return self._hashes[_HASH * place : _HASH * (place + 1)].tobytes()
 
     @property
     def is_reconciled(self) -> bool:

@@ -21,7 +21,7 @@ from accounting.ledger import (
 )
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
+from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.verification import Verification
@@ -102,7 +102,8 @@ def status(ledger: LedgerOption) -> None:
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:
-    behind = await ledger.services_behind(lineage, _journals_of(lineage, None))
+    journals = [journal.acknowledged for journal in _journals_of(lineage, None)]
+    behind = await ledger.services_behind(lineage, journals)
     return f"the store is older than {behind} of them: reconcile" if behind else "agree"
 
 
@@ -346,7 +347,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = _journals_of(name, of.journal)
+            journals = [journal.read() for journal in _journals_of(name, of.journal)]
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
@@ -390,8 +391,8 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
 
     Raises CannotServe if a journal knows a lineage that the store does not: then the store lost it.
     """
-    journals = [*read_journals(options.journals_folder()), *_read(given)]
-    written = {journal.lineage for journal in journals if journal.writes}
+    journals = [*open_journals(options.journals_folder()), *_open(given)]
+    written = {journal.lineage for journal in journals if journal.acknowledged.writes}
     for name in sorted(written):
         try:
             await ledger.lineage(name)
@@ -406,18 +407,17 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     return sorted(written.union(await ledger.lineage_names()))
 
 
-def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
-    journals = read_journals(journal_folder(options.journals_folder(), lineage)) + _read(given)
+def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalFiles]:
+    journals = open_journals(journal_folder(options.journals_folder(), lineage)) + _open(given)
     return [journal for journal in journals if journal.lineage == lineage]
 
 
-def _read(given: list[Path] | None) -> list[JournalContents]:
-    journals: list[JournalContents] = []
+def _open(given: list[Path] | None) -> list[JournalFiles]:
+    journals: list[JournalFiles] = []
     for path in given or []:
         if not path.exists():
             raise CannotServe(f"there is no journal {path}")
-        one = None if path.is_dir() else read_journal(path)
-        journals += read_journals(path) if path.is_dir() else [one] if one is not None else []
+        journals += open_journals(path)
     return journals
 
 

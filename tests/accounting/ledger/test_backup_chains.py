@@ -162,7 +162,7 @@ async def test_a_damaged_chain_is_refused_whole(tmp_path: Path, ledger: Ledger, 
 
 
 async def test_a_link_of_another_chain_is_refused(tmp_path: Path, ledger: Ledger) -> None:
-    """Of the same ledger, at the same place of a chain: whose list names it, with the right digest."""
+    """The link is of the same ledger, at the same place of its chain, and listed with the right digest."""
     first, second = Place(str(tmp_path / "first")), Place(str(tmp_path / "second"))
     for place in (first, second):
         await add_to_chain(ledger, place, ())
