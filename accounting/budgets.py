@@ -201,6 +201,21 @@ class Budget:
         return cls(whole, accepts, sampling_error.PURE_DELTA)
 
     @classmethod
+    def parse(cls, text: str, accepts: Accepts) -> Self:
+        """Read a budget as an owner writes it in one word: `epsilon:E@DELTA`, or `epsilon:E` in pure epsilon.
+
+        accepts: what the account pays for, of those that have a delta or of those that have none. Raises ValueError.
+        """
+        kind, _, number = text.partition(":")
+        epsilon, _, delta = number.partition("@")
+        try:
+            if kind != "epsilon":
+                raise ValueError("it does not begin with epsilon:")
+            return cls.from_epsilon_delta(float(epsilon), float(delta or 0), accepted_at(float(delta or 0), accepts))
+        except ValueError as error:
+            raise ValueError(f"a budget is written epsilon:3@1e-6, or epsilon:3 in pure epsilon: {error}") from error
+
+    @classmethod
     def from_measure(cls, measure: str, value: float, delta: float, accepts: Accepts) -> Self:
         """Return the largest budget that an owner states by one of `MEASURES`. Raises ValueError.
 

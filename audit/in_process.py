@@ -101,7 +101,7 @@ class BundleEndpoint:
             raise EndpointError(f"a request takes at most {self.largest_batch} rows, and this one has {len(rows)}")
         phi = self.head.features(rows)
         sensitivity = self.head.logit_sensitivity(phi)
-        context = noise_context(self.head.certificate.model_id, self.mechanism)
+        context = noise_context(self.head.certificate.model_id, self.mechanism, self.head.certificate.blocks)
         noise = KeyedRandomness(self.noise_key, context, question_bytes(phi, sensitivity))
         self.charge(set(noise.digests))
         return self.mechanism.release(self.head.logits(phi), sensitivity, noise)

@@ -42,7 +42,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from accounting import ledger as accounts
 from accounting.arrays import Floats
-from accounting.budgets import Budget
+from accounting.budgets import Budget, accepts_for
 from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
@@ -60,14 +60,16 @@ from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
-from service.opening import account_to_be, check_unit, hold_earlier, open_and_charge
+from service.opening import account_to_be, block_budget_of, check_unit, hold_earlier, is_open, open_and_charge
 from service.pay_once import hold_request
+from training.block_choice import BlockChoice
 from training.bundles.certificate import ProvenCertificate
 from training.bundles.sealing import write_folder
 from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice
 from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
 from training.inputs import preprocessing
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import Missing
 from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
@@ -143,6 +145,22 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lineage.
     overlapping_lineage_is_accepted : bool, default False
         Train although records are in another lineage: they then have a second budget.
+    block : str, optional
+        The column that names each record's block, or with a period a date. It is no feature. Every block has a budget
+        of its own, which pays for what models say of its records.
+    blocks : str, optional
+        The blocks that are trained on, between commas: declared, not read off the records.
+    block_by : {"day", "week", "month", "year"}, optional
+        The period of a column of dates that is a block: 2026-09-30, 2026-W40, 2026-09 or 2026.
+    block_name : str, optional
+        The one block that all records of the table are in, where no column names it.
+    block_budget : str, optional
+        The budget with which each block opens when a model of it is first charged, as "epsilon:3@1e-6".
+    leave_out_other_blocks : {"no", "yes"}, default "no"
+        What becomes of records of blocks that are not declared: no refuses them, yes leaves them out.
+    equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
+        Whether rows that are equal to rows of another block, more than chance explains, are known to be other
+        people's. Units are never in two blocks.
     encoding : str, optional
         Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
     decimal : str, optional
@@ -276,6 +294,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit: str | None = None,
         id: str | None = None,  # noqa: A002 - the command line's name
         overlapping_lineage_is_accepted: bool = False,
+        block: str | None = None,
+        blocks: str | None = None,
+        block_by: str | None = None,
+        block_name: str | None = None,
+        block_budget: str | None = None,
+        leave_out_other_blocks: str = "no",
+        equal_rows_in_blocks_are_others: str = "no",
         encoding: str | None = None,
         decimal: str | None = None,
         sheet: str | None = None,
@@ -339,6 +364,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unit = unit
         self.id = id
         self.overlapping_lineage_is_accepted = overlapping_lineage_is_accepted
+        self.block = block
+        self.blocks = blocks
+        self.block_by = block_by
+        self.block_name = block_name
+        self.block_budget = block_budget
+        self.leave_out_other_blocks = leave_out_other_blocks
+        self.equal_rows_in_blocks_are_others = equal_rows_in_blocks_are_others
         self.encoding = encoding
         self.decimal = decimal
         self.sheet = sheet
@@ -428,7 +460,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
                 # The charge follows the training: what the account could not pay for should not be trained.
-                _run(self._check_account(request.lineage, price, budget))
+                _run(self._check_account(request.lineage, price, budget, request.blocks.declaration))
             fitted = fit(
                 records,
                 request,
@@ -654,7 +686,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if names_of(X) is None:  # an array has the columns of the model, in its order
                 table = table.rename_columns([*self._columns_asked(), label])
             # What fit has as a name or leaves out is no feature: rows are compared by the others.
-            ignore = [name for name in (*(self.ignore or ()), self.unit, self.id) if name in table.column_names]
+            beside = (*(self.ignore or ()), self.unit, self.id, self.block)
+            ignore = [name for name in beside if name in table.column_names]
             names = self.certificate_.classes
             given = self._levels
             columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
@@ -691,7 +724,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
 
     def _features_among(self, names: Sequence[str] | None, label: str) -> list[str] | None:
-        left_out = {label, self.unit, self.id, *(self.ignore or ())}
+        left_out = {label, self.unit, self.id, self.block, *(self.ignore or ())}
         schema = self._schema()
         if names is not None and schema is not None and schema.subset:
             left_out |= set(names) - {column.name for column in schema.columns}
@@ -739,7 +772,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             encoder=None if self.encoder is None else Path(self.encoder).read_bytes(),
             plan=BudgetPlan(budget=price) if is_planned and price is not None else None,
             sets=SetsChoice.from_given({"prediction_sets": self.prediction_sets}),
+            blocks=self._block_choice(),
             overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
+        )
+
+    def _block_choice(self) -> BlockChoice:
+        """Return what is declared of blocks. Raises WrongOption."""
+        return BlockChoice.from_given(
+            {name: value for name in fields_of(BlockChoice) if (value := getattr(self, name)) is not None}
         )
 
     def _records(self, table: Any, label: str, schema: Schema | None) -> Records:
@@ -759,6 +799,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 schema=schema,
                 unit=self.unit,
                 missing=_missing(self.missing),
+                blocks=self._block_choice().declaration,
                 progress=lambda count, share: show(f"{count:,} records", share),
             )
         for sign in preprocessing.signs(self._numbers(table, records)):
@@ -798,14 +839,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("say what all answers together cost: epsilon= (or tier=, of 'weights') and delta=")
         return _picorho("epsilon" if self.tier is None else "tier", epsilon, self.delta)
 
-    async def _check_account(self, lineage: str, price: int, budget: Budget | None) -> None:
+    async def _check_account(
+        self, lineage: str, price: int, budget: Budget | None, blocks: BlockDeclaration | None
+    ) -> None:
         """Raise before training what would be raised after it: an account that is not there, or cannot pay."""
+        if blocks is not None and budget is not None:
+            raise WrongOption("lineage_budget", "is a lineage's without blocks: leave it out, these have their own")
         async with self._opened() as ledger:
-            account = await account_to_be(ledger, lineage, budget)
-        check_unit(account, self.unit)
-        if account.remaining < price:
-            amounts = price, account.spent, account.remaining
-            raise _exhausted(lineage, accounts.BudgetExhausted.of_budget("lineage", account.budget, *amounts))
+            opens_with = budget if blocks is None else Budget.parse(blocks.budget, "gaussian")
+            whole = await account_to_be(ledger, lineage, opens_with, has_blocks=blocks is not None)
+            known = await ledger.blocks(lineage) if blocks is not None and is_open(whole) else []
+        check_unit(whole, self.unit)
+        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.names]
+        for account in payers:
+            if account.remaining < price:
+                block = "" if blocks is None else account.name
+                amounts = price, account.spent, account.remaining, None, block
+                raise _exhausted(lineage, accounts.BudgetExhausted.of_budget(account.scope, account.budget, *amounts))
 
     async def _charged(self, written: ProvenCertificate, budget: Budget | None) -> int:
         """Charge the lineage for a release, its finest tier and so all of it; return what was charged, in picorho.
@@ -818,7 +868,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         async with self._opened() as ledger:
             try:
                 wish = hold_request(release, "", release.tiers[-1].name, time.time())
-                return (await open_and_charge(ledger, wish, release.unit, budget, by=operating_systems_user())).charged
+                by, block_budget = operating_systems_user(), block_budget_of(written, accepts_for(wish.steps[-1]))
+                charge = open_and_charge(ledger, wish, release.unit, budget, by=by, block_budget=block_budget)
+                return (await charge).charged
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused) from None
             except accounts.LedgerRefusal as refused:
@@ -1021,10 +1073,19 @@ def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
 
 def _exhausted(lineage: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
     cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
+    detail = (
+        f"a fit costs the lineage {lineage!r} {refused.price}, and {refused.left} in its budget; nothing was charged"
+    )
+    if refused.block:
+        left = refused.currency.words(refused.remaining)
+        detail = (
+            f"a fit costs {refused.price}, and the block {refused.block} of the lineage {lineage!r} has {left} left; "
+            "leave it out, or train with less; nothing was charged"
+        )
     return BudgetExhausted(
-        f"a fit costs the lineage {lineage!r} {refused.price}, and {refused.left} in its budget; nothing was charged",
+        detail,
         kind="urn:dpserve:problem:budget-exhausted",
-        problem={"scope": "lineage", "cost": cost, "remaining": remaining, "currency": "rho"},
+        problem={"scope": refused.scope, "cost": cost, "remaining": remaining, "currency": "rho"},
     )
 
 

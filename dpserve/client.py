@@ -69,12 +69,12 @@ class ServiceError(Exception):
 class BudgetExhausted(ServiceError):
     """The request costs more than is left; nothing was charged. `cost` and `remaining` are in the account's `currency`.
 
-    `scope` says whose budget it is: the client's own, its group's, or the lineage's, which all clients share. What is
-    left of those two is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by period has
-    more, or None.
+    `scope` says whose budget it is: the client's own, its group's, or the lineage's or a block's, which all clients
+    share. What is left of those is not said, and `remaining` is None. `refilled`: the day (UTC) on which a budget by
+    period has more, or None.
     """
 
-    scope: Literal["client", "group", "lineage"]
+    scope: Literal["client", "group", "lineage", "block"]
     cost: float
     currency: Literal["rho", "epsilon"]
     remaining: float | None

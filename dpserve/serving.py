@@ -50,14 +50,19 @@ from service.listener import (
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
+    block_budget_of,
     check_affordable,
     check_budget,
+    check_no_budget,
     check_release,
     check_together,
     check_unit,
     find_lineage,
     hold_together,
+    is_open,
+    open_blocks,
     open_lineage,
+    payers_of,
     settle_unit,
     unit_of,
     unopened_account,
@@ -254,10 +259,16 @@ class ConfiguredService:
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         for model in loaded:
             lineage, unit, budget = model.certificate.lineage, unit_of(model.certificate), self._budget(model)
+            blocks, block_budget = model.certificate.blocks, self._block_budget(model)
             account = await find_lineage(ledger, lineage)
             if account is None:
-                account = unopened.setdefault(lineage, unopened_account(lineage, budget))
-            check_budget(account, budget)
+                account = unopened.setdefault(lineage, unopened_account(lineage, block_budget or budget))
+            if blocks:
+                check_no_budget(lineage, budget)
+            else:
+                check_budget(account, budget)
+            if is_open(account):
+                await open_blocks(ledger, lineage, blocks, block_budget, by=by)
             settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
             predictor = self._predictor(model, ledger, account.budget.currency)
@@ -265,7 +276,14 @@ class ConfiguredService:
         releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
         await check_together(ledger, releases, unopened)
         for model in loaded:
-            await open_lineage(ledger, model.certificate.lineage, self._budget(model), by=by)
+            lineage, blocks, block_budget = (
+                model.certificate.lineage,
+                model.certificate.blocks,
+                self._block_budget(model),
+            )
+            budget = block_budget or self._budget(model)
+            await open_lineage(ledger, lineage, budget, by=by, has_blocks=bool(blocks))
+            await open_blocks(ledger, lineage, blocks, block_budget, by=by)
         for model in loaded:
             await self._settle_unit(ledger, model)
         for lineage, charged in (await hold_together(ledger, releases)).items():
@@ -286,7 +304,8 @@ class ConfiguredService:
         unopened: the account, where the ledger does not have it yet.
         """
         if isinstance(predictor, MeteredPredictor):
-            check_affordable(account, predictor.mechanism)
+            for payer in await payers_of(ledger, account, predictor.certificate.blocks):
+                check_affordable(payer, predictor.mechanism)
         elif isinstance(predictor, PayOncePredictor):
             await check_release(ledger, predictor.released, unopened)
 
@@ -378,6 +397,12 @@ class ConfiguredService:
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
+
+    def _block_budget(self, model: Model) -> Budget | None:
+        """Return the budget with which the model's blocks open; None where it has none."""
+        released = pay_once(model)
+        cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
+        return block_budget_of(model.certificate, accepts_for(cost))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""

@@ -14,6 +14,7 @@ from dpserve.commands import options
 from dpserve.commands.command import option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from dpserve.wording import as_flag
+from training.block_choice import BlockChoice
 from training.errors import SeveralErrors, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
 from training.features import rules
@@ -21,6 +22,7 @@ from training.features.maps import FEATURE_MAPS
 from training.features.quantiles import QUANTILE_SHARE
 from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
 from training.inputs import preprocessing
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
 from training.inputs.records import Records
@@ -38,6 +40,7 @@ FEATURES = "Features"
 PLANNER = "--budget, in place of --release"
 ENCODER = "--encoder"
 CHOICE = "--choose, in place of an option"
+BLOCKS = "Blocks of records, each with a budget"
 _KINDS = " or ".join(", ".join(("auto", *FEATURE_MAPS)).rsplit(", ", 1))
 
 
@@ -154,6 +157,12 @@ def _of_features(name: str, text: str | None = None, *, panel: str = FEATURES, *
     return declared_option(field, text=text, panel=panel, **more)[1]
 
 
+def _of_blocks(name: str) -> Any:
+    """Declare an option of blocks."""
+    field = fields_of(BlockChoice)[name]
+    return declared_option(field, panel=BLOCKS, default_text=default_in_words(field))[1]
+
+
 class NewBundle(FileOptions):
     """The records to train on, and the bundle to write."""
 
@@ -266,7 +275,12 @@ class NewBundle(FileOptions):
     def _records(self, names: tuple[str, ...], values: tuple[str, ...], schema: Schema | None) -> Records:
         declared: dict[str, Any] = {"classes": names, "values": values, "bounds": self.bounds or (), "schema": schema}
         declared["missing"] = self.missing or ()
+        declared["blocks"] = self._blocks()
         return self.read(self.data, clip=self.clip, unit=self.unit, engine=self.engine, **declared)
+
+    def _blocks(self) -> BlockDeclaration | None:
+        """Return the declared blocks; none for models that have none."""
+        return None
 
 
 class CommonOptions(NewBundle):
@@ -338,6 +352,14 @@ class CommonOptions(NewBundle):
     )
     choose_ledger_replicas: int | None = options.REPLICAS(panel=CHOICE, variable="DPSERVE_LEDGER_REPLICAS")
 
+    block: Any = _of_blocks("block")
+    blocks: Any = _of_blocks("blocks")
+    block_by: Any = _of_blocks("block_by")
+    block_name: Any = _of_blocks("block_name")
+    block_budget: Any = _of_blocks("block_budget")
+    leave_out_other_blocks: Any = _of_blocks("leave_out_other_blocks")
+    equal_rows_in_blocks_are_others: Any = _of_blocks("equal_rows_in_blocks_are_others")
+
     prediction_sets: Any = declared_option(fields_of(SetsChoice)["prediction_sets"], default_text="auto")[1]
 
     encoder: Path | None = option(
@@ -361,6 +383,14 @@ class CommonOptions(NewBundle):
                 raise WrongOption("word_vectors", "goes with --schema, and not with --engine")
             schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
         return names, values, schema
+
+    def block_choice(self) -> BlockChoice:
+        """Return what is declared of blocks. Raises WrongOption."""
+        given = {name: getattr(self, name) for name in fields_of(BlockChoice)}
+        return BlockChoice.from_given({name: value for name, value in given.items() if value is not None})
+
+    def _blocks(self) -> BlockDeclaration | None:
+        return self.block_choice().declaration
 
     def of_kinds(self) -> dict[str, Any]:
         """Return the options that one kind of model or another takes, as far as they were given."""
@@ -396,6 +426,7 @@ class CommonOptions(NewBundle):
             sets=SetsChoice.from_given(
                 {} if self.prediction_sets is None else {"prediction_sets": self.prediction_sets}
             ),
+            blocks=self.block_choice(),
             overlapping_lineage_is_accepted=self.overlapping_lineage_is_accepted,
         )
 

@@ -52,6 +52,7 @@ from training.fit import (
     check_together,
     fit,
 )
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.records import Records
 from training.pay_once.certificate import ReleaseCertificate
 
@@ -109,7 +110,7 @@ def _warn_of_poor_lineage(request: Request) -> None:
         raise forgotten_lineage(request.lineage) from None
     except (LedgerError, OSError, ValueError, WrongOption):
         return
-    if account is None or account.budget.currency is not RHO or account.remaining >= price:
+    if account is None or account.blocks or account.budget.currency is not RHO or account.remaining >= price:
         return
     left, budget = max(account.remaining, 0), account.budget
     typer.echo(
@@ -181,13 +182,17 @@ class Screen(console.Terminal):
 
 @dataclass(frozen=True)
 class LedgerPurse:
-    """Pays for choices from the owner's ledger. budget: of the lineage, where it has no account yet."""
+    """Pays for choices from the owner's ledger. budget: of the lineage, where it has no account yet.
+
+    blocks: those of the records, which pay in the lineage's place.
+    """
 
     lineage: str
     unit: str | None
     ledger: str | None
     replicas: int | None
     budget: Budget | None
+    blocks: BlockDeclaration | None = None
     charges: list[HoldRequest] = field(default_factory=list)
     """Charges so far."""
 
@@ -196,7 +201,10 @@ class LedgerPurse:
         """Return the purse that the options of a choice name. Raises WrongOption."""
         budget = None if given.choose_budget is None else _budget(given.choose_budget)
         lineage = given.lineage or "digits"
-        return cls(lineage, given.unit, given.choose_ledger, given.choose_ledger_replicas, budget)
+        blocks = given.block_choice().declaration
+        if blocks is not None and budget is not None:
+            raise WrongOption("choose_budget", "is a lineage's without blocks: leave it out, these have their own")
+        return cls(lineage, given.unit, given.choose_ledger, given.choose_ledger_replicas, budget, blocks)
 
     def check(self, picorho: int) -> None:
         """Raise before training what would be raised after it."""
@@ -205,7 +213,8 @@ class LedgerPurse:
     def pay_for_choice(self, cost: Cost) -> None:
         """Charge the lineage for a choice of Lambda."""
         wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
-        asyncio.run(self._charge(HoldRequest(*wish)))
+        blocks = () if self.blocks is None else self.blocks.names
+        asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks)))
         typer.echo(f"the lineage {self.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
 
     def pay_for_model(self, certificate: ReleaseCertificate) -> None:
@@ -233,6 +242,11 @@ class LedgerPurse:
         async with self._opened() as ledger:
             return await hold_earlier(ledger, certificate, by=operating_systems_user())
 
+    @property
+    def _block_budget(self) -> Budget | None:
+        """The budget with which the blocks open; None where there are none."""
+        return None if self.blocks is None else Budget.parse(self.blocks.budget, "gaussian")
+
     def _opened(self) -> Any:
         return open_ledger(self.ledger, self.replicas, journals=journals_folder())
 
@@ -242,20 +256,29 @@ class LedgerPurse:
 
         async with self._opened() as ledger:
             try:
-                await open_and_charge(ledger, wish, self.unit, self.budget, by=operating_systems_user())
+                by, block_budget = operating_systems_user(), self._block_budget
+                await open_and_charge(ledger, wish, self.unit, self.budget, by=by, block_budget=block_budget)
             except BudgetExhausted as refused:
                 raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
         self.charges.append(wish)
 
     async def _check(self, price: int) -> None:
-        from service.opening import account_to_be, check_unit, too_dear
+        from service.opening import account_to_be, check_unit, is_open, too_dear
 
+        names = () if self.blocks is None else self.blocks.names
         async with self._opened() as ledger:
-            account = await account_to_be(ledger, self.lineage, self.budget)
-        check_unit(account, self.unit)
-        if account.remaining < price:
-            refused = BudgetExhausted.of_budget("lineage", account.budget, price, account.spent, account.remaining)
-            raise too_dear("the choice", self.lineage, refused, "nothing was chosen")
+            budget = self._block_budget or self.budget
+            whole = await account_to_be(ledger, self.lineage, budget, has_blocks=bool(names))
+            known = await ledger.blocks(self.lineage) if names and is_open(whole) else []
+        check_unit(whole, self.unit)
+        payers = [block for block in known if block.block in names] if names else [whole]
+        for account in payers:
+            if account.remaining < price:
+                left, block = account.remaining, account.name if names else ""
+                refused = BudgetExhausted.of_budget(
+                    account.scope, account.budget, price, account.spent, left, block=block
+                )
+                raise too_dear("the choice", self.lineage, refused, "nothing was chosen")
 
 
 def _budget(text: str) -> Budget:

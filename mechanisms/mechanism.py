@@ -111,13 +111,14 @@ in two ways, or of two k, tell of k."""
 
 
 @lru_cache
-def noise_context(model_id: str, mechanism: Mechanism) -> bytes:
+def noise_context(model_id: str, mechanism: Mechanism, blocks: tuple[str, ...] = ()) -> bytes:
     """Return what a question's noise depends on in addition to the question: the context of `KeyedRandomness`.
 
     A mechanism's text holds its name and every parameter, as a frozen dataclass's does: with the model, which has the
-    sensitivity and the classes, these decide the scale of the noise. So one draw is never scaled in two ways.
+    sensitivity and the classes, these decide the scale of the noise. So one draw is never scaled in two ways. blocks:
+    those that pay for the answers of the model, so that what one has paid for is no question of another's.
     """
-    parts = NOISE_VERSION, model_id, mechanism.name, repr(mechanism), str(mechanism.cost)
+    parts = (NOISE_VERSION, model_id, mechanism.name, repr(mechanism), str(mechanism.cost), *blocks)
     return frame_parts(*(part.encode() for part in parts))
 
 

@@ -212,6 +212,7 @@ class MeteredPredictor(Predictor):
             questions=questions,
             time=now,
             idempotency=request.idempotency,
+            blocks=self.certificate.blocks,
         )
 
     def model(self) -> dict[str, object]:

@@ -4,8 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from accounting.budgets import Budget, accepts_for
+from accounting.budgets import Accepts, Budget, Scope, accepts_for
 from accounting.ledger import (
+    ActRefused,
+    BlockAccount,
     BudgetExhausted,
     Charge,
     CoinsExhausted,
@@ -19,6 +21,7 @@ from accounting.ledger import (
     UnitLost,
     UnknownLineage,
 )
+from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
@@ -62,13 +65,18 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
     )
 
 
-async def account_to_be(ledger: Ledger, lineage: str, budget: Budget | None) -> LineageAccount:
+async def account_to_be(
+    ledger: Ledger, lineage: str, budget: Budget | None, *, has_blocks: bool = False
+) -> LineageAccount:
     """Return the lineage's account, or what it would be with this budget; nothing is opened: see `is_open`.
+
+    has_blocks: whether blocks pay, whose budgets are not the lineage's.
 
     Raises CannotServe where there is none and no budget is given, or one with another budget.
     """
     account = await find_lineage(ledger, lineage) or unopened_account(lineage, budget)
-    check_budget(account, budget)
+    if not has_blocks:
+        check_budget(account, budget)
     return account
 
 
@@ -87,8 +95,21 @@ def check_budget(account: LineageAccount, budget: Budget | None) -> None:
         )
 
 
-async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, by: str) -> LineageAccount:
+def check_no_budget(lineage: str, budget: Budget | None) -> None:
+    """Raise CannotServe where a lineage's budget is given for a model of blocks, which pay in its place."""
+    if budget is not None:
+        raise CannotServe(
+            f"the lineage {lineage} has blocks, which pay for what its models say, with the budgets that they were "
+            "trained with: leave " + OptionName("lineage_budget") + " out"
+        )
+
+
+async def open_lineage(
+    ledger: Ledger, lineage: str, budget: Budget | None, *, by: str, has_blocks: bool = False
+) -> LineageAccount:
     """See to it that the lineage has an account: open it with `budget`, or find it there. by: who starts the service.
+
+    has_blocks: as for `account_to_be`.
 
     Raises CannotServe when there is none and no budget is given, or one with another budget.
     """
@@ -97,29 +118,80 @@ async def open_lineage(ledger: Ledger, lineage: str, budget: Budget | None, *, b
         wanted = unopened_account(lineage, budget).budget
         starting = ledger.acting(by, "a service was started with this budget")
         account = await starting.open_lineage(lineage, wanted, time=time.time())
-    check_budget(account, budget)
+    if not has_blocks:
+        check_budget(account, budget)
     return account
+
+
+async def open_blocks(ledger: Ledger, lineage: str, blocks: Sequence[str], budget: Budget | None, *, by: str) -> None:
+    """See to it that a lineage that is open has each of these blocks: those that it lacks open with `budget`.
+
+    by: who has them opened. Raises CannotServe for a lineage that cannot have them, or where no budget is given.
+    """
+    known = {block.block for block in await ledger.blocks(lineage)} if blocks else set[str]()
+    starting = ledger.acting(by, "the first model of its records is charged to it")
+    for block in blocks:
+        if block in known:
+            continue
+        if budget is None:
+            raise CannotServe(f"the block {block} of the lineage {lineage} has no budget yet")
+        try:
+            await starting.open_block(lineage, block, budget, time=time.time())
+        except ActRefused as refused:
+            raise CannotServe(f"the lineage {lineage} cannot have the block {block}: {refused}") from None
+
+
+def block_budget_of(certificate: object, accepts: Accepts) -> Budget | None:
+    """Return the budget with which the blocks open that a certificate names; None where it names none.
+
+    accepts: what an account pays for that pays for the model.
+    """
+    stated = getattr(certificate, "block_budget", "")
+    return Budget.parse(stated, accepts) if stated else None
+
+
+async def payers_of(
+    ledger: Ledger, account: LineageAccount, blocks: Sequence[str]
+) -> Sequence[LineageAccount | BlockAccount]:
+    """Return the accounts that pay for what a model of these blocks says: theirs, or the lineage's where it has none.
+
+    account: one that is not open yet stands for each of the blocks, which open with its budget.
+    """
+    return await ledger.blocks(account.lineage, blocks) if blocks and is_open(account) else [account]
 
 
 async def refusal_of(
     ledger: Ledger, request: HoldRequest | JointHoldRequest, account: LineageAccount
 ) -> LedgerRefusal | None:
-    """Return why a lineage does not pay for a request now; None where it does.
+    """Return why a lineage, or a block of it, does not pay for a request now; None where it does.
 
-    account: of `account_to_be`. One that is not open yet has paid for nothing.
+    account: of `account_to_be`. One that is not open yet has paid for nothing, and its blocks open with its budget.
     """
     if is_open(account):
         return (await ledger.quote(request)).refusal
-    budget, costs = account.budget, [line.terms.cost for line in request.ledger_request.lines]
+    lines = request.ledger_request.lines
+    for block in sorted({block for line in lines for block in line.terms.blocks}) or [""]:
+        costs = [line.terms.cost for line in lines if block in line.terms.blocks or not block]
+        if (refused := _refusal_of_new(account, costs, block)) is not None:
+            return refused
+    return None
+
+
+_SCOPES: Mapping[bool, Scope] = {True: "block", False: "lineage"}
+
+
+def _refusal_of_new(account: LineageAccount, costs: Sequence[Cost], block: str) -> LedgerRefusal | None:
+    """Return why an account that is not open yet would not pay. block: the one that it stands for, if it is one's."""
+    budget, scope = account.budget, _SCOPES[bool(block)]
     if sum(cost.coins for cost in costs) > account.coins:
-        return CoinsExhausted("lineage", str(costs[-1]))
+        return CoinsExhausted(scope, str(costs[-1]), block)
     for cost in costs:
         if not budget.pays_for(cost):
-            return MechanismNotAccepted("lineage", str(cost))
+            return MechanismNotAccepted(scope, str(cost), block)
     total = sum(budget.currency.price(cost) or 0 for cost in costs)
     if total <= budget.limit:
         return None
-    return BudgetExhausted.of_budget("lineage", budget, total, 0, budget.limit)
+    return BudgetExhausted.of_budget(scope, budget, total, 0, budget.limit, block=block)
 
 
 async def settle_unit(ledger: Ledger, lineage: str, unit: str | None, *, by: str) -> None:
@@ -144,12 +216,18 @@ def unit_of(certificate: object) -> str | None:
     return getattr(certificate, "unit", None)
 
 
-def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
-    """Raise CannotServe if the lineage's account could never pay for one row."""
+def named(account: LineageAccount | BlockAccount) -> str:
+    """Return whose account it is: a lineage's, or a block's."""
+    lineage = f"the lineage {account.lineage}"
+    return lineage if isinstance(account, LineageAccount) else f"the block {account.block} of {lineage}"
+
+
+def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanism) -> None:
+    """Raise CannotServe if the lineage's account, or a block's, could never pay for one row."""
     if not account.budget.pays_for(mechanism.cost):
         raise CannotServe(
-            f"the lineage {account.lineage} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
-            f"costs {str(mechanism.cost)!r}: serve another mechanism, or change the lineage's budget to one that "
+            f"{named(account)} accepts {account.budget.accepts!r} charges only, and {mechanism.name!r} "
+            f"costs {str(mechanism.cost)!r}: serve another mechanism, or change its budget to one that "
             + OptionName("accepts")
             + f" {accepts_for(mechanism.cost)}"
         )
@@ -158,7 +236,7 @@ def check_affordable(account: LineageAccount, mechanism: Mechanism) -> None:
     if price is None or price > account.budget.limit:
         words = currency.words(price) if price is not None else f"no {currency.name}"
         raise CannotServe(
-            f"one row costs {words}, more than the whole budget of the lineage, "
+            f"one row costs {words}, more than the whole budget of {named(account)}, "
             f"{currency.value(account.budget.limit):.6g}; choose a lower " + OptionName("price")
         )
 
@@ -170,6 +248,8 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     """
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
+    block_budget = block_budget_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    await open_blocks(ledger, certificate.lineage, certificate.blocks, block_budget, by=by)
     return (await charge_under(ledger, wish, certificate.unit, by=by)).charged
 
 
@@ -207,26 +287,47 @@ async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, b
 
 
 async def open_and_charge(
-    ledger: Ledger, wish: HoldRequest, unit: str | None, budget: Budget | None, *, by: str
+    ledger: Ledger,
+    wish: HoldRequest,
+    unit: str | None,
+    budget: Budget | None,
+    *,
+    by: str,
+    block_budget: Budget | None = None,
 ) -> Charge:
     """Charge a lineage for what protects a privacy unit; open its account with `budget` first, if it has none.
+
+    block_budget: what each of the wish's blocks opens with; the lineage opens with it, too.
 
     What the account would not pay for opens none, so that a training that fails leaves no budget behind. Raises what
     `account_to_be` and `charge_under` raise.
     """
-    account = await account_to_be(ledger, wish.lineage, budget)
+    budget = block_budget or budget
+    account = await account_to_be(ledger, wish.lineage, budget, has_blocks=bool(wish.blocks))
     check_unit(account, unit)
+    if is_open(account):
+        await open_blocks(ledger, wish.lineage, wish.blocks, block_budget, by=by)
     refusal = await refusal_of(ledger, wish, account)
     if refusal is not None:
         raise refusal
-    await open_lineage(ledger, wish.lineage, budget, by=by)
+    await open_lineage(ledger, wish.lineage, budget, by=by, has_blocks=bool(wish.blocks))
+    await open_blocks(ledger, wish.lineage, wish.blocks, block_budget, by=by)
     return await charge_under(ledger, wish, unit, by=by)
 
 
 def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
     """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
+    if refused.block:
+        return CannotServe(f"{_too_dear_for_block(what, refused)}: {outcome}")
     return CannotServe(
         f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
+    )
+
+
+def _too_dear_for_block(what: str, refused: BudgetExhausted) -> str:
+    left = refused.currency.words(refused.remaining)
+    return (
+        f"{what} costs {refused.price}, and the block {refused.block} has {left} left; leave it out, or train with less"
     )
 
 
@@ -277,6 +378,8 @@ def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], ref
     if refused is None:
         return
     names = " and ".join(certificate.name for certificate in certificates)
+    if isinstance(refused, BudgetExhausted) and refused.block:
+        raise CannotServe(f"{_too_dear_for_block(names, refused)}; nothing was charged for what it had not paid for")
     if isinstance(refused, CoinsExhausted):
         raise CannotServe(f"{names}: {refused}; raise the delta with 'dpserve lineage set-budget {lineage}'")
     if not isinstance(refused, BudgetExhausted):
@@ -298,6 +401,13 @@ async def check_release(
     unopened: the account of `unopened_account`, where the ledger does not have it yet.
     """
     account = unopened or await ledger.lineage(certificate.lineage)
+    for payer in await payers_of(ledger, account, certificate.blocks):
+        _check_tiers(payer, certificate)
+    _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account))
+
+
+def _check_tiers(account: LineageAccount | BlockAccount, certificate: ReleaseCertificate) -> None:
+    """Raise CannotServe unless an account could pay for every tier."""
     budget, total = account.budget, 0
     for tier in certificate.tiers:
         total += tier.cost.picorho
@@ -308,13 +418,10 @@ async def check_release(
                 else f"it accepts {budget.accepts!r} charges only: change it to one that " + OptionName("accepts") + " "
                 f"{accepts_for(tier.cost)}"
             )
-            raise CannotServe(
-                f"the lineage {account.lineage} does not pay for {certificate.name}, {str(tier.cost)!r}: {why}"
-            )
+            raise CannotServe(f"{named(account)} does not pay for {certificate.name}, {str(tier.cost)!r}: {why}")
         if total > budget.limit:
             raise CannotServe(
-                f"the tier {tier.name!r} costs rho = {to_rho(total):.6g}, and the whole budget of the lineage is "
+                f"the tier {tier.name!r} costs rho = {to_rho(total):.6g}, and the whole budget of {named(account)} is "
                 f"{to_rho(budget.limit):.6g}: nobody could ever hold it. Train without it, or raise the budget with "
                 "'dpserve lineage set-budget'"
             )
-    _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account))

@@ -410,6 +410,7 @@ def hold_request(
         time=now,
         idempotency=idempotency,
         key_digest=key_digest,
+        blocks=certificate.blocks,
         earlier=tuple(
             HoldRequest(
                 lineage=each.lineage,
@@ -419,6 +420,7 @@ def hold_request(
                 mechanism=f"{each.release}/full",
                 steps=(Cost.parse(each.cost),),
                 time=now,
+                blocks=each.blocks,
             )
             for each in certificate.earlier_here
         ),

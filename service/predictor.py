@@ -409,10 +409,11 @@ class Predictor(ABC):
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
         """
-        account, shared = await self._ledger.payers(self.lineage, client)
+        account, (*shared, whole) = await self._ledger.payers(self.lineage, client, self.certificate.blocks)
+        unit = whole.unit if isinstance(whole, LineageAccount) else None
+        payers = [account, *shared, *([] if self.certificate.blocks else [whole])]
         price = self.price_per_row
-        answers = [each.answers_left(price) for each in (account, *shared)] if price.losses else []
-        unit = next((each.unit for each in shared if isinstance(each, LineageAccount)), None)
+        answers = [each.answers_left(price) for each in payers] if price.losses else []
         explained = partial(
             _explained,
             client,

@@ -19,6 +19,7 @@ from accounting.losses import Cost
 from accounting.messages import Message, OptionName, Wording, message
 from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
+from training.block_choice import BlockChoice
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice, compute_features
@@ -26,6 +27,7 @@ from training.features import rules
 from training.features.maps import Fourier, Hog, Quantiles
 from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
+from training.inputs.blocks import noted_in_blocks
 from training.inputs.lineage import KnownRecords, advice, other_names, overlap
 from training.inputs.records import Records
 from training.kinds import registry as kinds
@@ -177,6 +179,7 @@ class Request:
     kind that is trained by default, or, with a plan, for the one that suits. options: the kind's, by name: those that
     were given, in a person's words or as values, which they become here. features, encoder: the feature map. plan,
     candidates: how options that are not given are found. sets: whether records are held back for prediction sets.
+    blocks: the parts of the lineage that the records are in.
     overlapping_lineage_is_accepted: train although records are in
     another lineage.
     """
@@ -190,6 +193,7 @@ class Request:
     plan: BudgetPlan | None = None
     candidates: Candidates | None = None
     sets: SetsChoice = field(default_factory=SetsChoice)
+    blocks: BlockChoice = field(default_factory=BlockChoice)
     overlapping_lineage_is_accepted: bool = False
 
     def __post_init__(self) -> None:
@@ -199,6 +203,7 @@ class Request:
                 requirement = "must be letters, digits, '.', '_' and '-', at most 64"
                 raise WrongValue(name, requirement, value=value)
         object.__setattr__(self, "options", kinds.values_of(self.kind, self.options))
+        _ = self.blocks.declaration
 
     @classmethod
     def of_model(cls, model: Options, **common: Any) -> "Request":
@@ -297,6 +302,8 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     """Raise WrongOption for fields that do not go with each other. unit: the column of units."""
     plan = request.plan
     _check_abilities(request, unit=unit, on_ray=on_ray)
+    if on_ray and request.blocks.declaration is not None:
+        raise WrongOption("engine", "has no blocks: records that are in blocks are read here")
     _check_earlier(request, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
@@ -391,15 +398,22 @@ def fit(
     """
     watcher = watcher or Unwatched()
     check(request, unit=records.unit)
+    declared = request.blocks.declaration
+    if records.declaration.blocks != (() if declared is None else declared.names):
+        raise WrongOption("blocks", "is not what the records were read by")
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
     inherited = _inherited(request)
     if inherited is not None:
         feature_map = inherited.check(records.declaration, feature_map, records.unit)
         inherited = _apart(inherited, records, request, state, pay_earlier)
-    with noted_in_lineage(
-        records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
-    ) as warning:
+    others = request.blocks.equal_rows_in_blocks_are_others == "yes"
+    with (
+        noted_in_lineage(
+            records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
+        ) as warning,
+        noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others),
+    ):
         if request.encoder is not None:
             with watcher.steps_with_progress(len(records), "features") as done:
                 compute_features(feature_map, records.X, done)

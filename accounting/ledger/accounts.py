@@ -666,21 +666,27 @@ class Accounts:
         """Return the lineage's groups, by name."""
         return (await self.snapshot(lineage))[2]
 
-    async def payers(self, lineage: str, client: str) -> tuple[ClientAccount, list[GroupAccount | LineageAccount]]:
+    async def payers(
+        self, lineage: str, client: str, blocks: Sequence[str] = ()
+    ) -> tuple[ClientAccount, list[GroupAccount | LineageAccount | BlockAccount]]:
         """Return a client's account, and those that pay for its releases, too, as they are at one instant.
 
-        Raises UnknownClient and UnknownLineage.
+        blocks: of the model that is asked; they pay in place of the lineage, whose account is the last all the same.
+        Raises UnknownClient, UnknownBlock and UnknownLineage.
         """
         keys, group = LineageKeys(lineage), self._groups.get((lineage, client), "")
         while True:
             named = [keys.group(group).account] if group else []
-            own, whole, *its = await self._read_fields(lineage, keys.client(client).account, keys.account, *named)
+            parts = [keys.block(block) for block in blocks]
+            read = (keys.client(client).account, keys.account, *(part.account for part in parts), *named)
+            own, whole, *rest = await self._read_fields(lineage, *read)
             account = await self._account(keys.client(client), own)
             if account.group == group:
                 break
             group = self._groups[lineage, client] = account.group
-        groups = [await self._account(keys.group(group), fields) for fields in its]
-        return account, [*groups, _remembered(await self._account(keys.own, whole))]
+        paying = [await self._account(part, fields) for part, fields in zip(parts, rest, strict=False)]
+        groups = [await self._account(keys.group(group), fields) for fields in rest[len(parts) :]]
+        return account, [*groups, *paying, _remembered(await self._account(keys.own, whole))]
 
     async def above(self, lineage: str, group: str = "") -> list[Account]:
         """Return the accounts that pay, too, for what a client of this group asks: the group's, the lineage's.

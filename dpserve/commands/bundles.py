@@ -100,6 +100,7 @@ def print_certificate(console: Console, certificate: ModelCertificate) -> None:
         *_unit(getattr(certificate, "unit", None)),
         *kind.figures(certificate),
         ("lineage", certificate.lineage),
+        *([("blocks", ", ".join(certificate.blocks))] if certificate.blocks else []),
         ("SHA-256 of the weights (private)", certificate.weights_sha256[:16] + "..."),
     ):
         table.add_row(what, value)

@@ -1,6 +1,6 @@
 """`dpserve explain`: what was released, by five analyses, for one person, and in plain words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from accounting.explanation import (
     parse_release,
 )
 from accounting.explanation import explain as explain_releases
-from accounting.ledger import ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
+from accounting.ledger import Account, BlockAccount, ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
 from accounting.losses import Cost
 from accounting.report import Amount, Remaining
 from audit.reports import check_files
@@ -60,6 +60,7 @@ class AccountToExplain(LedgerOption):
         "Explain this lineage's account; with --client or --group, the lineage it belongs to.",
         complete=options.lineage_names,
     )
+    block: str | None = option(None, "Explain this block's account, of a lineage that has blocks.")
     price: str | None = option(
         None,
         "The next answer's price, written as a --release.",
@@ -96,18 +97,30 @@ class AccountToExplain(LedgerOption):
         if price is None and whole.newest_receipt:
             (newest,) = await opened.receipts(whole.lineage, after=whole.newest_receipt - 1, count=1)
             price = Cost() if newest.terms.after else newest.cost
-        account: LineageAccount | GroupAccount | ClientAccount = whole
+        account: LineageAccount | GroupAccount | ClientAccount | BlockAccount = whole
+        shared: Sequence[Account]
         unlimited = False
         if self.client is not None:
             account, shared = await opened.payers(whole.lineage, self.client)
+            shared = [each for each in shared if not (isinstance(each, LineageAccount) and each.blocks)]
             unlimited = await _holds(opened, whole.lineage, self.client)
+        elif self.block is not None:
+            account = await opened.block(whole.lineage, self.block)
+            shared = [account]
+        elif whole.blocks and self.group is None:
+            raise ValueError(
+                f"the lineage {whole.lineage} has blocks, and what a record loses is what its block lost: explain a "
+                "block, with --block"
+            )
         else:
             account = whole if self.group is None else await opened.group(whole.lineage, self.group)
-            shared = [whole]
+            shared = [] if whole.blocks else [whole]
         return explain_account(
             account.state,
             price=price,
-            shared_answers=min(each.answers_left(price) for each in shared) if price and price.losses else None,
+            shared_answers=min((each.answers_left(price) for each in shared), default=None)
+            if price and price.losses
+            else None,
             unlimited=unlimited,
             unit=unit,
             shown=shown,
@@ -133,7 +146,7 @@ def explain(by_hand: ReleasesByHand, account: AccountToExplain, as_json: bool = 
             plot_analyses(by_hand.plot, releases, by_hand.delta)
     elif account.client and account.group:
         raise typer.BadParameter("explain the account of a client, or that of a group, not both")
-    elif account.client or account.group or account.lineage or account.bundle:
+    elif account.client or account.group or account.lineage or account.bundle or account.block:
         if any(value not in (None, []) for value in by_hand.model_dump().values()):
             raise typer.BadParameter("an account has its own delta and releases: leave the other options out")
         explained = account.explained()

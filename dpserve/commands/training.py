@@ -96,6 +96,8 @@ def next_step(
     owner's to decide. So is whether the same records get a second budget.
     """
     serve = " ".join(filter(None, ("dpserve serve", str(out), price)))
+    if certificate.blocks:  # which bring their budgets
+        return f"Next: {serve}"
     try:
         has_budget, others = asyncio.run(_budgets(certificate))
     except CannotServe as refusal:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from accounting.budgets import Budget
+from accounting.ledger.receipts import checked_blocks
 from accounting.losses import Cost, GaussianLoss
 from training.bundles.sealing import DEFAULT_KIND, SealedCertificate
 from training.errors import BundleError
@@ -67,6 +69,12 @@ TRAINING_SUCCEEDED = (
 ONE_LINEAGE = (
     "The records of one person are not also in another lineage. Sets that overlap belong in one named lineage."
 )
+
+ONE_BLOCK = (
+    "A record, or a unit, is in one block, which that record alone decides, and training took records of the blocks "
+    "that are named here and of no others. What a record loses is bounded by the account of its block."
+)
+"""Assumption of a model of a lineage with blocks."""
 
 ONE_BY_ONE = (
     "A record's columns were made from that record and public numbers alone: no scaler, imputer, encoder or other step "
@@ -184,11 +192,19 @@ class Declared(Protocol):
     def clips(self) -> bool:
         """Whether values beyond the bounds are drawn back to them."""
 
+    @property
+    def blocks(self) -> Sequence[str]:
+        """The blocks that the records are in."""
+
+    @property
+    def block_budget(self) -> str:
+        """The budget with which each of them opens."""
+
 
 class ModelCertificate(SealedCertificate):
     """The common fields of all certificates. A subclass adds numbers, and derives those that follow from others."""
 
-    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created"})
+    PRIVATE: ClassVar[frozenset[str]] = frozenset({"weights_sha256", "lineage", "created", "block_budget"})
     """The fields that are not shown to clients."""
 
     format_version: int = 2
@@ -207,6 +223,11 @@ class ModelCertificate(SealedCertificate):
     """Whether values beyond the bounds were drawn back to them in training, and are when the model is asked, unless a
     request says otherwise. A row that is drawn back is the same question as the row that it becomes."""
     lineage: str = Field(pattern=f"^{NAME.pattern}$")
+    blocks: Several[str] = Field(default=(), exclude_if=lambda blocks: not blocks)
+    """The blocks of the lineage that the records are in, in order: each pays for what the model says. None where the
+    lineage has no blocks."""
+    block_budget: str = Field(default="", exclude_if=lambda budget: not budget)
+    """The budget with which each block opens, as its owner wrote it, where the ledger does not have it yet."""
 
     @classmethod
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
@@ -224,6 +245,8 @@ class ModelCertificate(SealedCertificate):
                 "feature_map": feature_map,
                 "clips": declared.clips,
                 "lineage": lineage,
+                "blocks": tuple(declared.blocks),
+                "block_budget": declared.block_budget,
             }
             | numbers
         )
@@ -249,6 +272,10 @@ class ModelCertificate(SealedCertificate):
             raise ValueError("the feature names are not those of the columns' coordinates")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
+        if checked_blocks(self.blocks):
+            Budget.parse(self.block_budget, "any")
+        elif self.block_budget:
+            raise ValueError("a budget of blocks goes with blocks")
         return self
 
     @abstractmethod
@@ -392,6 +419,7 @@ class ProvenCertificate(ModelCertificate):
         """Return what this version's proof assumes."""
         assumed = assumptions_on(self.feature_map, self.unit, self.ASSUMPTIONS)
         chosen = (CHOICE_ASSUMPTION,) if self.choice else ()
+        chosen = (*chosen, *((ONE_BLOCK,) if self.blocks else ()))
         return (*assumed, *chosen, *((CONVEXIFIED_ASSUMPTION,) if getattr(self, "convexified", None) else ()))
 
     def shown_to_all(self) -> str:

@@ -43,5 +43,6 @@ def noise_of(model: MeteredModel, mechanism: Mechanism, phi: Floats, sensitivity
     phi and sensitivity are what the model's `features` and `logit_sensitivity` return. A question is the model, the
     mechanism with its price, phi and the sensitivity: with any other of them words and digest are others.
     """
-    context = noise_context(model.certificate.model_id, mechanism)
+    certificate = model.certificate
+    context = noise_context(certificate.model_id, mechanism, certificate.blocks)
     return KeyedRandomness(model.noise_key, context, question_bytes(phi, sensitivity))

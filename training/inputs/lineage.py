@@ -46,6 +46,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -167,10 +168,14 @@ class Shared(NamedTuple):
 class KnownRecords:
     """Which records were trained on in which lineage, as keyed digests in the owner's state folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """folder: where the secret is, and a folder `trained` with a folder for each lineage; made when needed."""
+    def __init__(self, folder: Path, *, blocks_of: str | None = None) -> None:
+        """folder: where the secret is, and a folder `trained` with a folder for each lineage; made when needed.
+
+        blocks_of: a lineage whose blocks take the place of lineages, in a folder of its own.
+        """
         self._key = folder / "lineage.key"
-        self.folder = folder / "trained"
+        self._blocks = folder / "blocks"
+        self.folder = folder / "trained" if blocks_of is None else self._blocks / check_lineage_name(blocks_of)
 
     def digests(self, records: Records) -> Known:
         """Return the keyed digests of every row of the source, what is picked from it or not, and of every name.
@@ -271,6 +276,8 @@ class KnownRecords:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not there, or another training has begun
             folder.rmdir()
+        if (blocks := self._blocks / lineage).is_dir():
+            shutil.rmtree(blocks)
 
     def how_to_forget(self, lineages: Iterable[str]) -> str:
         """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""

@@ -1,13 +1,14 @@
 """Labelled rows from wherever they are: the digits, an NPZ file, or a table in a file, at a URL or in memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from accounting.messages import OptionName
 from training.errors import WrongOption
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import Missing, encodings_among
 from training.inputs.declared import Bounds
 from training.inputs.digits import load_digits
@@ -51,25 +52,30 @@ class RowsForm:
         unit: str | None = None,
         engine: str = LOCAL,
         missing: Sequence[str] | Missing = (),
+        blocks: BlockDeclaration | None = None,
         progress: OnRows = lambda _, __: None,
     ) -> Records:
         """Read the rows. source: 'digits', a path ending in .npz, or a table (`training.inputs.tables.open_table`).
 
         classes: the declared names. values: what each class is called in the file, if not by its name. bounds: as
         `parse_bounds` takes them. schema: of a table, in place of these three. unit: a table's column of units. engine:
-        where the records shall be. missing: what a table's missing values become, as `with_missing` takes it. Raises
-        TrainingError for a file of another kind and for rows that break the declaration.
+        where the records shall be. missing: what a table's missing values become, as `with_missing` takes it. blocks:
+        the declared blocks that the records are in. Raises TrainingError for a file of another kind and for rows
+        that break the declaration.
         """
         is_npz = isinstance(source, str) and Path(source).suffix.lower() == ".npz"
         is_digits = isinstance(source, str) and source == DIGITS
-        self._check(source, is_npz or is_digits, engine, schema, unit=unit, missing=missing)
+        by_column = blocks is not None and blocks.column is not None
+        self._check(source, is_npz or is_digits, engine, schema, unit=unit, missing=missing, block=by_column)
+        if blocks is not None and engine != LOCAL:
+            raise WrongOption("engine", "has no blocks: records that are in blocks are read here")
         if is_digits:
-            return load_digits().train
+            return _in_blocks(load_digits().train, blocks)
         declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
         if is_npz:
             if schema is not None:
                 raise WrongOption("schema", "does not go with an .npz file, which has no columns with names")
-            return read_npz(Path(source), where=self.where, **declared)
+            return _in_blocks(read_npz(Path(source), where=self.where, **declared), blocks)
         # Only who reads a table should wait for Arrow.
         from training.inputs.table_records import read_numbers, read_with_schema
 
@@ -81,7 +87,7 @@ class RowsForm:
         else:
             reader = partial(read_numbers, **shared, **declared, decimal=self.decimal or ".")
         if engine == LOCAL:
-            return reader(source, progress=progress)
+            return _in_blocks(reader(source, blocks=blocks, progress=progress), blocks)
         from training.inputs.ray_sums import read_on_ray
         from training.inputs.tables import files_of
 
@@ -102,3 +108,8 @@ class RowsForm:
             raise WrongOption("encoding", f"{self.encoding!r} is not known: take windows-1252 or latin-1, for example")
         if schema is not None and self.decimal is not None:
             raise WrongOption("decimal", "goes without " + OptionName("schema") + ", which says it as a decimalChar")
+
+
+def _in_blocks(records: Records, blocks: BlockDeclaration | None) -> Records:
+    """Return the records with the blocks that are declared of them."""
+    return records if blocks is None else replace(records, declaration=blocks.of(records.declaration))

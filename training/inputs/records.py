@@ -45,6 +45,10 @@ class Declaration:
     """The columns that the features encode, where features are no columns themselves: see `training.inputs.columns`."""
     clips: bool = False
     """Whether values beyond the bounds are drawn back to them, instead of refused."""
+    blocks: tuple[str, ...] = ()
+    """The blocks that the records are in, in order; none where the lineage has none (`training.inputs.blocks`)."""
+    block_budget: str = ""
+    """The budget with which each of them opens, as its owner writes it."""
 
     def __post_init__(self) -> None:
         """Refuse a declaration that contradicts itself."""
@@ -135,6 +139,8 @@ class Records:
     """Number of records in each file that they were read from; None for one file."""
     ids: NDArray[np.uint8] | None = None
     """16 bytes of each record's key (n, 16), if it has one: its own, or its person's."""
+    block_places: NDArray[np.int64] | None = None
+    """The block of each record (n,), its place in `declaration.blocks`; None where all are in one, or none has any."""
 
     def __len__(self) -> int:
         """Number of records: private."""
@@ -156,7 +162,8 @@ class Records:
         if units is not None:
             kept, of = np.unique(units.of[mask], return_inverse=True)
             units = Units(units.column, of, None if units.names is None else units.names[kept])
-        return replace(self, X=self.X[mask], y=self.y[mask], units=units, files=None, ids=None)
+        places = None if self.block_places is None else self.block_places[mask]
+        return replace(self, X=self.X[mask], y=self.y[mask], units=units, files=None, ids=None, block_places=places)
 
     def feature_digests(self) -> NDArray[np.uint64]:
         """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from accounting.messages import Message, OptionName, Wording, joined, message
 from training.errors import DataError
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import (
     MISSING_TEXTS,
     Column,
@@ -77,6 +78,7 @@ def read_with_schema(
     encoding: str | None = None,
     sheet: str | None = None,
     unlabelled: Unlabelled = "refuse",
+    blocks: BlockDeclaration | None = None,
     progress: OnRows = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) whose columns a schema describes.
@@ -84,19 +86,20 @@ def read_with_schema(
     label: the field of classes. ignore: columns to leave out, and those of the schema too. missing: what missing values
     become, where the schema says otherwise, as `training.inputs.columns.with_missing` takes it. clip: draw numbers and
     times back to their bounds instead of refusing them. unit: the column that names each record's privacy unit;
-    id_column: the one with a key of each record, or of its person. These two are no features. encoding, sheet: as for
+    id_column: the one with a key of each record, or of its person. These are no features, as the column that names
+    blocks is none. encoding, sheet: as for
     `open_table`; the schema's encoding by default. unlabelled: whether records without a label are refused or left out.
     Raises DataError that names every column that does not fit, with the line where it first does not and what to do.
     """
     columns, classes = schema.split(label)
     nameless = {column.name: column.missing for column in columns}
     of_unit, of_id = (nameless.get(name or "", schema.missing) for name in (unit, id_column))
-    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
+    ignore = _without(ignore, label, unit, id_column, blocks)
     columns = with_missing(tuple(column for column in columns if column.name not in ignore), missing)
     table = open_table(source, encoding or schema.encoding, sheet)
     _check_names(table, [column.name for column in columns], label, ignore, subset=schema.subset)
     declaration = Declaration(*coordinates_of(columns), classes.classes, columns, clips=clip)
-    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled)
+    reading = _Reading(columns, classes, clip, unit, True, of_unit, id_column, of_id, unlabelled, blocks)
     return _read(table, reading, declaration, progress)
 
 
@@ -116,6 +119,7 @@ def read_numbers(
     sheet: str | None = None,
     decimal: str = ".",
     unlabelled: Unlabelled = "refuse",
+    blocks: BlockDeclaration | None = None,
     progress: OnRows = lambda _, __: None,
 ) -> Records:
     """Read a table (`open_table`) in which every column but the label is a number.
@@ -123,10 +127,10 @@ def read_numbers(
     label: the column of class names, or of `values`, what each class is called in this table. ignore: columns to leave
     out. bounds: of every other column, as `parse_bounds` takes them; true and false are the numbers 1 and 0. missing:
     as for `read_with_schema`; without it a missing value is refused. clip: draw values back to their bounds instead of
-    refusing them. decimal: the sign before a number's fraction. unit, id_column, encoding, sheet, unlabelled: as for
-    `read_with_schema`, which says what is raised.
+    refusing them. decimal: the sign before a number's fraction. unit, id_column, encoding, sheet, unlabelled,
+    blocks: as for `read_with_schema`, which says what is raised.
     """
-    ignore = _with_unit(_with_unit(ignore, unit, label), id_column, label)
+    ignore = _without(ignore, label, unit, id_column, blocks)
     table = open_table(source, encoding, sheet)
     features = [name for name in table.names if name != label and name not in ignore]
     _check_names(table, features, label, ignore, subset=False)
@@ -150,15 +154,20 @@ def read_numbers(
     if len(values) != len(classes) or len(set(values)) < len(values):
         raise DataError("each class needs one value of its own in the records")
     label_column = LabelColumn(LevelsColumn(name=label, levels=values), tuple(classes))
-    reading = _Reading(columns, label_column, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled)
+    reading = _Reading(
+        columns, label_column, clip, unit, encoded=False, id_column=id_column, unlabelled=unlabelled, blocks=blocks
+    )
     return _read(table, reading, declaration, progress)
 
 
-def _with_unit(ignore: Sequence[str], unit: str | None, label: str) -> tuple[str, ...]:
+def _without(
+    ignore: Sequence[str], label: str, unit: str | None, id_column: str | None, blocks: BlockDeclaration | None
+) -> tuple[str, ...]:
     """Return the columns that are no features, beside the label."""
-    if unit == label:
-        raise DataError(f"the column {label!r} cannot name both the classes and the units or records")
-    return tuple(ignore) if unit is None or unit in ignore else (*ignore, unit)
+    named = (unit, id_column, None if blocks is None else blocks.column)
+    if label in named:
+        raise DataError(f"the column {label!r} cannot name both the classes and the units, records or blocks")
+    return tuple(dict.fromkeys([*ignore, *(name for name in named if name is not None)]))
 
 
 def column_names(source: Any, encoding: str | None = None, sheet: str | None = None) -> tuple[str, ...]:
@@ -200,6 +209,12 @@ class _Reading:
     id_column: str | None = None
     idless: tuple[str, ...] = ()
     unlabelled: Unlabelled = "refuse"
+    blocks: BlockDeclaration | None = None
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether a column names each record's block."""
+        return self.blocks is not None and self.blocks.column is not None
 
     def advice(self, column: Column, detail: str) -> Wording:
         """Return what the owner can do about a value that was refused."""
@@ -223,12 +238,13 @@ class _Reading:
 def _read(table: Table, reading: _Reading, declaration: Declaration, progress: OnRows) -> Records:
     X, y = _Growing((declaration.features,), np.float64), _Growing((), np.int64)
     source, units = _Growing((16,), np.uint8), _Growing((), np.int64)
-    ids = _Growing((16,), np.uint8)
+    ids, block_places = _Growing((16,), np.uint8), _Growing((), np.int64)
     unit_numbers: dict[str, int] = {}
     files: dict[str, int] = {}
     problems: dict[str, tuple[Column | None, str, str]] = {}
     for each, share in table.batches():
         batch = each if reading.unlabelled == "refuse" else _labelled(each, reading.label.column)
+        batch = _in_blocks(reading, batch, block_places, problems)
         arrays: dict[str, Any] = dict(zip(batch.data.schema.names, batch.data.columns, strict=True))
         rows = batch.data.num_rows
         # Whether a column has been found wrong or not, the rest is looked at: all that is wrong is said at once.
@@ -260,10 +276,26 @@ def _read(table: Table, reading: _Reading, declaration: Declaration, progress: O
     if problems:
         raise DataError(_refusal_of(problems, reading))
     if not len(X):
-        raise NoRecords(f"{table.name} has a header and no records")
+        within = " of the declared blocks" if reading.by_blocks else ""
+        raise NoRecords(f"{table.name} has a header and no records{within}")
+    places = block_places.whole() if reading.by_blocks else None
     whose = None if reading.unit is None else Units(reading.unit, units.whole(), name_digests(unit_numbers))
     keys = None if reading.id_column is None else ids.whole()
-    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, tuple(files.values()), keys)
+    counts = tuple(files.values())
+    return Records(X.whole(), y.whole(), declaration, Digests(source.whole()), whose, counts, keys, places)
+
+
+def _in_blocks(reading: _Reading, batch: Batch, places: "_Growing", problems: dict[str, Any]) -> Batch:
+    """Return the records that are in declared blocks, and add the place of each one's; note the first that is wrong."""
+    if reading.blocks is None or reading.blocks.column is None:
+        return batch
+    of, refused = reading.blocks.places(batch.data.column(reading.blocks.column))
+    if refused:
+        _note(problems, None, batch, refused, reading.blocks.column)
+        return batch
+    kept = of >= 0
+    places.more(int(kept.sum()))[:] = of[kept]
+    return batch if kept.all() else batch.only(kept)
 
 
 def _labelled(batch: Batch, column: LevelsColumn) -> Batch:

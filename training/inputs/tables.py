@@ -69,7 +69,8 @@ class Batch:
 
     def only(self, rows: NDArray[np.bool_]) -> "Batch":
         """Return these rows (n,) alone."""
-        return replace(self, data=self.data.filter(pa.array(rows)), kept=np.flatnonzero(rows))
+        kept = np.flatnonzero(rows)
+        return replace(self, data=self.data.filter(pa.array(rows)), kept=kept if self.kept is None else self.kept[kept])
 
 
 class _Part:

@@ -61,6 +61,7 @@ class Inherited:
             drawn=certificate.drawn.hex(),
             lineage=certificate.lineage,
             cost=str(certificate.tiers[0].cost),
+            blocks=certificate.blocks,
             apart=apart,
         )
         before = [each.model_copy(update={"role": "before"}) for each in certificate.earlier]

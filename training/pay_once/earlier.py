@@ -44,6 +44,8 @@ class EarlierModel(BaseModel):
     """Private."""
     cost: str
     """The cost of holding it, as the text of a `Cost`."""
+    blocks: tuple[str, ...] = Field(default=(), exclude_if=lambda blocks: not blocks)
+    """The blocks of its lineage that it was trained on, which pay for holding it."""
     apart: bool
     """Whether the records that trained the new model were found to be none of its lineage's."""
 

@@ -1,0 +1,210 @@
+"""Blocks from the command line and in Python to the answers: who pays, who is refused, and what it is told."""
+
+import json
+
+import httpx
+import pytest
+
+import dpserve
+from dpserve import PrivateClassifier
+from tests.command_line import ran
+from training.kinds.loading import load_model
+
+TRAIN = ("train", "--label", "ok", "--classes", "no,yes", "--bounds", "age=0:120", "--bounds", "income=0:1e6")
+TRAIN += ("--lineage", "sales", "--block-budget", "epsilon:3@1e-6")
+BY_MONTH = ("--block", "day", "--block-by", "month", "--blocks")
+ONCE = ("--release", "class-sums", "--records-declared", "100", "--prediction-sets", "off", "--price", "rho:0.05")
+HEAD = ("--lam", "1")
+MONTHS = ("2026-09", "2026-10", "2026-11")
+
+
+def records(*months, named=True):
+    """A hundred records of each month, each with a person and values of its own."""
+    columns = "age,income,who,ok" + (",day" if named else "") + "\n"
+    return columns + "".join(
+        f"{20 + index % 60},{1000 * (index % 60) + 7 * index + int(month[-2:])},{month}/{index},"
+        f"{'yes' if index % 60 > 30 else 'no'}" + (f",{month}-{1 + index % 28:02}" if named else "") + "\n"
+        for month in months
+        for index in range(100)
+    )
+
+
+@pytest.fixture
+def train(run):
+    def train(name, months, *more, status=0, table=None, kind=HEAD, blocks=BY_MONTH):
+        (run.folder / f"{name}.csv").write_text(records(*(months if table is None else table)))
+        declared = (*blocks, ",".join(months)) if blocks else ()
+        return run(
+            *TRAIN, *kind, "--unit", "who", "--data", f"{name}.csv", "--out", name, *declared, *more, status=status
+        )
+
+    return train
+
+
+def left(run, lineage="sales"):
+    shown = json.loads(run("lineage", "show", lineage, "--json").stdout)
+    return {each["block"]: each["spent_picorho"] for each in shown["blocks"]}
+
+
+def test_each_answer_charges_the_blocks_of_its_model_and_a_spent_block_is_named(run, train):
+    train("autumn", MONTHS[:2])
+    train("newest", MONTHS[2:])
+    shown = " ".join(run("inspect", "autumn").stdout.split())
+    assert "2026-09, 2026-10" in shown
+    assert load_model(run.folder / "autumn").certificate.blocks == MONTHS[:2]
+    process, address = run.start("autumn", "newest", "--default", "autumn", "--price", "rho:0.01")
+    try:
+        run("lineage", "set-budget", "sales", "--block", "2026-10", "--rho", "0.025", "--delta", "1e-6", "--yes")
+        key = run("clients", "add", "ann", "--rho", "1", "--delta", "1e-5").stdout.strip()
+        with dpserve.Client(address, key) as client:
+            client.predict([[30.0, 1000.0], [50.0, 2000.0]])
+            assert left(run) == {"2026-09": 2 * 10**10, "2026-10": 2 * 10**10, "2026-11": 0}
+            with pytest.raises(dpserve.BudgetExhausted) as refused:
+                client.predict([[60.0, 3000.0]])
+        assert refused.value.scope == "block"
+        assert "block 2026-10" in str(refused.value)
+        assert refused.value.remaining is None  # which would tell what others ask
+        with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}) as http:
+            assert http.get("/models/autumn").json()["blocks"] == ["2026-09", "2026-10"]
+            answered = http.post("/models/newest/predict", json={"instances": [[60.0, 3000.0]]})
+            assert answered.status_code == 200, answered.text
+            assert http.get("/models/autumn/budget").json()["queries_left"] == 0
+        assert left(run) == {"2026-09": 2 * 10**10, "2026-10": 2 * 10**10, "2026-11": 10**10}
+        assert "right" in run("ledger", "verify").stdout
+        explained = run("explain", "--lineage", "sales", "--block", "2026-09").stdout
+        assert "this block" in " ".join(explained.split())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_pay_once_model_is_refused_by_a_block_that_is_spent_and_trained_without_it(run, train):
+    train("all", MONTHS, kind=ONCE)
+    process, _ = run.start("all")
+    process.terminate()
+    process.wait()
+    assert set(left(run)) == set(MONTHS)
+    assert all(abs(spent - 5 * 10**10) < 10 for spent in left(run).values())
+    run("lineage", "set-budget", "sales", "--block", "2026-09", "--rho", "0.06", "--delta", "1e-6", "--yes")
+    train("again", MONTHS, kind=ONCE)
+    said = run.fails("serve", "again")
+    assert "the block 2026-09 has rho = 0.00999" in said or "the block 2026-09 has rho = 0.01 " in said
+    assert "leave it out, or train with less" in said
+    assert all(abs(spent - 5 * 10**10) < 10 for spent in left(run).values())
+    train("without", MONTHS[1:], kind=ONCE)
+    process, _ = run.start("without")
+    process.terminate()
+    process.wait()
+    spent = left(run)
+    assert abs(spent["2026-09"] - 5 * 10**10) < 10
+    assert abs(spent["2026-11"] - 10 * 10**10) < 20
+
+
+def test_a_record_of_an_undeclared_block_is_refused_or_left_out_by_name(run, train):
+    said = train("some", MONTHS[:2], table=MONTHS, status=1).stderr
+    assert "'2026-11-01' is in none of the declared blocks" in said
+    train("some", MONTHS[:2], "--leave-out-other-blocks", "yes", table=MONTHS)
+    assert load_model(run.folder / "some").certificate.blocks == MONTHS[:2]
+    # The records of the third month were left out: they are in no block yet.
+    train("third", MONTHS[2:])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--block", "day", "--blocks", "2026-09", "--block-name", "x"), "block-name"),
+        (("--blocks", "2026-09"), "goes with --block"),
+        (("--block", "day"), "--blocks: is needed"),
+        (("--block", "day", "--block-by", "month", "--blocks", "september"), "'september' is no month"),
+        (("--block", "day", "--blocks", "2026-09,2026-09"), "each once"),
+        (("--block", "day", "--blocks", "{x}"), "a block's name"),
+        (("--block", "absent", "--blocks", "a"), "no column 'absent'"),
+        (
+            ("--ignore", "day", "--id", "who", "--block", "who", "--block-by", "day", "--blocks", "2026-09-01"),
+            "does not begin with a date",
+        ),
+        (("--block-name", "2026-09", "--engine", "ray"), "has no blocks"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_blocks_that_are_declared_wrongly_train_nothing(run, train, wrong, said):
+    (run.folder / "r.csv").write_text(records("2026-09"))
+    done = refused(run, *TRAIN, *HEAD, "--unit", "who", "--data", "r.csv", "--out", "model", *wrong)
+    assert said in " ".join(done.stderr.split())
+    assert not (run.folder / "model").exists()
+
+
+def refused(run, *arguments):
+    """Run a command that fails, or that is used wrongly."""
+    done = ran([str(argument) for argument in arguments], run.folder, run.environment, stdin="")
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_budget_of_blocks_is_needed_and_must_be_one(run):
+    (run.folder / "r.csv").write_text(records("2026-09"))
+    words = [word for word in TRAIN if word not in ("--block-budget", "epsilon:3@1e-6")]
+    base = (*words, *HEAD, "--unit", "who", "--data", "r.csv", "--out", "model", *BY_MONTH, "2026-09")
+    for more in ((), ("--block-budget", "3")):
+        assert "--block-budget" in refused(run, *base, *more).stderr
+
+
+def test_a_person_in_two_blocks_is_refused(run, train):
+    """Within a table, and in a table of another day."""
+    both = records("2026-09") + "30,5000,2026-09/7,no,2026-10-03\n"
+    (run.folder / "both.csv").write_text(both)
+    declared = (*BY_MONTH, "2026-09,2026-10", "--unit", "who")
+    said = run(*TRAIN, *HEAD, "--data", "both.csv", "--out", "both", *declared, status=1).stderr
+    assert "1 units of the block" in said
+    train("september", MONTHS[:1])
+    (run.folder / "one.csv").write_text(records("2026-09", named=False))
+    name = ("--unit", "who", "--block-name", "2026-12")
+    said = run(*TRAIN, *HEAD, "--data", "one.csv", "--out", "one", *name, status=1).stderr
+    assert "100 units of the block 2026-12 are in the block 2026-09, too" in said
+    # What was refused noted nothing: those records are in their own block alone.
+    run(*TRAIN, *HEAD, "--data", "one.csv", "--out", "one", "--unit", "who", "--block-name", "2026-09")
+
+
+def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run):
+    (run.folder / "one.csv").write_text(records("2026-09", named=False))
+    base = (*TRAIN, *HEAD, "--ignore", "who", "--data", "one.csv")
+    run(*base, "--out", "a", "--block-name", "a")
+    said = run(*base, "--out", "b", "--block-name", "b", status=1).stderr
+    assert "100 records of the block b have rows that are in the block a, too" in said
+    run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others", "yes")
+
+
+def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
+    train("autumn", MONTHS[:2])
+    assert "has blocks" in run.fails("serve", "autumn", "--epsilon", "3", "--delta", "1e-6")
+
+
+def test_a_lineage_that_was_charged_without_blocks_serves_no_model_with_them(run, train):
+    plain = [word for word in TRAIN if word not in ("--block-budget", "epsilon:3@1e-6")]
+    (run.folder / "r.csv").write_text(records("2026-09", named=False))
+    run(*plain, *ONCE, "--unit", "who", "--data", "r.csv", "--out", "plain")
+    process, _ = run.start("plain", "--rho", "1", "--delta", "1e-6")
+    process.terminate()
+    process.wait()
+    train("autumn", MONTHS[:2])
+    assert "charged before it had blocks" in run.fails("serve", "autumn")
+
+
+def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
+    monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
+    path = run.folder / "months.csv"
+    path.write_text(records(*MONTHS))
+    declared = {"bounds": {"age": (0, 120), "income": (0, 1e6)}, "classes": ["no", "yes"], "epsilon": 1, "delta": 1e-6}
+    declared |= {"records_declared": 300, "release": "class-sums", "prediction_sets": "off", "unit": "who"}
+    declared |= {"lineage": "sales", "block": "day", "block_by": "month", "block_budget": "epsilon:1.2@1e-6"}
+    model = PrivateClassifier(blocks="2026-09,2026-10,2026-11", **declared).fit(path, "ok")
+    assert model.certificate_.blocks == MONTHS
+    assert model.feature_names_in_.tolist() == ["age", "income"]
+    before = left(run)
+    assert len(set(before.values())) == 1
+    with pytest.raises(dpserve.BudgetExhausted, match="the block 2026-09 of the lineage 'sales' has"):
+        PrivateClassifier(blocks="2026-09,2026-10,2026-11", **declared).fit(path, "ok")
+    assert left(run) == before
+    with pytest.raises(ValueError, match="block_budget"):
+        PrivateClassifier(blocks="2026-09", **declared | {"block_budget": None}).fit(path, "ok")
