@@ -63,6 +63,13 @@ def attack_report(outcome: "Outcome") -> Report:
     )
 
 
+def _powerless(judged: Verdict) -> tuple[str, ...]:
+    if not judged.powerless or judged.convicted:
+        return ()
+    named = " or ".join(judged.powerless)
+    return (f"of so many candidates even an attack that is always right would not convict by {named}",)
+
+
 def _attack_content(outcome: "Outcome") -> dict[str, Any]:
     """Return everything but the ROC, for JSON."""
     judged, plan, replays, charges = outcome.verdict, outcome.plan, outcome.replays, outcome.charges
@@ -78,6 +85,7 @@ def _attack_content(outcome: "Outcome") -> dict[str, Any]:
             "rows_affordable": plan.left,
             "rows_affordable_together": plan.shared,
         },
+        "cannot_convict": judged.powerless,
         "decided": {"members": outcome.decided[0], "non_members": outcome.decided[1]},
         "answers_seen_by_a_decision": outcome.releases,
         "exhausted": outcome.exhausted,
@@ -180,6 +188,7 @@ def _attack_notes(outcome: "Outcome") -> tuple[str, ...]:
         "the interval and eps >= are about this model's own rates. A claim bounds their mean over the draw of "
         "members, and for that step there is no confidence: it is nominal. Bounds that convict hold together at "
         "the confidence",
+        *_powerless(outcome.verdict),
     )
 
 

@@ -169,7 +169,8 @@ class ConfiguredService:
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder, None if audit is None else audit.published)
         if admin is not None:
-            watched = replace(admin, live_audit=None if audit is None else audit.published, usage=self._usage())
+            published = None if audit is None else audit.published
+            watched = replace(admin, live_audit=published, usage=self._usage(), folders=self._folders())
             log = _request_log(self.settings)
             port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
@@ -321,6 +322,7 @@ class ConfiguredService:
             usage.written(),
             self.open_ledger() as ledger,
             self._models(ledger) as models,
+            metrics.sampled(lambda: models.waiting_rows),
             self._over_grpc(models, ledger, metrics, http, bodies),
         ):
             if ledger.rehearsal:
@@ -360,6 +362,12 @@ class ConfiguredService:
             published = partial(shown_in, folder / _SHOWN_AUDIT)
         usage = self._usage()
         return Application(self._opened(Metrics(usage), usage, published))
+
+    def _folders(self) -> dict[str, Path]:
+        """Return the folders that the service must be able to write to: its journals, and an embedded ledger."""
+        place = options.ledger_location(self.settings.ledger)
+        journals = {} if self.settings.rehearsal else {"journals": options.journals_folder()}
+        return journals if "://" in place else journals | {"ledger": Path(place)}
 
     def _usage(self) -> Usage:
         """Return what counts the rows that clients are answered: in a file for each ledger."""

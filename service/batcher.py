@@ -94,6 +94,11 @@ class Batcher(Generic[Request, Result]):
         self._running: asyncio.Task[None] | None = None
         self._seconds_per_batch = 0.0
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of the requests that wait for a batch."""
+        return self._waiting_rows
+
     def submit(self, request: Request) -> "asyncio.Future[Result]":
         """Put a request into the next batch and return its result to come.
 

@@ -99,6 +99,11 @@ class MeteredPredictor(Predictor):
         )
         return self._batcher.submit(arrival)
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of the requests that wait for a batch, of any kind."""
+        return super().waiting_rows + self._batcher.waiting_rows
+
     async def drain(self) -> None:
         """Wait until everything that was charged is answered."""
         await self._batcher.drain()

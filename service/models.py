@@ -59,6 +59,11 @@ class Models:
             raise UnknownModel(f"there is no model {name!r} here; GET /models lists those that there are")
         raise UnknownModel("this service has no default model: ask /models/NAME/...; GET /models lists the names")
 
+    @property
+    def waiting_rows(self) -> dict[str, int]:
+        """The rows that wait for each model, by its name."""
+        return {name: predictor.waiting_rows for name, predictor in self._served.items()}
+
     def of_lineage(self, lineage: str) -> list[Predictor]:
         """Return the models whose answers this lineage pays for."""
         return [predictor for predictor in self if predictor.lineage == lineage]

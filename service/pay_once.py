@@ -220,6 +220,11 @@ class PayOncePredictor(Predictor):
 
         result.add_done_callback(end)
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of the requests that wait for a batch, of any kind."""
+        return super().waiting_rows + self._batcher.waiting_rows + self._computing.waiting_rows
+
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided, and what is held is answered."""
         await self._batcher.drain()

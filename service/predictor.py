@@ -376,6 +376,11 @@ class Predictor(ABC):
     def _answered(self, caller: Caller, request: RowsRequest) -> Awaitable[Prediction]:
         """Charge what is new, then answer."""
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of the requests that wait for a batch, of any kind."""
+        return self._encoding.waiting_rows
+
     @abstractmethod
     async def drain(self) -> None:
         """Wait until every charge that was sent to the ledger is decided."""

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -55,7 +55,7 @@ RIGHTS = (
 )
 """The rights that an ACL must grant to the ledger's user."""
 
-_SENT = ("SADD", "SMEMBERS")
+_SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
 _PARTS = ("library", "owner", "charge", "recovery")
@@ -125,6 +125,20 @@ Asker = tuple[str, int]
 """Who calls: a service by its id, with how many of its writes were acknowledged to it; or the owner."""
 
 OWNER: Asker = ("", 0)
+
+
+@dataclass(frozen=True)
+class StoreUse:
+    """The fullest of a store's primaries: bytes of memory used and allowed, and of the append-only file.
+
+    memory_limit: that of the machine where the server has none. writes: whether the newest write and rewrite of every
+    file succeeded.
+    """
+
+    memory: int
+    memory_limit: int
+    file: int
+    writes: bool
 
 
 async def _compare_nothing(lineage: str, mark: str) -> None:
@@ -219,6 +233,24 @@ class Store:
         """Send one command to where `key` lives and return its raw reply; `durably` waits for the disks."""
         self._check()
         return await self._within_deadline(self._command(key, words, durably=durably))
+
+    async def use(self) -> StoreUse:
+        """Return how full the store is. Raises LedgerUnavailable."""
+        self._check()
+        found: StoreUse = await self._within_deadline(self._use())
+        return found
+
+    async def _use(self) -> StoreUse:
+        found = []
+        for client in await self._connections.primaries():
+            memory, persistence = await client.info("memory"), await client.info("persistence")
+            states = (persistence.get(name, "ok") for name in ("aof_last_write_status", "aof_last_bgrewrite_status"))
+            file = int(persistence.get("aof_current_size", 0))
+            writes = all(state == "ok" for state in states)
+            limit = int(memory["maxmemory"]) or int(memory["total_system_memory"])
+            found.append(StoreUse(int(memory["used_memory"]), limit, file, writes))
+        fullest = max(found, key=lambda one: one.memory / one.memory_limit)
+        return replace(fullest, file=max(one.file for one in found), writes=all(one.writes for one in found))
 
     async def call(
         self,

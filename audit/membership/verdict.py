@@ -34,6 +34,7 @@ from audit.estimators import (
     Errors,
     choose_threshold,
     epsilon_delta,
+    epsilon_delta_of_errors,
     errors_at,
     gdp_of_errors,
     largest_met,
@@ -45,6 +46,11 @@ from audit.membership.scoring import Scores, best_threshold
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 """Which shares of the pairs may be guessed, the others being passed over."""
+
+LOWER_BOUND = "the lower bound of epsilon"
+CORNER = "a point of the ROC beyond the claim's curve"
+PAIRS = "guesses about pairs"
+"""The bounds that convict, by name."""
 
 _LARGEST = 1e300
 _LARGEST_EPSILON = 700.0
@@ -246,11 +252,26 @@ class Verdict:
     def convictions(self) -> tuple[str, ...]:
         """The bounds that exceed the claim, by name."""
         convictions = {
-            "the lower bound of epsilon": self.best.epsilon > self.claimed_epsilon,
-            "a point of the ROC beyond the claim's curve": self.best.corner.exceeds_claim,
-            "guesses about pairs": self.convicted_exactly,
+            LOWER_BOUND: self.best.epsilon > self.claimed_epsilon,
+            CORNER: self.best.corner.exceeds_claim,
+            PAIRS: self.convicted_exactly,
         }
         return tuple(name for name, exceeds in convictions.items() if exceeds)
+
+    @property
+    def powerless(self) -> tuple[str, ...]:
+        """The bounds, by name, that refute nothing with so few candidates, however right an attack is."""
+        errors, each = self.best.errors, confidence_of_bound(self.confidence)
+        none = Errors(0, errors.positives, 0, errors.negatives)
+        alpha, beta = none.upper_limits(each)
+        pairs = self.pairs.pairs
+        largest = epsilon_of_guesses(pairs, pairs, pairs, each, self.total.delta) if pairs else 0.0
+        powerless = {
+            LOWER_BOUND: epsilon_delta_of_errors(none, each, self.decision.delta) <= self.claimed_epsilon,
+            CORNER: 1 - beta <= float(self.decision.power(np.array([alpha]), STEPS)[0]),
+            PAIRS: largest <= self.total.epsilon(STEPS),
+        }
+        return tuple(name for name, cannot in powerless.items() if cannot)
 
     @property
     def convicted_exactly(self) -> bool:

@@ -6,25 +6,22 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import typer
 
-from accounting.ledger import (
-    Ledger,
-    LedgerDamaged,
-    LineageForgotten,
-    UnknownLineage,
-)
+from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
-from accounting.ledger.verification import Verification
+from accounting.ledger.upkeep import Task, note_upkeep
+from accounting.ledger.verification import Verification, Watcher
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
@@ -241,6 +238,25 @@ class ChainOfBackups(Options):
     keep: int = option(4, "The number of chains that stay when a new one is begun.", ge=1)
 
 
+class StoredBackup(Options):
+    """A backup to read."""
+
+    identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup.")
+    chain: str = option("", "The id of the chain in a folder.", default_text="the newest")
+
+    def read(self, place: str, watch: Watcher) -> Sequence[Iterable[str]]:
+        """Return the lines of each of its files, which are read as they are needed."""
+        from accounting.ledger import backup_chains, backup_streams
+
+        keys = backup_streams.identities(self.identity) if self.identity is not None else []
+        if backup_chains.is_chain(place):
+            return backup_chains.links_of_chain(backup_chains.Place(place), chain=self.chain, keys=keys, watch=watch)
+        return [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]
+
+
+_STORED = "A backup: a file, or the folder or URL of a chain of files."
+
+
 @app.command("backup")
 def backup(
     *,
@@ -261,13 +277,13 @@ def backup(
     if not to_chain and (chain.full or chain.full_after is not None):
         raise typer.BadParameter("a file is always full: name a folder or a URL", param_hint="--full")
 
-    async def apply(opened: Ledger) -> str:
+    async def write(opened: Ledger) -> str:
         lineages = await _lineages_to_recover(opened, None)
         if not to_chain:
             await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
             return f"backed up to {place}"
         days = chain.full_after
-        written = await backup_chains.add_to_chain(
+        new = await backup_chains.add_to_chain(
             opened,
             backup_chains.Place(place),
             lineages,
@@ -277,37 +293,59 @@ def backup(
             kept=chain.keep,
             watch=watch,
         )
-        return f"backed up to {written.name} in {place}, number {written.number} of its chain, {written.size:,} bytes"
+        return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
+
+    async def apply(opened: Ledger) -> str:
+        began = time.time()
+        said = await write(opened)
+        await _note(opened, "backup", began)
+        return said
 
     with shares("backing up") as watch, _files_at(place, "write"):
         done = ledger.run(apply)
-    typer.echo(
-        f"{done}; only the secret key reads it"
-        if keys
-        else f"{done}; it holds digests of API keys: keep it as you keep the ledger"
-    )
+    secrecy = "only the secret key reads it"
+    typer.echo(f"{done}; {secrecy if keys else 'it holds digests of API keys: keep it as you keep the ledger'}")
+
+
+async def _note(ledger: Ledger, task: Task, began: float) -> None:
+    """Note for whoever watches the service that a task was done; a store that takes no note makes it no failure."""
+    try:
+        await note_upkeep(ledger, task, began)
+    except LedgerUnavailable as error:
+        typer.echo(f"Warning: the {task} could not be noted in the ledger: {error}", err=True)
+
+
+@app.command("rehearse")
+def rehearse(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
+    """Restore a backup into a ledger beside this one, verify it, throw it away. Exit status 1 if it is not right."""
+    began = time.time()
+
+    async def apply() -> list[Verification]:
+        with TemporaryDirectory(prefix="dpserve-") as folder:
+            async with Ledger.open(Path(folder) / "ledger") as apart:
+                names = await restored(apart, *stored.read(place, watch), watch=watch)
+                return [await verified(apart, name) for name in names]
+
+    with shares("rehearsing") as watch, _files_at(place, "read"):
+        checked = asyncio.run(apply())
+    for one in checked:
+        typer.echo(f"{one.lineage}: {one.receipts} receipts, {one.acts} acts: {'wrong' if one.findings else 'right'}")
+        for finding in one.findings:
+            typer.echo(f"  {finding}")
+    if any(one.findings for one in checked):
+        raise CannotServe(f"what {place} restores is not right")
+    ledger.run(lambda opened: _note(opened, "rehearsal", began))
+    typer.echo(f"{place} can be restored")
 
 
 @app.command("restore")
-def restore(
-    *,
-    place: str = option(..., "A backup: a file, or the folder or URL of a chain of files.", argument=True),
-    identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup."),
-    chain: str = option("", "The id of the chain to restore.", default_text="the newest"),
-    ledger: LedgerOption,
-) -> None:
+def restore(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
-    from accounting.ledger import backup_chains, backup_streams
 
     async def apply(opened: Ledger) -> list[str]:
-        if backup_chains.is_chain(place):
-            files = backup_chains.links_of_chain(backup_chains.Place(place), chain=chain, keys=keys, watch=watch)
-        else:
-            files = [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]
-        return await restored(opened, *files, watch=watch)
+        return await restored(opened, *stored.read(place, watch), watch=watch)
 
     with shares("restoring") as watch, _files_at(place, "read"):
-        keys = backup_streams.identities(identity) if identity is not None else []
         names = ledger.run(apply)
     for name in names:
         typer.echo(f"restored the lineage {name}")

@@ -442,7 +442,7 @@ def _note(similar: Similar, *, declared: bool) -> str:
     rows = "" if declared else " It is taken to be a table of up to 32 numbers; of other rows give --schema."
     if not similar.predictable:
         return (
-            f"What yours will reach is not predictable from what was measured: on {similar.words or 'no public set'}, "
+            f"What yours will reach is not predictable from what was measured: on {similar.words}, "
             f"and a range takes {LEAST_SETS}. --public FILE simulates on rows like yours.{rows}"
         )
     held, of_all = HELD

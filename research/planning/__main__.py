@@ -3,6 +3,7 @@
 `measure` trains every option on every table, as the planner's simulation does, and writes a line for each seed.
 `summary` makes the planner's measurements of the tables that it may know. `regret` asks the planner about the tables
 that it does not know, by their public numbers alone, and says how far what it took lies above the best option by hand.
+`grid` measures what `--budget` chooses over sets, sizes and budgets, and says where log loss rises with the budget.
 """
 
 import csv
@@ -16,6 +17,7 @@ import typer
 from accounting.budgets import Budget
 from research.commands import program, run
 from research.data.tables import HELD_OUT, KNOWN, TABLES, Table, read
+from research.planning import grid as grids
 from research.planning import summaries
 from research.planning.measurements import APART, FIGURES, MEASURED, done_already, read_lines
 from research.planning.regrets import regrets
@@ -135,6 +137,28 @@ def regret(
         f"{sum(each > 0.03 for each in by_hand)} of {len(by_hand)}. Ranges held {sum(inside)} of {len(inside)} times; "
         f"{len(found) - len(inside)} were not predictable."
     )
+
+
+@app.command()
+def grid(
+    dataset: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(grids.SETS)}, or another.")] = None,
+    taken: Annotated[list[str] | None, typer.Option(help=f"{grids.PLANNED} or {grids.CLASS_SUMS}; repeatable.")] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=0, help="How many; 0 prints what is known.")] = grids.SEEDS,
+    data_dir: Annotated[Path, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the packages are.")] = Path(),
+    out: Annotated[Path, typer.Option(help="The CSV; what it holds already is not measured again.")] = grids.GRID,
+) -> None:
+    """Train what the planner takes at growing budgets, and print each step at which log loss rises."""
+    sets = tuple(dataset or grids.SETS)
+    extent = grids.Extent(
+        sets, tuple(taken or (grids.PLANNED, grids.CLASS_SUMS)), seeds=tuple(range(first_seed, first_seed + seeds))
+    )
+    if extent.seeds:
+        grids.measure(extent, data_dir, out)
+    lines = grids.read_grid(out)
+    found = grids.steps_of(lines)
+    for line in (*grids.table_of(lines), "", *grids.words_of(found)):
+        typer.echo(line)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -204,6 +204,8 @@ class AdminPort:
     """`key_digest` of a key that is good for /metrics alone, where there is one."""
     usage: Usage | None = None
     """Counts what each client was answered, if anything does."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """Where the service writes, by what it is: the room that is left there is exported."""
 
     def convicted(self) -> list[tuple[str, bool]]:
         """Return of each verdict its name and whether it convicts, the service's own audit included."""
@@ -512,5 +514,5 @@ def _add_metrics(app: FastAPI, admin: AdminPort, models: Models, ledger: Ledger,
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(admin.convicted)
         looks = None if admin.live_audit is None else int(admin.live_audit().get("looks", 0))
-        text = await exposition(models, ledger, counts, convicted, looks)
+        text = await exposition(models, ledger, counts, convicted, looks, admin.folders)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})

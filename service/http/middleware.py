@@ -36,13 +36,15 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         count: Callable[[str, str, int, float, str | None], None],
+        under_way: Callable[[int], None] = lambda _: None,
         log: RequestLog | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Wrap `app`. count: as `Metrics.count`. headers: of every answer."""
+        """Wrap `app`. count: as `Metrics.count`. under_way: as `Metrics.add_under_way`. headers: of every answer."""
         self._app = app
         self._count = count
+        self._under_way = under_way
         self._log = log
         self._headers = list(headers)
         self._clock = clock
@@ -55,6 +57,7 @@ class RequestMiddleware:
         began = self._clock()
         added = self._headers if self._log is None else [*self._headers, _identified(scope)]
         status, refused = DISCONNECTED, None
+        self._under_way(1)
 
         async def watched(message: Message) -> None:
             nonlocal status, refused
@@ -75,6 +78,7 @@ class RequestMiddleware:
             if status == DISCONNECTED:
                 await response_to(scope["path"], problem)(scope, receive, watched)
         finally:
+            self._under_way(-1)
             seconds, route = self._clock() - began, route_of(scope)
             self._count(route, scope.get(MODEL, ""), status, seconds, refused)
             if self._log is not None:

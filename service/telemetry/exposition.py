@@ -1,10 +1,14 @@
 """The text of `GET /metrics` at the owner's port: the counts of all processes, and the lineages' accounts."""
 
 import asyncio
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -12,6 +16,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from accounting.ledger import Ledger, LedgerError, LineageAccount
+from accounting.ledger.store import StoreUse
+from accounting.ledger.upkeep import Task, upkeep
 from service.models import Models
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -25,20 +31,23 @@ async def exposition(
     counts: Callable[[], Sequence[CollectorRegistry]],
     convicted: Sequence[tuple[str, bool]],
     looks: int | None = None,
+    folders: Mapping[str, Path] = MappingProxyType({}),
 ) -> bytes:
     """Return the text that Prometheus reads.
 
     counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. looks: that the
-    service's own audit took; None without one.
+    service's own audit took; None without one. folders: where the service writes, by what it is.
     """
     lineages = sorted({each.lineage for each in models})
     try:
         async with asyncio.timeout(_SECONDS_FOR_LEDGER):
             accounts = await asyncio.gather(*map(ledger.lineage, lineages))
+            kept = [*_store_metrics(await ledger.store.use()), _upkeep_metrics(await upkeep(ledger))]
     except (LedgerError, TimeoutError):
-        accounts = None
+        accounts, kept = None, []
     audits = (_verdict_metrics(convicted), *_look_metrics(looks))
-    now = _Now([_service_metrics(models), *_account_metrics(accounts), *audits])
+    rooms = _folder_metrics(await asyncio.to_thread(_rooms, folders))
+    now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms, *audits])
     return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
 
@@ -99,6 +108,43 @@ def _account_metrics(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
         up,
         _gauge("dpserve_lineage_spent", "What the lineage has spent, in rho or pure epsilon.", labels, spent),
         _gauge("dpserve_lineage_limit", "The lineage's budget, in rho or pure epsilon.", labels, limits),
+    ]
+
+
+def _store_metrics(use: StoreUse) -> list[Metric]:
+    memory = "Memory that the ledger's store uses: of a Cluster, the fullest of its servers."
+    limit = "Memory that it may use: its maxmemory, or all of its machine."
+    file = "Size of its append-only file."
+    writes = "1 if its newest write to the file, and the newest rewrite, succeeded."
+    return [
+        _gauge("dpserve_store_memory_bytes", memory, (), [((), use.memory)]),
+        _gauge("dpserve_store_memory_limit_bytes", limit, (), [((), use.memory_limit)]),
+        _gauge("dpserve_store_file_bytes", file, (), [((), use.file)]),
+        _gauge("dpserve_store_writes_ok", writes, (), [((), use.writes)]),
+    ]
+
+
+def _upkeep_metrics(done: Mapping[Task, int]) -> Metric:
+    text = "When the ledger was last backed up, and a backup last rehearsed; 0 for never."
+    return _gauge("dpserve_upkeep_timestamp_seconds", text, ("task",), [((task,), time) for task, time in done.items()])
+
+
+def _rooms(folders: Mapping[str, Path]) -> dict[str, tuple[int, int]]:
+    """Return the free bytes and all bytes of the file system of each folder that is there."""
+    found = {}
+    for name, folder in folders.items():
+        with suppress(OSError):
+            room = os.statvfs(folder)
+            found[name] = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    return found
+
+
+def _folder_metrics(rooms: Mapping[str, tuple[int, int]]) -> list[Metric]:
+    free = [((name,), left) for name, (left, _) in rooms.items()]
+    whole = [((name,), size) for name, (_, size) in rooms.items()]
+    return [
+        _gauge("dpserve_folder_free_bytes", "Room left where the service writes, by folder.", ("folder",), free),
+        _gauge("dpserve_folder_size_bytes", "Size of that file system.", ("folder",), whole),
     ]
 
 

@@ -6,6 +6,12 @@ in a folder that they share, as prometheus_client does where `PROMETHEUS_MULTIPR
 them together.
 """
 
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.types import Message, Scope
@@ -30,6 +36,7 @@ PREFLIGHT = "preflight"
 OTHER = "other"
 """The route of a request that none answers."""
 
+_SECONDS_BETWEEN_SAMPLES = 0.5
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -77,8 +84,59 @@ class Metrics:
             ("route", "status"),
             registry=self.registry,
         )
+        self._under_way = 0
         self._by_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._by_model: dict[str, tuple[Counter, Counter]] = {}
+
+    @asynccontextmanager
+    async def sampled(self, waiting: Callable[[], Mapping[str, int]]) -> AsyncIterator[None]:
+        """Say twice a second how much is under way, and how much waits, for as long as the block lasts.
+
+        waiting: rows that wait, by model. One process of several says its own share.
+        """
+        from prometheus_client import Gauge
+
+        under_way = Gauge(
+            "dpserve_requests_in_flight",
+            "Requests that are being answered.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        rows = Gauge(
+            "dpserve_waiting_rows",
+            "Rows that wait for a batch, by model.",
+            ("model",),
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+
+        def sample() -> None:
+            under_way.set(self._under_way)
+            now = waiting()
+            for model in gone | now.keys():
+                rows.labels(model).set(now.get(model, 0))
+            gone.update(now)
+
+        async def sample_on() -> None:
+            while True:
+                sample()
+                await asyncio.sleep(_SECONDS_BETWEEN_SAMPLES)
+
+        gone = set[str]()
+        sample()
+        sampling = asyncio.create_task(sample_on())
+        try:
+            yield
+        finally:
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
+            self.registry.unregister(under_way)
+            self.registry.unregister(rows)
+
+    def add_under_way(self, requests: int) -> None:
+        """Count requests that begin, or, with a negative number, that end."""
+        self._under_way += requests
 
     def answered(self, model: str, rows: int, charged: int, payer: tuple[str, str] | None = None) -> None:
         """Count the rows of one answered request: those that were charged, and the others, which cost nothing.
@@ -127,8 +185,20 @@ def problem_of(message: Message) -> str:
 def counts_in(folder: str) -> "CollectorRegistry":
     """Return the counts of all processes that share a folder."""
     from prometheus_client import CollectorRegistry
-    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+    for file in Path(folder).glob("gauge_live*.db"):  # a worker that was killed has nothing under way
+        process = int(re.sub(r"\D", "", file.name))
+        if not _is_alive(process):
+            mark_process_dead(process, folder)  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]
     return registry
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

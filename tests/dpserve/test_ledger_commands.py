@@ -83,6 +83,7 @@ def test_a_chain_of_encrypted_backups_is_restored(run, spent):
     assert "number 2 of its chain" in run("ledger", "backup", "chain", *recipient).stdout
     assert "is no public key" in run.fails("ledger", "backup", "chain", "--recipient", "alice")
     assert "always full" in run("ledger", "backup", "file", "--full", status=2).stderr
+    assert "can be restored" in run("ledger", "rehearse", "chain", "--identity", "key.txt").stdout
     shutil.rmtree(run.folder / "home" / "ledger")
     assert "--identity" in run.fails("ledger", "restore", "chain")
     assert "restored the lineage" in run("ledger", "restore", "chain", "--identity", "key.txt").stdout
@@ -99,6 +100,20 @@ def test_an_emptied_ledger_without_a_backup_is_opened_again_from_the_journal(run
     assert "1 receipts put back" in opened
     assert "right" in run("ledger", "verify").stdout
     assert "0.002 of 1" in run("ledger", "status").stdout
+
+
+def test_a_backup_is_rehearsed_beside_the_ledger(run, spent):
+    run("ledger", "backup", "ledger.backup")
+    before = run("ledger", "status").stdout
+    said = run("ledger", "rehearse", "ledger.backup").stdout
+    assert "1 receipts" in said
+    assert "right" in said
+    assert "can be restored" in said
+    assert run("ledger", "status").stdout == before
+    damaged = run.folder / "damaged.backup"
+    damaged.write_text("".join(lines_of_file(run.folder / "ledger.backup")).replace("alice", "alicf"))
+    assert "altered" in run.fails("ledger", "rehearse", "damaged.backup")
+    assert "cannot read nowhere" in run.fails("ledger", "rehearse", "nowhere")
 
 
 def test_what_cannot_be_read_is_said(run, spent):

@@ -182,7 +182,8 @@ class Starter:
             url = url_of(listening)
             started.append(RunningService(url, ledger, predictor, models, asyncio.get_running_loop(), metrics, usage))
             ready.set()
-            yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
+            async with metrics.sampled(lambda: models.waiting_rows):
+                yield create_app(models, ledger, largest_body=lambda _: LARGEST_BODY, metrics=metrics, options=options)
             await models.close()
 
         async def run():

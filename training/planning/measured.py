@@ -156,7 +156,9 @@ class Similar:
 
     @property
     def words(self) -> str:
-        """The sets, by name, with what makes them alike."""
+        """The sets, by name, with what makes them alike; that there are none, of texts and of signals far from all."""
+        if not self.places:
+            return "no public set"
         names = ", ".join(f"{place.dataset} at {place.epsilon:g}" for place in self.places)
         return f"{len(self.places)} public sets whose signal, mu n / C, is within {FAR:g} times yours: {names}"
 
@@ -187,21 +189,20 @@ def similar_sets(
 ) -> Similar:
     """Return the public sets like `n` records in so many classes at a budget of `whole` picorho.
 
-    Only sets of the same modality count on which its default option was measured, tables for texts, and of these only
+    Only sets of the same modality count on which its default option was measured, none for texts, and of these only
     those of the same group: two classes, some, or many; images are one group. Of each the epsilon counts whose mu n / C
     is nearest, in a ratio, to the records', and only if it is within FAR times. queries: the nearest number that was
     measured; None: without end.
     """
     wanted, count = mu_for(whole) * n / classes, _nearest_count(queries)
-    rows, group = "table" if modality == "text" else modality, _group(classes)
-    default = default_option(rows)
+    group, default = _group(classes), default_option(modality)
     alike: dict[str, Place] = {}
     signals = []
     for (dataset, epsilon), cells in measured_cells().items():
         public, signal = SETS[dataset], _signal(dataset, epsilon)
-        if public.modality != rows or (default, UNLIMITED) not in cells:
+        if public.modality != modality or (default, UNLIMITED) not in cells:
             continue
-        if rows != "images" and _group(public.classes) != group:
+        if modality != "images" and _group(public.classes) != group:
             continue
         signals.append(signal)
         nearer = dataset not in alike or _apart(signal, wanted) < _apart(alike[dataset].signal, wanted)

@@ -326,8 +326,7 @@ def by_rule(
         option = option_named(name)
         return option.pays == "once" and _suits(option, modality) and _protects(option, unit)
 
-    default = default_option(modality)
-    preferred = default if modality == "text" else similar.best(suitable, default)
+    preferred = similar.best(suitable, default_option(modality))
     fallbacks = sorted(
         (each.fallback, name)
         for name, each in planned_options().items()

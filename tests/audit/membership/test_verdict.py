@@ -7,7 +7,7 @@ from accounting.losses import Cost, GaussianLoss
 from audit.estimators import Errors
 from audit.membership.claims import claim_of_releases
 from audit.membership.scoring import Scores
-from audit.membership.verdict import advantage_interval, verdict
+from audit.membership.verdict import CORNER, LOWER_BOUND, PAIRS, advantage_interval, verdict
 
 TIGHT = claim_of_releases(Cost((GaussianLoss(0.1),)), 1, 1e-6)
 LOOSE = claim_of_releases(Cost((GaussianLoss(3.0),)), 1, 1e-6)
@@ -62,6 +62,19 @@ def test_guesses_convict_a_claim_about_all_answers_together():
     assert not judged.best.corner.exceeds_claim
     assert judged.convicted_exactly
     assert judged.convicted
+
+
+def test_a_bound_that_no_attack_would_exceed_is_named():
+    """Named are those that do not convict where all decisions are right; of few scores a threshold may be a bad one."""
+    for decision in (TIGHT, LOOSE):
+        for total in (TIGHT, LOOSE, WHOLE):
+            for count in (12, 40, 400):
+                judged = verdict([Scores("right", np.ones(count), np.zeros(count))], decision, total, 0.95)
+                if count == 400:
+                    assert set(judged.convictions) | set(judged.powerless) == {LOWER_BOUND, CORNER, PAIRS}
+                assert not set(judged.convictions) & set(judged.powerless)
+                guessing = verdict([gaussian_scores(0.0, count, 0)], decision, total, 0.95)
+                assert guessing.powerless == judged.powerless
 
 
 def test_the_interval_holds_the_truth():

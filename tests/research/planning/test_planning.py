@@ -1,4 +1,4 @@
-"""The planner's files beside what they are made of, its regret, and the property that more budget is never worse."""
+"""The planner's files beside what they are made of, and its regret."""
 
 import csv
 

@@ -219,6 +219,15 @@ def test_hashed_texts_get_no_class_sums_for_their_number_of_classes(classes, eps
     assert "0.412 right on hashed words" in found.reason
 
 
+@pytest.mark.parametrize("classes", [2, 5, 20])
+def test_figures_of_tables_are_not_quoted_for_texts(classes):
+    """Eleven tables of two classes would be near enough, and none of them is a text."""
+    found, similar = by_rule(11_314, classes, whole(1), None, "text")
+    assert "not predictable from what was measured" in found.reason
+    assert (found.estimates, found.warnings) == ((), ())
+    assert similar.words == "no public set"
+
+
 def test_options_that_would_be_the_same_are_simulated_once():
     """A narrow table has bins for an option of any features but cuts."""
     rng = np.random.default_rng(0)
