@@ -7,7 +7,7 @@ written; what is restored is what the file says, or else the lineage may spend n
 import asyncio
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from accounting.ledger.accounts import UNREADABLE, reading
 from accounting.ledger.books import Books
-from accounting.ledger.errors import CannotRecover, LedgerDamaged, LineageForgotten, UnknownLineage
+from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import (
@@ -526,6 +526,7 @@ class _Restoring:
         self.keys = LineageKeys(lineage)
         self._written: dict[str, Mapping[bytes, bytes]] = {}
         self._under_way: asyncio.Task[list[Any]] | None = None
+        self._write: Callable[[], Coroutine[Any, Any, list[Any]]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -556,13 +557,20 @@ class _Restoring:
         for some in _batches(entries, _ENTRIES_OF_A_STREAM if kind == "stream" else _ENTRIES_IN_A_CALL):
             part = {"kind": kind, "width": len(some[0]), "words": _packed_words(some)}
             await self.finish()
-            self._under_way = asyncio.ensure_future(self.ledger.call(self.lineage, "restore", keys, part, durably=True))
+            self._write = partial(self.ledger.call, self.lineage, "restore", keys, part, durably=True)
+            self._under_way = asyncio.ensure_future(self._write())
             await asyncio.sleep(0)  # which sends it
 
     async def finish(self) -> None:
         """Wait for what is under way. Raises LedgerDamaged if it cannot be written."""
         under_way, self._under_way = self._under_way, None
-        if under_way is not None and await under_way != [b"done"]:
+        if under_way is None or self._write is None:
+            return
+        try:
+            reply = await under_way
+        except LedgerUnavailable:  # its time may have run out while the next part was made; once more is harmless
+            reply = await self._write()
+        if reply != [b"done"]:
             raise LedgerDamaged(self.lineage, "somebody opened it while it was restored; empty the ledger")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books, IndexDigest
-from accounting.ledger.errors import LedgerDamaged, LedgerError
+from accounting.ledger.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from accounting.ledger.journal import JournalContents, JournalFiles
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Act, Receipt
@@ -63,7 +63,13 @@ async def receipt_pages(ledger: Accounts, lineage: str, upto: int, *, after: int
     """Yield what `all_receipts` does, a page at a time. The store looks for the next page meanwhile."""
     asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
     try:
-        while after < upto and (page := await asking):
+        while after < upto:
+            try:
+                page = await asking
+            except LedgerUnavailable:  # its time may have run out while the page before was entered
+                page = await ledger.receipts(lineage, after=after, count=_PAGE)
+            if not page:
+                break
             after = page[-1].sequence
             asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
             await asyncio.sleep(0)  # which sends it
