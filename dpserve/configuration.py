@@ -16,6 +16,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from service.urls import without_secrets
+from training.fields import NAME
 
 PREFIX = "DPSERVE_"
 FILE_VARIABLE = "DPSERVE_CONFIG"
@@ -26,6 +27,8 @@ _LIKE = 0.79
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets such values in pods for every Service of a namespace, for one called dpserve-api under our prefix."""
+NAMED_PATH = re.compile(f"(?P<name>{NAME.pattern})=(?P<path>.+)")
+"""A bundle with the name that its model is to be asked by, as in loans=models/loans-2026-11."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_BY",
@@ -190,7 +193,12 @@ def _located_each(value: object, path: Path) -> object:
 
 def _located(value: str, path: Path) -> str:
     """Return a path as seen from the file: from another folder it would name another ledger, with nothing spent."""
-    return value if ":" in value or not value else str(path.resolve().parent / Path(value).expanduser())
+    if ":" in value or not value:
+        return value
+    seen = path.resolve().parent / Path(value).expanduser()
+    if not seen.exists() and (named := NAMED_PATH.fullmatch(value)) is not None:
+        return f"{named['name']}={_located(named['path'], path)}"
+    return str(seen)
 
 
 def _refuse_unknown(table: Mapping[str, object], names: Collection[str], path: Path, where: str) -> None:

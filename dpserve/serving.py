@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,7 +74,7 @@ from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
 from service.telemetry.usage import Usage
-from service.watching import Stamp, Watch, stamp_of
+from service.watching import NamedBundle, Stamp, Version, Watch, stamp_of
 from training.errors import extra
 from training.exact.questions import MeteredModel
 from training.kinds.loading import load_model
@@ -158,8 +158,8 @@ class ConfiguredService:
                 opened.enter_context(admin.listening)
         if self.grpc_port is not None:
             opened.enter_context(_reserved(self.settings.host, self.grpc_port))
-        loaded = [self._load(bundle) for bundle in self.settings.bundle]
-        self._check_names([model.certificate.name for model in loaded])
+        loaded = {each: self._load(each.folder) for each in self.settings.bundles}
+        self._check_default([each.name_of(model.certificate) for each, model in loaded.items()])
         asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
@@ -205,30 +205,33 @@ class ConfiguredService:
         async def verified(bundle: Path) -> Model:
             return await asyncio.to_thread(self._load, bundle)
 
-        async def opened(bundle: Path) -> Predictor:
-            loaded = await verified(bundle)
-            if first and bundle not in self.settings.bundle:
+        prepared: list[Path] = []
+
+        async def opened(version: Version) -> Predictor:
+            loaded = await verified(version.bundle)
+            if first and version.bundle not in prepared:
                 await self._prepare(ledger, [loaded])
             elif not first:
-                await ledger.join(loaded.certificate.lineage)
-                account = await ledger.lineage(loaded.certificate.lineage)
-                if bundle not in self.settings.bundle:
-                    # What the first refuses is served by nobody. Bundles that are named end the service there.
-                    await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
+                await ledger.join(version.lineage)
+                account = await ledger.lineage(version.lineage)
+                # What the first refuses is served by nobody.
+                await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
                 await self._settle_unit(ledger, loaded)
-            return self._predictor(loaded, ledger, await self._currency(ledger, loaded))
+            return self._predictor(loaded, ledger, await self._currency(ledger, loaded), version.name)
+
+        async def promoted(lineage: str) -> Mapping[str, tuple[str, ...]]:
+            account = await find_lineage(ledger, lineage)
+            return {} if account is None else account.promoted
 
         models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
+        watch = Watch(self.settings.watch, models, verified, opened, promoted, self.settings.bundles)
+        begun = await watch.begin()
         if first:
-            named = [await verified(bundle) for bundle in self.settings.bundle]
-            await self._prepare(ledger, named)
-        for bundle in self.settings.bundle:
-            models.add(await opened(bundle))
-        watching = None
-        if self.settings.watch is not None:
-            watch = Watch(self.settings.watch, models, verified, opened)
-            await _first_look(watch, strict=first)
-            watching = asyncio.create_task(watch.run())
+            await self._prepare(ledger, [await verified(bundle) for bundle in begun])
+            prepared += begun
+        await _first_look(watch, strict=first)
+        prepared.clear()  # what was promoted away from is prepared anew
+        watching = asyncio.create_task(watch.run()) if watch.is_needed else None
         try:
             yield models
         finally:
@@ -243,14 +246,11 @@ class ConfiguredService:
         async with aclosing(await _http_options(self.settings)):
             pass
 
-    def _check_names(self, names: Sequence[str]) -> None:
-        """Raise CannotServe for two models of one name, and for a default that is none of them and will not come."""
-        for name in names:
-            if names.count(name) > 1:
-                raise CannotServe(f"two bundles hold a model called {name}: train one of them under another --name")
+    def _check_default(self, names: Sequence[str]) -> None:
+        """Raise CannotServe for a default that is none of these names and will not come."""
         default = self.settings.default
         if default is not None and default not in names and self.settings.watch is None:
-            raise CannotServe(f"--default {default}: the models are {', '.join(names)}")
+            raise CannotServe(f"--default {default}: the models are {', '.join(sorted(set(names)))}")
 
     async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
         """See to it that each lineage has an account that can pay, and charge it for its pay-once models of one tier.
@@ -387,13 +387,14 @@ class ConfiguredService:
             self._priced(model)
         return model
 
-    def _predictor(self, model: Model, ledger: Ledger, currency: Currency) -> Predictor:
-        """Return what answers. currency: what the lineage's account counts."""
+    def _predictor(self, model: Model, ledger: Ledger, currency: Currency, name: str | None = None) -> Predictor:
+        """Return what answers. currency: what the lineage's account counts; name: under which it is asked."""
         settings = self.settings
         limits: dict[str, Any] = {
             "largest_batch": settings.largest_batch,
             "max_batch_size": settings.max_batch_size,
             "max_batch_time": settings.max_batch_time,
+            "name": name,
         }
         if (released := pay_once(model)) is not None:
             return PayOncePredictor(released, ledger, **limits)
@@ -447,14 +448,15 @@ class ConfiguredService:
             budget = self._budget(model)
             return RHO if budget is None else budget.currency
 
-    async def _audit(self, ledger: Ledger, loaded: Sequence[Model], folder: Path) -> "SelfAudit | None":
+    async def _audit(self, ledger: Ledger, loaded: Mapping[NamedBundle, Model], folder: Path) -> "SelfAudit | None":
         """Return the service's own audit of the default model; the workers show what it writes in `folder`."""
         settings, key = self.settings, self.settings.self_audit_key
         if key is None:
             return None
         from dpserve.self_audit import SelfAudit
 
-        audited = [model for model in loaded if settings.default in (None, model.certificate.name)]
+        names = {each: each.name_of(model.certificate) for each, model in loaded.items()}
+        audited = [model for each, model in loaded.items() if settings.default in (None, names[each])]
         if len(audited) != 1 or pay_once(audited[0]) is not None or (settings.watch and not settings.default):
             raise CannotServe("--self-audit-key audits a bundle's model that takes noise: name it with --default")
         kept = options.state_folder() / "self-audit"

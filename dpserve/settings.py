@@ -28,6 +28,7 @@ from dpserve.commands.command import default_text, option
 from service.errors import CannotServe
 from service.telemetry.logs import Format
 from service.tls import Tls
+from service.watching import NamedBundle
 
 DEFAULT_MECHANISM = "gaussian"
 
@@ -64,7 +65,10 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     other_sources: ClassVar[bool] = True
 
     bundle: Annotated[list[Path], NoDecode] = option(
-        [], "The bundles' folders, each a model to serve.", argument=True, complete=options.bundle_names
+        [],
+        "The bundles' folders, each a model to serve; NAME=BUNDLE serves it under another name than its own.",
+        argument=True,
+        complete=options.bundle_names,
     )
     watch: Path | None = option(
         None, "A folder of bundles. Those that appear there are served, too; those that are removed are not."
@@ -233,6 +237,11 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         return self
 
     @property
+    def bundles(self) -> tuple[NamedBundle, ...]:
+        """The bundles, each with the name that its model is asked by."""
+        return tuple(_named_bundle(each) for each in self.bundle)
+
+    @property
     def origins(self) -> tuple[str, ...]:
         """The origins whose pages may ask."""
         return _parts(self.cors_origin or "")
@@ -250,6 +259,12 @@ class ServeSettings(BaseSettings, options.AccountBudget):
     def tls(self) -> Tls | None:
         """Return what HTTPS is served with, or None. Raises CannotServe for files that do not belong together."""
         return None if self.tls_cert is None or self.tls_key is None else Tls(self.tls_cert, self.tls_key)
+
+
+def _named_bundle(given: Path) -> NamedBundle:
+    """Return the bundle that NAME=BUNDLE, or the path of a folder, stands for."""
+    named = None if given.exists() else configuration.NAMED_PATH.fullmatch(str(given))
+    return NamedBundle(given) if named is None else NamedBundle(Path(named["path"]), named["name"])
 
 
 def in_file() -> dict[str, Any]:

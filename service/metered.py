@@ -59,13 +59,14 @@ class MeteredPredictor(Predictor):
         largest_batch: int,
         max_batch_size: int | None = None,
         max_batch_time: float = 0.0,
+        name: str | None = None,
         clock: Clock = time.time,
     ) -> None:
-        """Serve `head`. largest_batch: the most rows of one request.
+        """Serve `head`. largest_batch: the most rows of one request. name: under which it is asked, or its own.
 
         max_batch_size, max_batch_time: as `BatchLimits` has them.
         """
-        super().__init__(head.certificate, ledger, largest_batch=largest_batch, clock=clock)
+        super().__init__(head.certificate, ledger, largest_batch=largest_batch, name=name, clock=clock)
         self.head = head
         self.mechanism = mechanism
         self.mechanism_name = mechanism.name
@@ -190,7 +191,7 @@ class MeteredPredictor(Predictor):
     async def standing(self, account: ClientAccount) -> Standing:
         """Return how many answers the client's account pays for."""
         left = 0 if account.revoked else account.answers_left(self.price_per_row)
-        return Standing(self.certificate.name, admitted=left > 0, answers_left=left)
+        return Standing(self.name, admitted=left > 0, answers_left=left)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:
         """Return the noise on answers to rows of these sensitivities."""
@@ -224,6 +225,7 @@ class MeteredPredictor(Predictor):
         """Return the public part of the certificate, and how the model is served."""
         public: dict[str, object] = self.head.certificate.public()
         return public | {
+            "name": self.name,
             "mechanism": self.mechanism.name,
             "mechanism_status": self.mechanism.status,
             "price_per_row": row_price(self.cost).model_dump(),

@@ -36,6 +36,8 @@ class Models:
         self._default = default
         self.default: Predictor | None = None
         """The model that is asked where none is named."""
+        self.versions: dict[str, tuple[str, ...]] = {}
+        """The ids of the models that a name may be served from, where they are known."""
         for predictor in served:
             self.add(predictor)
 
@@ -68,9 +70,17 @@ class Models:
         """Return the models whose answers this lineage pays for."""
         return [predictor for predictor in self if predictor.lineage == lineage]
 
+    def names_by_id(self, lineage: str) -> dict[str, str]:
+        """Return the served names of a lineage's models by their ids, those of versions that stand by included."""
+        names = dict[str, str]()
+        for predictor in self.of_lineage(lineage):
+            standing_by = self.versions.get(predictor.name, ())
+            names |= dict.fromkeys((*standing_by, predictor.certificate.model_id), predictor.name)
+        return names
+
     def add(self, predictor: Predictor) -> None:
         """Serve a model from now on, in place of the one of its name."""
-        name = predictor.certificate.name
+        name = predictor.name
         self.remove(name)
         self._served[name] = predictor
         self._settle_default()

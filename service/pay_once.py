@@ -134,13 +134,14 @@ class PayOncePredictor(Predictor):
         largest_batch: int,
         max_batch_size: int | None = None,
         max_batch_time: float = 0.0,
+        name: str | None = None,
         clock: Clock = time.time,
     ) -> None:
-        """Serve `model`. largest_batch: the most rows of one request.
+        """Serve `model`. largest_batch: the most rows of one request. name: under which it is asked, or its own.
 
         max_batch_size, max_batch_time: of what is computed together, as `BatchLimits` has them.
         """
-        super().__init__(model.certificate, ledger, largest_batch=largest_batch, clock=clock)
+        super().__init__(model.certificate, ledger, largest_batch=largest_batch, name=name, clock=clock)
         self.released = model.certificate
         self.mechanism_name = self.released.release
         self._tiers = self.released.tiers
@@ -342,7 +343,7 @@ class PayOncePredictor(Predictor):
 
     async def standing(self, account: ClientAccount) -> Standing:
         """Return which tier the client holds, and what the next one would cost it."""
-        names, model = [tier.name for tier in self._tiers], self.certificate.name
+        names, model = [tier.name for tier in self._tiers], self.name
         try:
             finest = await self._quoted(account.client, names[-1])
             held = self.held_by(finest)
@@ -357,6 +358,7 @@ class PayOncePredictor(Predictor):
     def model(self) -> dict[str, object]:
         """Return what anyone may see of the certificate, and how the model is served."""
         return self.released.shown_to_strangers() | {
+            "name": self.name,
             "mechanism": self.mechanism_name,
             "mechanism_status": self.mechanism_status,
             "price_per_row": row_price(Cost()).model_dump(),

@@ -155,10 +155,20 @@ class Predictor(ABC):
     """As the answer to one row has it: of which kind noise is here."""
 
     def __init__(
-        self, certificate: ModelCertificate, ledger: Ledger, *, largest_batch: int, clock: Clock = time.time
+        self,
+        certificate: ModelCertificate,
+        ledger: Ledger,
+        *,
+        largest_batch: int,
+        name: str | None = None,
+        clock: Clock = time.time,
     ) -> None:
-        """Serve the model that `certificate` describes. largest_batch: the most rows of one request."""
+        """Serve the model that `certificate` describes. largest_batch: the most rows of one request.
+
+        name: under which it is asked; None for the certificate's.
+        """
         self.certificate = certificate
+        self.name = certificate.name if name is None else name
         self.outputs = kind_of(certificate).outputs(certificate)
         self.largest_batch = largest_batch
         self._ledger = ledger
@@ -209,10 +219,8 @@ class Predictor(ABC):
 
     def check_model(self, name: str) -> None:
         """Raise UnknownModel unless `name` is the served model's."""
-        if name != self.certificate.name:
-            raise UnknownModel(
-                f"{name!r} is not {self.certificate.name!r}, which is asked here; ask /models/{name}/predict"
-            )
+        if name != self.name:
+            raise UnknownModel(f"{name!r} is not {self.name!r}, which is asked here; ask /models/{name}/predict")
 
     def check_rows(self, instances: Sequence[Sequence[float]], *, clip: bool | None = None) -> Floats:
         """Return the rows as (n, d) float64, or raise InvalidRows naming the first that cannot be asked about.

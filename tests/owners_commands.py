@@ -122,6 +122,7 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
             assert (await ledger.charge(asking("people", "ann", "a row", time=1.5))).receipt
 
     asyncio.run(charge())
+    owner("models", "promote", "loans", model)
     held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
     misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
     assert CliRunner().invoke(app, misspelt).exit_code == 0  # without a choice it asks no ledger that is named

@@ -466,7 +466,7 @@ def _apart(
     lineages, option = inherited.lineages, inherited.option
     known_digests = known.digests(records)
     shared = known.among(known_digests)
-    why = "could be records of the model that it names, which would lose to both at once"
+    why = "records could be among those of the model that it names, and would then lose to both at once"
     for lineage in lineages:
         if option == "start" and lineage == request.lineage:
             continue
@@ -476,8 +476,11 @@ def _apart(
         if lineage in shared:
             raise WrongOption(
                 option,
-                overlap(request.lineage, known_digests, {lineage: shared[lineage]}) + f"These {why}",
-                remedy="leave them out, or begin in that lineage with " + OptionName("start"),
+                overlap(request.lineage, known_digests, {lineage: shared[lineage]}) + f" These {why}",
+                remedy="leave them out, train both models with "
+                + OptionName("id")
+                + ", or begin in that lineage with "
+                + OptionName("start"),
             )
     if lineages[0] != request.lineage:
         if pay is None:

@@ -5,6 +5,7 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 """
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -51,6 +52,7 @@ from accounting.ledger.receipts import (
     Act,
     Numbers,
     Receipt,
+    account_subject,
     act_hash,
     checked_text,
     read_act,
@@ -71,6 +73,7 @@ _MOST_NAMED = 10_000
 """Number of API keys whose clients are remembered, so that one call can read both."""
 
 _LONGEST_REASON = 1000
+_MODEL_ID = re.compile("[0-9a-f]{32}")
 
 _TRIES = 16
 """Largest number of tries of an act, where other acts keep coming before it."""
@@ -450,6 +453,27 @@ class Accounts:
         if status == b"other-unit":
             raise OtherUnit(lineage, fields[0].decode(), unit)
         _check_done(status, LineageKeys(lineage).own)
+
+    async def promote(self, lineage: str, name: str, model: str) -> None:
+        """Have services that serve several models of this lineage under `name` answer from `model`, an id.
+
+        Of the model before it the account keeps the id. It charges nothing; a service that follows charges what it
+        serves. Raises UnknownLineage, ValueError.
+        """
+        checked_text(name, "a served name")
+        if not _MODEL_ID.fullmatch(model):
+            raise ValueError(f"a model's id has 32 hexadecimal digits, and {model!r} is none")
+        keys = LineageKeys(lineage)
+        (status,) = await self.act(
+            lineage,
+            "promote",
+            [],
+            {"name": name, "model": model},
+            kind="promote",
+            subject=account_subject("model", name),
+            details={"model": model},
+        )
+        _check_done(status, keys.own)
 
     async def _acts_of_kind(self, lineage: str, kind: str) -> int:
         count = after = 0

@@ -287,8 +287,7 @@ class Books:
         """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
         self.compare_chains(whole)
         self._compare(whole)
-        if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
-            self.findings.append("the lineage protects another privacy unit than was settled")
+        self._compare_settings(whole)
         if whole.questions != self.paid.count:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
@@ -315,6 +314,13 @@ class Books:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
+
+    def _compare_settings(self, whole: LineageAccount) -> None:
+        if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
+            self.findings.append("the lineage protects another privacy unit than was settled")
+        promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
+        if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:
+            self.findings.append("a served name has another model than the owner gave it")
 
     def _compare_client(self, client: ClientAccount) -> None:
         subject = client.subject

@@ -220,6 +220,7 @@ ActRefusal = Literal[
     "more-than-above",
     "no-keys",
     "other-currency",
+    "promoted",
     "too-late",
     "too-many-keys",
 ]

@@ -1,4 +1,4 @@
-#!lua name=dpserve_30
+#!lua name=dpserve_31
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -26,7 +26,7 @@
 -- its first block is opened, and in 5 from then on, so that versions which know no blocks refuse it; one in any other
 -- format is refused here.
 
-local VERSION = '30'
+local VERSION = '31'
 local FORMAT, FORMAT_WITH_BLOCKS = '4', '5'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -9,7 +9,8 @@ hidden layer of 64 neurons, trained with learning rate 0.01 and L2 constant 1e-6
 
 The likelihood-ratio attack, LiRA, asks how likely an answer is from models that saw the row, and from others (Carlini
 et al. 2022, Algorithm 1, online, and Section V-C, offline). A row's scaled confidence is taken to be normal over shadow
-models; with few of them one variance is shared by all rows, as the paper advises.
+models; with few of them one variance is shared by all rows, as the paper advises. "LiRA, pooled" learns how far a
+record moves its own confidence from all rows, too.
 
 RMIA compares p_y(x) over its mean for reference models with the same of records z of the population (Zarifzadeh et al.
 2024, Equations 2 to 4): the share of the z that x exceeds. That share grows with x's own ratio, whatever the z are, so
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import expit, log_ndtr, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_curve
 from sklearn.neural_network import MLPClassifier
@@ -194,6 +195,8 @@ def scores_of(
     shadow_confidences = np.stack([scaled_confidence(one, y) for one in shadow])
     if seen.any():
         scores_by_attack["LiRA, online"] = (online_ratio(confidences, shadow_confidences, seen), None)
+    if (seen.any(axis=0) & ~seen.all(axis=0)).any():
+        scores_by_attack["LiRA, pooled"] = (pooled_ratio(confidences, shadow_confidences, seen), None)
     if not seen.all():
         scores_by_attack["LiRA, offline"] = (offline_ratio(confidences, shadow_confidences, seen), None)
     shadow_losses = np.stack([log_confidence(one, y) for one in shadow])
@@ -285,6 +288,35 @@ def offline_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
     mean, deviation = _fit_normals(shadow, ~seen)
     score: Floats = log_ndtr((confidences - mean) / deviation)
     return score
+
+
+def pooled_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
+    """Return the log-ratio of two normals whose distance is learnt from all rows together: (n,).
+
+    A row's own difference of means has the error of a few shadow models, which is nearly all of it: what a record moves
+    follows from how well its row is told without it. So the difference is a quadratic function of 1 - p, p being the
+    probability of the true class in the middle m of both means, by least squares over the rows that have both. The
+    score is (x - m) times it, over the variance that all rows share.
+
+    confidences, shadow and seen: as for `online_ratio`. Where all shadow models saw a row, or none did, the middle is
+    the mean over all of them. Raises ValueError where no row has both.
+    """
+    counts = seen.sum(axis=0), (~seen).sum(axis=0)
+    both = np.minimum(*counts) > 0
+    if not both.any():
+        raise ValueError("no row has shadow models of both kinds, which a likelihood ratio needs: train more of them")
+    inside, outside = (
+        np.where(used, shadow, 0.0).sum(axis=0) / np.maximum(count, 1)
+        for used, count in zip((seen, ~seen), counts, strict=True)
+    )
+    middle = np.where(both, (inside + outside) / 2, shadow.mean(axis=0))
+    missed = expit(-middle)
+    basis = np.stack([np.ones_like(missed), missed, missed**2], axis=1)
+    moved = basis @ np.linalg.lstsq(basis[both], (inside - outside)[both], rcond=None)[0]
+    squares = np.square(shadow - np.where(seen, inside, outside)).sum(axis=0)
+    variance = max(float(squares[both].sum() / max(1, both.sum() * (len(shadow) - 2))), _LEAST_DEVIATION**2)
+    ratio: Floats = (confidences - middle) * moved / variance
+    return ratio
 
 
 def relative_confidence(loss: Floats, shadow: Floats, seen: Mask) -> Floats:

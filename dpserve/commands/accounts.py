@@ -74,13 +74,17 @@ def show_lineage(
             {"blocks": [{"block": each.block} | _exact(each) for each in blocks]} if blocks else {}
         )
         named |= {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
-        typer.echo(json.dumps(_exact(account) | {"created": account.created, "models": listed} | named))
+        own = {"created": account.created, "models": listed, "promoted": account.promoted}
+        typer.echo(json.dumps(_exact(account) | own | named))
         return
     out = stdout_console()
     _print_spent(out, f"the lineage {account.lineage}, opened {_when(account.created)} UTC", account)
     protects = {None: "not settled before the first model", "": "one record"}
     unit = protects.get(account.unit, f"all records with one value of {account.unit}")
     out.print(f"privacy unit: {unit}", highlight=False)
+    for served, ids in sorted(account.promoted.items()):
+        before = f", before it {_shown_model(ids[1])}" if ids[1:] else ""
+        out.print(f"{served} answers from the model {_shown_model(ids[0])}{before}", highlight=False)
     table = whole("model", "mechanism", "first charged", "last charged", "releases", currency.name)
     for each in models:
         row = (_shown_model(each.model), each.mechanism, _when(each.first), _when(each.last), str(each.releases))

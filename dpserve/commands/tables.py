@@ -59,6 +59,9 @@ class RowOptions(Options):
     ignore: list[str] | None = option(None, "Of a table: a column to leave out.", panel=READING)
 
 
+_SHEET = "Of a spreadsheet with several sheets: the one to read."
+
+
 class FileOptions(RowOptions):
     """Options for reading labelled rows: a table, or NPZ."""
 
@@ -71,7 +74,7 @@ class FileOptions(RowOptions):
     decimal: str | None = option(
         None, "Of a table without a schema: the sign before a number's fraction, as a comma.", panel=READING
     )
-    sheet: str | None = option(None, "Of a spreadsheet with several sheets: the one to read.", panel=READING)
+    sheet: str | None = option(None, _SHEET, panel=READING)
     unlabelled: Unlabelled = option(
         "refuse", "Of a table: what becomes of records without a label: refuse, or leave-out.", panel=READING
     )
@@ -201,6 +204,7 @@ def draft(
     label: str = option("label", "The column of classes."),
     unit: str | None = option(None, "The column of privacy units, which a schema does not describe."),
     id: str | None = option(None, "The column of keys of records, or of people: nor does it describe that one."),  # noqa: A002
+    sheet: str | None = option(None, _SHEET),
 ) -> None:
     """Write a template of a schema, from the columns' names and storage types alone, and say what to fill in.
 
@@ -211,7 +215,7 @@ def draft(
     from training.inputs.tables import encoding_of, open_table
 
     encoding = encoding_of(data)
-    table = open_table(data, encoding)
+    table = open_table(data, encoding, sheet)
     if label not in table.names:
         raise DataError(f"{data} has no column {label!r}: name the column of classes with --label")
     if unit is not None and (unit == label or unit not in table.names):
@@ -227,7 +231,9 @@ def draft(
             'if numbers are written 1.234,5: "decimalChar": "," and "groupChar": "." in their fields; if dates are '
             'written 31.01.2026: "format": "%d.%m.%Y"'
         )
-    text = _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2) + "\n"
+    text = (
+        _as_toml(content) if out.suffix.lower() == ".toml" else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    )
     with whole_file(out, text.encode()):
         pass
     typer.echo(f"Wrote {out}. It is public: fill in what you know without the records, and nothing read off them.")

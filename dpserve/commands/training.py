@@ -114,10 +114,21 @@ def next_step(
     if others:
         return (
             f"Next: {serve} {opening}\nThis opens a budget for {certificate.lineage!r} in addition to those of "
-            f"{', '.join(map(repr, others))}. If any record is also in one of them, train with --lineage and its name "
+            f"{_few(others)}. If any record is also in one of them, train with --lineage and its name "
             "instead."
         )
     return f"Next: {serve} {opening}"
+
+
+_NAMED = 3
+"""Lineages that are named; after a year of months nobody reads the others."""
+
+
+def _few(names: list[str]) -> str:
+    """Return the names in words, or the first of them and how many more there are."""
+    if len(names) <= _NAMED + 1:
+        return ", ".join(map(repr, names))
+    return f"{', '.join(map(repr, names[:_NAMED]))} and {len(names) - _NAMED} more"
 
 
 async def _budgets(certificate: ProvenCertificate) -> tuple[bool, list[str]]:

@@ -427,7 +427,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         receipts_read = await ledger.receipts(lineage, after=after, count=count + 1)
         currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
-        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
+        names = models.names_by_id(lineage)
         listed = [
             msgspec.structs.asdict(
                 receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
@@ -463,7 +463,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         async with reading:
             complete = await course.read_on(ledger, lineage)
         currency = course.models.currency
-        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(lineage)}
+        names = models.names_by_id(lineage)
         listed = [
             ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
             for each in course.models.listed
@@ -480,7 +480,12 @@ def _add_watching_routes(
         nothing = dict.fromkeys(COUNTED, 0.0)
         return {
             "models": [
-                each.model() | {"lineage": each.lineage, "statistics": counted.get(each.certificate.name, nothing)}
+                each.model()
+                | {
+                    "lineage": each.lineage,
+                    "versions": models.versions.get(each.name, (each.certificate.model_id,)),
+                    "statistics": counted.get(each.name, nothing),
+                }
                 for each in models
             ]
         }

@@ -44,9 +44,9 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
     async def account(request: Request) -> Response:
         models.check_any()
         callers = await authentication.accounts(request, {each.lineage for each in models}, "budget-read")
-        names = [each.certificate.name for each in models if each.lineage in callers]
+        names = [each.name for each in models if each.lineage in callers]
         default = models.default
-        first = default.certificate.name if default is not None else names[0]
+        first = default.name if default is not None else names[0]
         return Json(AccountModelsOut(names, first if first in names else names[0]))
 
     @app.get("/models/{name}/budget", summary="See what is spent and left", dependencies=security, **named)
@@ -68,7 +68,7 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
         entries = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(entries, count, lambda receipt: receipt.number)
         currency = await predictor.currency(client)
-        names = {each.certificate.model_id: each.certificate.name for each in models.of_lineage(predictor.lineage)}
+        names = models.names_by_id(predictor.lineage)
         listed = [receipt_out(each, each.number, each.releases, currency, names.get(each.model)) for each in page]
         return Json(ReceiptsOut(listed, next_after))
 

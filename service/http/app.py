@@ -175,8 +175,8 @@ def _add_public_routes(app: FastAPI, models: Models, ledger: Ledger) -> None:
     @app.get("/models", summary="List the models", responses=answers(ModelsOut))
     async def listed() -> Response:
         default = models.default
-        units = {each.certificate.name: each.unit for each in models if each.unit is not None}
-        return Json(ModelsOut(models.names, None if default is None else default.certificate.name, units))
+        units = {each.name: each.unit for each in models if each.unit is not None}
+        return Json(ModelsOut(models.names, None if default is None else default.name, units))
 
     @app.get("/models/{name}", summary="Read the public part of a model's certificate")
     async def model(name: str) -> dict[str, object]:

@@ -71,7 +71,7 @@ def receipt_of(predictor: Predictor, prediction: Prediction) -> ReceiptOut:
     receipt, currency = charge.receipt, charge.balance.budget.currency
     return ReceiptOut(
         id=receipt.number if receipt else charge.earlier,
-        model=predictor.certificate.name,
+        model=predictor.name,
         mechanism=predictor.mechanism_name,
         status=predictor.mechanism_status,
         rows=len(prediction.values),

@@ -116,7 +116,7 @@ def _complete(document: dict[str, Any], predictor: Predictor) -> dict[str, Any]:
         f"{MODEL}/infer": {"post": _infer(["name"])},
         f"{MODEL_VERSION}/infer": {"post": _infer(["name", "version"])},
     }
-    known = {"name": predictor.certificate.name, "version": VERSION}
+    known = {"name": predictor.name, "version": VERSION}
     for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
@@ -200,7 +200,7 @@ def _narrow_rows(schema: dict[str, Any], predictor: Predictor) -> None:
     description = properties["instances"]["description"]
     kinds = [sizes | {"items": row} for row in (_named(predictor), _row(predictor))]
     properties["instances"] = {"anyOf": kinds, "description": description}
-    properties["model"] = {"anyOf": [{"const": predictor.certificate.name}, {"type": "null"}], "default": None}
+    properties["model"] = {"anyOf": [{"const": predictor.name}, {"type": "null"}], "default": None}
     tiers = [{"enum": list(predictor.tier_names)}] if predictor.tier_names else []
     properties["tier"] = {"anyOf": [*tiers, {"type": "null"}], "default": None}
     coverages = [] if predictor.prediction_sets is None else [_COVERAGE["schema"]]

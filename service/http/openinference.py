@@ -134,7 +134,7 @@ class OpenInferenceCodec:
                 output.data = tensor.ravel().tolist()
             outputs.append(output)
         response = InferResponse(
-            predictor.certificate.name,
+            predictor.name,
             VERSION,
             parameters_of(predictor, prediction),
             outputs,
@@ -225,7 +225,7 @@ def add_open_inference(app: FastAPI, models: Models) -> None:
 
     async def is_ready(predictor: Predictor) -> ModelReady:
         await predictor.check_ready()
-        return ModelReady(predictor.certificate.name, ready=True)
+        return ModelReady(predictor.name, ready=True)
 
     async def takes(predictor: Predictor) -> ModelMetadata:
         return metadata(predictor)
@@ -260,7 +260,7 @@ def server_metadata() -> ServerMetadata:
 
 def repository_index(models: Models) -> list[ModelIndex]:
     """Return every model that is served."""
-    return [ModelIndex(name=each.certificate.name, version=VERSION, state="READY", reason="") for each in models]
+    return [ModelIndex(name=each.name, version=VERSION, state="READY", reason="") for each in models]
 
 
 def config(predictor: Predictor) -> ModelConfig:
@@ -286,7 +286,7 @@ def metadata(predictor: Predictor) -> ModelMetadata:
     certificate = predictor.certificate
     outputs = {each.name: each for each in predictor.outputs.fields}
     return ModelMetadata(
-        name=certificate.name,
+        name=predictor.name,
         versions=[VERSION],
         platform="dpserve",
         inputs=column_inputs(certificate.columns)

@@ -116,7 +116,7 @@ class PredictionEndpoint(Generic[Some]):
             raise Problem(ProblemType.METHOD_NOT_ALLOWED, detail)
         path, traced = scope["path_params"], timeline.get()
         predictor = self._models.named(path.get("name"), path.get("version"))
-        scope[MODEL] = predictor.certificate.name
+        scope[MODEL] = predictor.name
         header = read_header(scope, self._codec.parameters)
         if traced is not None:
             traced.begin()
@@ -155,7 +155,7 @@ async def answer(
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)
     payer = predictor.lineage, caller.client
-    metrics.answered(predictor.certificate.name, len(prediction.values), prediction.charged_rows, payer)
+    metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows, payer)
     traced = timeline.get()
     if traced is None:
         return codec.encode(predictor, header, request, prediction)

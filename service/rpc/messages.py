@@ -111,9 +111,7 @@ class MessageCodec(OpenInferenceCodec):
     ) -> Reply:
         """Return the answer with raw tensors."""
         del header
-        answer = message("ModelInferResponse")(
-            model_name=predictor.certificate.name, model_version=VERSION, id=request.id or ""
-        )
+        answer = message("ModelInferResponse")(model_name=predictor.name, model_version=VERSION, id=request.id or "")
         for name, value in parameters_of(predictor, prediction).items():
             _set(answer.parameters[name], value)
         for name, tensor in tensors_of(predictor, prediction, request.outputs, request.coverage).items():

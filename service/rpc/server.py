@@ -217,7 +217,7 @@ class GrpcPort:
         ):
             asked = parse(ASKED_MODEL, body)
             predictor = self.models.named(asked.model_name, asked.model_version or None)
-            call.model = predictor.certificate.name
+            call.model = predictor.name
             largest = self.largest_body(len(predictor.certificate.feature_names))
             if len(body) > largest:
                 raise too_long(largest)

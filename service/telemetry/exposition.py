@@ -89,9 +89,7 @@ def _gauge(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[S
 
 def _service_metrics(models: Models) -> Metric:
     labels = ("version", "model", "mechanism", "status")
-    served = [
-        ((version("dpserve"), each.certificate.name, each.mechanism_name, each.mechanism_status), 1) for each in models
-    ]
+    served = [((version("dpserve"), each.name, each.mechanism_name, each.mechanism_status), 1) for each in models]
     return _gauge("dpserve_info", "What is served, and how; always 1.", labels, served)
 
 

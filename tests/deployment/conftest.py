@@ -19,7 +19,7 @@ LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "self-audit.env")
 """Files that the owner writes into components."""
-COMPONENTS = ("follow", "gateway", "ingress", "monitoring", "self-audit", "tls")
+COMPONENTS = ("follow", "gateway", "gateway-tls", "ingress", "monitoring", "self-audit", "tls")
 
 
 def kustomize(folder):

@@ -318,6 +318,21 @@ def test_a_draft_needs_the_column_of_classes(run, table, tmp_path):
     assert not list(tmp_path.rglob("new.json"))
 
 
+def test_a_draft_of_a_spreadsheet_with_several_sheets_takes_the_one_that_is_named(run):
+    book = openpyxl.Workbook()
+    book.active.title = "Leute"
+    for row in [["größe", "ill"], [171, "no"], [180, "yes"]]:
+        book.active.append(row)
+    book.create_sheet("Notizen").append(["x"])
+    book.save(run.folder / "staff.xlsx")
+    refused = run.fails("schema", "draft", "staff.xlsx", "--label", "ill")
+    assert "has the sheets 'Leute', 'Notizen': name the one to read, with --sheet" in refused
+    run("schema", "draft", "staff.xlsx", "--label", "ill", "--sheet", "Leute", "--out", "leute.json")
+    written = (run.folder / "leute.json").read_text("utf-8")
+    assert '"name": "größe"' in written  # as a person reads it, who fills it in
+    assert [field["name"] for field in json.loads(written)["fields"]] == ["größe", "ill"]
+
+
 def test_an_offices_file_is_drafted_trained_on_and_asked_about(run):
     """Its signs and dates go with the model, and a spreadsheet of the same records is found to be the same."""
     rows = [

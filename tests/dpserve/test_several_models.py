@@ -132,9 +132,13 @@ def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
     assert "--grpc-port" in said
 
 
-def test_two_bundles_of_one_name_are_refused(run, several):
+def test_one_model_twice_is_refused_and_so_are_two_lineages_under_one_name(run, several):
     shutil.copytree(several / "model", several / "copy")
-    assert "two bundles hold a model called model" in run.fails("serve", "model", "copy", *BUDGET)
+    assert "copy" in run.fails("serve", "model", "copy", *BUDGET)
+    words = ["others" if word == "people" else word for word in run.train]
+    run(*words, "--data", "own.csv", "--features", "identity", "--out", "other", "--overlapping-lineage-is-accepted")
+    assert "others" in run.fails("serve", "loans=model", "loans=other", *BUDGET)
+    assert json.loads(run("lineage", "list", "--json").stdout) == []
 
 
 def test_a_watched_bundle_that_the_lineage_cannot_pay_for_is_served_by_no_process(run, several):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from accounting.ledger import LedgerUnavailable
 from service import watching
 from service.errors import CannotServe
 from service.models import Models
 from service.telemetry.logs import TextLines
-from service.watching import Watch, stamp_of
+from service.watching import NamedBundle, Version, Watch, stamp_of
 from training.bundles.sealing import CERTIFICATE_FILE
 from training.errors import BundleError
 
@@ -21,12 +22,14 @@ pytestmark = pytest.mark.anyio
 
 
 class Served:
-    """A predictor of which the name is all that matters here."""
+    """A predictor of which the name, the lineage and the id are all that matters here."""
 
-    def __init__(self, name: str, folder: Path = Path()) -> None:
+    def __init__(self, name: str, folder: Path = Path(), lineage: str = "people", model_id: str = "") -> None:
         self.certificate = self
         self.name = name
         self.folder = folder
+        self.lineage = lineage
+        self.model_id = model_id or f"the model in {folder.name or name}"
 
 
 @pytest.fixture
@@ -37,8 +40,12 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-async def opened(bundle: Path) -> Served:
+async def verified(bundle: Path) -> Served:
     return Served(bundle.name)
+
+
+async def opened(version: Version) -> Served:
+    return await verified(version.bundle)
 
 
 async def test_a_bundle_that_cannot_be_read_for_a_moment_is_served_on(bundle, monkeypatch):
@@ -46,7 +53,7 @@ async def test_a_bundle_that_cannot_be_read_for_a_moment_is_served_on(bundle, mo
         raise PermissionError
 
     models = Models()
-    watch = Watch(bundle.parent, models, opened, opened)
+    watch = Watch(bundle.parent, models, verified, opened)
     await watch.look(first=True)
     monkeypatch.setattr(watching, "stamp_of", denied)
     await watch.look()
@@ -55,7 +62,7 @@ async def test_a_bundle_that_cannot_be_read_for_a_moment_is_served_on(bundle, mo
 
 async def test_a_removed_bundle_is_served_no_more(bundle):
     models = Models()
-    watch = Watch(bundle.parent, models, opened, opened)
+    watch = Watch(bundle.parent, models, verified, opened)
     await watch.look(first=True)
     (bundle / CERTIFICATE_FILE).unlink()
     await watch.look()
@@ -78,19 +85,32 @@ class Process:
     def __init__(self, folder: Path) -> None:
         self.models = Models()
         self.opened: list[str] = []
-        self._watch = Watch(folder, self.models, self._verified, self._opened)
+        self.promoted: dict[str, tuple[str, ...]] = {}
+        self.ledger_answers = True
+        self._watch = Watch(folder, self.models, self._verified, self._opened, self._promoted)
 
     async def _verified(self, bundle: Path) -> Served:
         text = (bundle / CERTIFICATE_FILE).read_text()
         if not text:
             raise BundleError("damaged")
-        return Served(text, bundle)
+        name, _, lineage = text.partition(" of ")
+        return Served(name, bundle, lineage or "people")
 
-    async def _opened(self, bundle: Path) -> Served:
-        self.opened.append(bundle.name)
-        if (bundle / "unaffordable").exists():
+    async def _opened(self, version: Version) -> Served:
+        self.opened.append(version.bundle.name)
+        if (version.bundle / "unaffordable").exists():
             raise CannotServe("too dear")
-        return await self._verified(bundle)
+        read = await self._verified(version.bundle)
+        read.name = version.name
+        return read
+
+    async def _promoted(self, lineage: str) -> dict[str, tuple[str, ...]]:
+        if not self.ledger_answers:
+            raise LedgerUnavailable("gone")
+        return self.promoted if lineage == "people" else {}
+
+    def promote(self, *folders: str, name: str = "model") -> None:
+        self.promoted[name] = tuple(f"the model in {each}" for each in folders)
 
     async def look(self, *, first: bool = False) -> None:
         await self._watch.look(first=first)
@@ -173,7 +193,7 @@ async def test_whatever_a_bundle_raises_refuses_that_bundle_alone(tmp_path, erro
         return Served("last")
 
     models = Models()
-    await Watch(tmp_path, models, verified, verified).look(first=True)
+    await Watch(tmp_path, models, verified, lambda version: verified(version.bundle)).look(first=True)
     assert models.names == ["last"]
 
 
@@ -187,7 +207,7 @@ async def test_what_failed_for_want_of_memory_is_tried_again(tmp_path):
         return Served("model")
 
     models = Models()
-    watch = Watch(tmp_path, models, verified, verified)
+    watch = Watch(tmp_path, models, verified, lambda version: verified(version.bundle))
     await watch.look(first=True)
     assert models.names == []
     await watch.look()
@@ -212,3 +232,83 @@ def test_links_to_nothing_and_to_themselves_are_part_of_a_stamp(bundle):
     (bundle / "nothing").symlink_to(bundle / "missing")
     (bundle / "itself").symlink_to(bundle / "itself")
     assert [each[0] for each in stamp_of(bundle)] == [CERTIFICATE_FILE, "itself", "nothing"]
+
+
+async def looked(process: Process) -> dict[str, str]:
+    """Return what a process serves after two looks."""
+    await process.look()
+    await process.look()
+    return process.served
+
+
+async def test_a_promoted_version_takes_the_name_and_gives_it_back(tmp_path):
+    for folder in ("aa", "mm", "zz"):
+        put(tmp_path, folder, "model")
+    process = Process(tmp_path)
+    await process.look(first=True)
+    assert process.served == {"model": "aa"}
+    assert process.opened == ["aa"], "what stands by is neither charged nor opened"
+    process.promote("zz")
+    assert await looked(process) == {"model": "zz"}
+    process.promote("aa", "zz")
+    assert await looked(process) == {"model": "aa"}
+    assert process.models.names_by_id("people") == {f"the model in {each}": "model" for each in ("aa", "mm", "zz")}
+
+
+@pytest.mark.parametrize("lack", ["is not there", "cannot be paid for"])
+async def test_a_promoted_version_that_cannot_be_served_leaves_the_name_to_the_one_before_it(tmp_path, lack):
+    """Everywhere: also in a process that starts afterwards, and never to one that was not promoted."""
+    for folder in ("aa", "mm"):
+        put(tmp_path, folder, "model")
+    process = Process(tmp_path)
+    process.promote("mm")
+    await process.look(first=True)
+    if lack == "cannot be paid for":
+        put(tmp_path, "zz", "model")
+        (tmp_path / "zz" / "unaffordable").touch()
+    process.promote("zz", "mm")
+    late = Process(tmp_path)
+    late.promoted = process.promoted
+    await late.look(first=True)
+    assert await looked(process) == await looked(late) == {"model": "mm"}
+    # Said anew, it is tried anew.
+    put(tmp_path, "zz", "model")
+    (tmp_path / "zz" / "unaffordable").unlink(missing_ok=True)
+    process.promote("mm", "zz")
+    await looked(process)
+    process.promote("zz", "mm")
+    assert await looked(process) == {"model": "zz"}
+
+
+async def test_a_version_of_another_lineage_never_takes_the_name(tmp_path):
+    put(tmp_path, "aa", "model")
+    put(tmp_path, "zz", "model of others")
+    process = Process(tmp_path)
+    process.promote("zz")
+    await process.look(first=True)
+    assert await looked(process) == {"model": "aa"}
+    assert process.opened == ["aa"]
+
+
+async def test_all_is_served_as_it_is_while_the_ledger_does_not_answer(tmp_path):
+    for folder in ("aa", "zz"):
+        put(tmp_path, folder, "model")
+    process = Process(tmp_path)
+    process.promote("zz")
+    await process.look(first=True)
+    process.ledger_answers = False
+    process.promote("aa", "zz")
+    assert await looked(process) == {"model": "zz"}
+    process.ledger_answers = True
+    assert await looked(process) == {"model": "aa"}
+
+
+async def test_bundles_that_are_given_come_first_and_may_have_another_name(tmp_path):
+    put(tmp_path, "given", "model")
+    put(tmp_path, "watched", "other name")
+    models, opened = Models(), Process(tmp_path / "nowhere")
+    given = [NamedBundle(tmp_path / "given", "other name")]
+    watch = Watch(tmp_path, models, opened._verified, opened._opened, opened._promoted, given)
+    assert await watch.begin() == [tmp_path / "given"]
+    await watch.look(first=True)
+    assert {name: models.named(name).folder.name for name in models.names} == {"other name": "given", "model": "given"}

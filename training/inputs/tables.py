@@ -482,7 +482,10 @@ class _Sheet(_Part):
             book = CalamineWorkbook.from_filelike(io.BytesIO(content))
             names = book.sheet_names
             if (sheet is None and len(names) != 1) or sheet not in (None, *names):
-                raise DataError(f"{name} has the sheets {', '.join(map(repr, names))}: name the one to read")
+                raise DataError(
+                    f"{name} has the sheets {', '.join(map(repr, names))}: name the one to read, with "
+                    + OptionName("sheet")
+                )
             rows = book.get_sheet_by_name(names[0] if sheet is None else sheet).to_python(skip_empty_area=False)
         except CalamineError as error:
             raise DataError(f"{name} is damaged or of another kind: {_one_line(error)}") from error

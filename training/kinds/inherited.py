@@ -96,6 +96,10 @@ class Inherited:
         for what, name in (("columns", "schema"), ("lower", "lower bounds"), ("upper", "upper bounds")):
             if theirs[what] != ours[what]:
                 raise self._differs(name, None, None)
+        if theirs["kind"] != ours["kind"]:
+            by = OptionName("encoder") if theirs["kind"] == "encoder" else OptionName("features", str(theirs["kind"]))
+            remedy = "choose that model's, with " + by
+            raise WrongOption(self.option, f"is a model on {theirs['kind']}, and not on {ours['kind']}", remedy=remedy)
         for what in sorted(theirs.keys() | ours.keys()):
             if theirs.get(what) != ours.get(what):
                 raise self._differs(f"feature map's {what.replace('_', ' ')}", theirs.get(what), ours.get(what))

@@ -28,6 +28,8 @@ let sought = "";
 let chosen = null;
 let lineages = [];
 let groups = [];
+/** The models that are served now. */
+let served = [];
 /** The JSON Schemas of the acts that the service offers. */
 let acts = [];
 /** Which account's dialog was opened: its button has the focus again when the dialog is closed. */
@@ -209,10 +211,17 @@ function replace(name, ...content) {
 function act(schema, { given = {}, known = {}, ...more } = {}) {
   const asked = owner;
   const lineage = more.lineage ?? chosen;
+  const ofLineage = served.filter((each) => each.lineage === lineage);
   perform({
     schema,
     given: { lineage, ...given },
-    known: { group: groups.map((each) => each.group), lineage: lineages.map((each) => each.lineage).filter((each) => each !== lineage), ...known },
+    known: {
+      group: groups.map((each) => each.group),
+      lineage: lineages.map((each) => each.lineage).filter((each) => each !== lineage),
+      model: ofLineage.flatMap((each) => each.versions),
+      "served name": ofLineage.map((each) => each.name),
+      ...known,
+    },
     currency: (more.account ?? lineages.find((each) => each.lineage === lineage).account).currency,
     post: (path, body) => asked.post(path, body),
     done: () => refreshAll(),
@@ -377,6 +386,7 @@ function showSpending({ complete, currencies, lineage, clients, of }) {
 }
 
 function showModels({ models }) {
+  served = models;
   byId("models-body").replaceChildren(
     ...models.map((model) =>
       el(

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.membership import scoring
-from audit.membership.scoring import KnownAnswers, network_scores, offline_ratio, online_ratio, relative_confidence
+from audit.membership.scoring import (
+    KnownAnswers,
+    network_scores,
+    offline_ratio,
+    online_ratio,
+    pooled_ratio,
+    relative_confidence,
+)
 
 LOGITS = arrays(np.float64, (7, 4), elements=st.floats(-8, 8))
 Y = np.array([0, 1, 2, 3, 0, 1, 2])
@@ -191,3 +198,30 @@ def test_a_class_that_shadow_models_never_saw_from_both_sides_is_left_to_all():
     known = surer(600, 0, boost=3.0)
     lacking = KnownAnswers(known.answers, known.y, known.member & (known.y != 2))
     assert np.isfinite(network_scores(lacking, known.answers, known.y, 0, per_class=True, epochs=2)).all()
+
+
+def test_a_distance_that_all_rows_share_is_learnt_from_all_of_them():
+    """Rows whose movement follows from their confidence: the pooled ratio is the true one but for the middles' error.
+
+    2,000 rows and 8 shadow models: the slope's standard error is below 2 %, and its own differences have one of .7.
+    """
+    generator = np.random.default_rng(3)
+    base, seen = generator.normal(0, 2, 2000), generator.random((9, 2000)) < 0.5
+    seen[0], seen[1] = True, False
+    moved = 0.5 + 1 / (1 + np.exp(base))
+    observed = base + np.where(seen, moved / 2, -moved / 2) + generator.normal(size=seen.shape)
+    middle = np.mean(
+        [np.nanmean(np.where(seen[:-1] == side, observed[:-1], np.nan), axis=0) for side in (0, 1)], axis=0
+    )
+    ratio = pooled_ratio(observed[-1], observed[:-1], seen[:-1])
+    np.testing.assert_allclose(ratio, (observed[-1] - middle) * moved, rtol=0.35)
+    truth, rest = ratio[seen[-1]], ratio[~seen[-1]]
+    own = online_ratio(observed[-1], observed[:-1], seen[:-1])
+    better = scipy.stats.mannwhitneyu(truth, rest).statistic / (len(truth) * len(rest))
+    worse = scipy.stats.mannwhitneyu(own[seen[-1]], own[~seen[-1]]).statistic / (len(truth) * len(rest))
+    assert better > worse + 0.01
+
+
+def test_without_both_kinds_of_models_there_is_nothing_to_pool():
+    with pytest.raises(ValueError, match="both kinds"):
+        pooled_ratio(np.zeros(3), np.zeros((4, 3)), np.ones((4, 3), dtype=bool))

@@ -302,7 +302,7 @@ def test_the_page_has_a_form_with_every_field_of_every_act(tab, url, service):
     service.call(service.ledger.add_group(lineage, group, Budget.from_rho(0.3, 1e-6, "gaussian"), time=1.0))
     page = sign_in(tab, url)
     dialog = page.get_by_role("dialog")
-    accounts = {"client": ("clients", client), "group": ("groups", group)}
+    accounts = {"client": ("clients", client), "group": ("groups", group), "lineage": ("lineages", lineage)}
     for act in ACTS:
         title = act.name.replace("-", " ").capitalize()
         scope = act.about[0]  # the others have the same form
