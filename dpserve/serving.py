@@ -225,11 +225,12 @@ class ConfiguredService:
 
         models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
         watch = Watch(self.settings.watch, models, verified, opened, promoted, self.settings.bundles)
-        begun = await watch.begin()
+        begun = await watch.begin()  # kept until they are opened, so that each is read once
         if first:
             await self._prepare(ledger, [await verified(bundle) for bundle in begun])
             prepared += begun
         await _first_look(watch, strict=first)
+        del begun
         prepared.clear()  # what was promoted away from is prepared anew
         watching = asyncio.create_task(watch.run()) if watch.is_needed else None
         try:

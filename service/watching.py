@@ -142,22 +142,23 @@ class Watch:
         """Whether anything can change after the first look."""
         return self._folder is not None or len({each.name for each in self._fixed}) < len(self._fixed)
 
-    async def begin(self) -> list[Path]:
-        """Read the bundles that are given; return those that are served first.
+    async def begin(self) -> dict[Path, Verified]:
+        """Read the bundles that are given; return the models of those that are served first, by the bundle.
 
         Raises CannotServe for two of one name that are no versions of a model, what a bundle is refused with, and
         LedgerError.
         """
+        read: dict[Path, Verified] = {}
         for each in self._given:
-            certificate = (await self._verified(each.folder)).certificate
+            read[each.folder] = model = await self._verified(each.folder)
             stamp = await asyncio.to_thread(stamp_of, each.folder)
-            version = _version(each.folder, stamp, each.name_of(certificate), certificate)
+            version = _version(each.folder, stamp, each.name_of(model.certificate), model.certificate)
             for other in self._fixed:
                 if other.name == version.name:
                     _check_versions(other, version)
             self._fixed.append(version)
         chosen = [(await self._preferred(name, versions, strict=True))[0] for name, versions in self._by_name().items()]
-        return [each.bundle for each in chosen]
+        return {each.bundle: read[each.bundle] for each in chosen}
 
     async def run(self) -> None:
         """Look until cancelled."""

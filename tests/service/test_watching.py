@@ -309,6 +309,6 @@ async def test_bundles_that_are_given_come_first_and_may_have_another_name(tmp_p
     models, opened = Models(), Process(tmp_path / "nowhere")
     given = [NamedBundle(tmp_path / "given", "other name")]
     watch = Watch(tmp_path, models, opened._verified, opened._opened, opened._promoted, given)
-    assert await watch.begin() == [tmp_path / "given"]
+    assert list(await watch.begin()) == [tmp_path / "given"]
     await watch.look(first=True)
     assert {name: models.named(name).folder.name for name in models.names} == {"other name": "given", "model": "given"}

@@ -136,7 +136,7 @@ def test_what_is_answered_is_shown_as_it_happens(tab, url, service):
     before = int(charged.inner_text())
     labels = page.locator("#throughput dt").all_inner_texts()
     assert [label.endswith(" in all") for label in labels] == [False] * 2 + [True] * 4
-    expect(page.locator("#live .note").first).to_contain_text("in all: since the service started")
+    expect(page.locator("#live .note").first).to_contain_text("counts from the service’s start")
     http = service.http(service.add_client("dora"))
     http.post("/predict", json={"instances": [[0.31] * 4, [0.32] * 4]})
     expect(charged).to_have_text(str(before + 2))
