@@ -167,7 +167,8 @@ class NewBundle(FileOptions):
     """The records to train on, and the bundle to write."""
 
     data: str = option(
-        ..., "'digits', or your own: a table (CSV, Parquet, Feather; a file, a folder or a URL) or FILE.npz."
+        ...,
+        "'digits', or your own: a table (CSV, Parquet, Feather, a spreadsheet; a file, a folder or a URL) or FILE.npz.",
     )
     schema_file: Path | None = SCHEMA()
     out: Path = option(..., "The bundle: a new folder.")

@@ -75,7 +75,7 @@ class BudgetExhausted(LedgerRefusal):
         self.ends = f" until {refilled}" if refilled else ""
         if budget is not None and budget.refill is not None and cost > budget.most_at_once(spent):
             self.refilled = None
-            self.ends = f", and never so much at once, at {budget.refill.words(currency)}"
+            self.ends = f"; at {budget.refill.words(currency)} it will never be enough"
         # Of an account that others share a client hears only that it refuses.
         amounts = f": the request costs {self.price}, and {self.left}{self.ends}" if scope == "client" else ""
         whose = f"block {block}" if block else scope

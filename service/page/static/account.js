@@ -100,7 +100,7 @@ function meaning(budget) {
         "How far an attack may tell members apart",
         advantage,
         [0, 1],
-        "An attack catches members more often than it wrongly accuses others by at most this.",
+        "The most by which any attack catches members more often than it wrongly accuses others.",
       ),
     ),
     el("h3", {}, "What the best attack could do once all is spent"),

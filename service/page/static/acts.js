@@ -263,7 +263,7 @@ export function close() {
 /** Ask who and why, and then for the audit trail, which the browser keeps as a file. */
 export function downloadTrail({ lineage, fetchTrail }) {
   const format = field("Format", select("format", [["jsonl", "JSON Lines"], ["csv", "CSV"]]));
-  const content = [el("p", {}, "All acts and receipts of the lineage. That it was downloaded is an act itself."), format];
+  const content = [el("p", {}, "All acts and receipts of the lineage. The download is an act, too, and is in the trail from then on."), format];
   const form = signed("Download", content, async (read, by, why) => {
     const blob = await fetchTrail({ lineage, by, why, format: read.get("format") });
     const url = URL.createObjectURL(blob);

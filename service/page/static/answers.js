@@ -138,7 +138,7 @@ function saidOf(answers, bands, model) {
   if (noise.on === "log-odds") {
     const others = model.classes.length > 2 ? " The other classes share the rest evenly, and their whiskers end where that leaves nothing." : "";
     return (
-      "One class was drawn, the likelier by the model the likelier drawn. The whiskers are the noise on it: in at least 95 of " +
+      "One class was drawn: the likelier the model holds a class, the likelier it is drawn. The whiskers are the noise on it: in at least 95 of " +
       `100 answers they hold what the model would say of this class without any.${others} ${OF_MODEL}`
     );
   }
@@ -158,7 +158,7 @@ function ofSelection(scale, model) {
   const times = mostTimesAsLikely(scale, model.classes.length);
   const most = times < 1000 ? figureUp(times, 3) : whole(Math.ceil(times));
   return (
-    "There is no band: the answer is one class, drawn by chance, the likelier by the model the likelier drawn, and no probability. " +
+    "There is no band: the answer is one class, and no probability. It was drawn by chance: the likelier the model holds a class, the likelier it is drawn. " +
     (times < SAYS_NOTHING
       ? `In at least 95 of 100 answers the model itself holds no class for more than ${most} times as likely as the one drawn.`
       : "At this price the draw is nearly even, whatever the model says.")

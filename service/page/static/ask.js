@@ -66,7 +66,7 @@ export function mountAsk(context) {
         { class: "choice" },
         el("label", { class: "label", for: "tier" }, "Precision"),
         tier.node,
-        el("p", { class: "note" }, "Paid for once, with your first answer at it; a finer one costs the difference to what you hold."),
+        el("p", { class: "note" }, "Paid for once, with your first answer at this precision; a finer one costs the difference to what you hold."),
       ),
     el("label", { class: "choice-line", for: "clip" }, clip, " Draw values beyond the declared bounds back to them"),
     error,
@@ -208,7 +208,7 @@ function pasteInput(model) {
       el(
         "p",
         { class: "note", id: "pasted-note" },
-        numbers ? "A first line of column names is understood, in any order." : "The first line names the columns, in any order.",
+        numbers ? "A first line may name the columns, in any order." : "The first line names the columns, in any order.",
       ),
       el("div", {}, fill),
     ),
