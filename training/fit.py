@@ -234,6 +234,13 @@ class Request:
         return QUANTILE_SHARE if self.features.quantile_share is None else self.features.quantile_share
 
     @property
+    def own_features(self) -> str | None:
+        """The option by which the owner chose features that no rule has: an encoder, crosses; None for none."""
+        if self.encoder is not None:
+            return "encoder"
+        return next((name for name in ("cross", "cross_buckets") if getattr(self.features, name)), None)
+
+    @property
     def chooses_lambda(self) -> bool:
         """Whether Lambda is chosen among heads, for a price of its own."""
         return self.candidates is not None and (self.kind is None or self.candidates.price is not None)
@@ -353,13 +360,16 @@ def _check_plan(request: Request, plan: BudgetPlan) -> None:
     if plan.public is not None and request.kind is not None:
         option = request.made_kind.asked_by or "release"
         raise WrongOption("public", "chooses the mechanism: leave " + OptionName(option) + " out")
+    if plan.public is not None and request.own_features is not None:
+        own = OptionName(request.own_features)
+        raise WrongOption("public", "simulates on features that follow from rules: leave " + own + " out")
 
 
 def _check_encoder(request: Request) -> None:
     chosen = request.features
     lack = request.made_kind.lack("encoder", request.options)
     others = chosen.image_shape or chosen.cross or chosen.cross_buckets or chosen.features not in ("auto", "identity")
-    if lack or others or request.plan is not None:
+    if lack or others:
         raise WrongOption(
             "encoder",
             "goes with none of "
@@ -368,10 +378,8 @@ def _check_encoder(request: Request) -> None:
             + OptionName("image_shape")
             + ", "
             + OptionName("cross")
-            + ", "
-            + OptionName("cross_buckets")
             + " and "
-            + OptionName("budget")
+            + OptionName("cross_buckets")
             + (f"; {lack}" if lack else ""),
         )
 
@@ -614,7 +622,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     private records.
     """
     # A simulation needs what training needs and more.
-    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
+    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind, on_own_features
     from training.planning.tiers import planned_tiers, tier_options
 
     options, queries = job.options, plan.queries
@@ -628,8 +636,12 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
             f"the public rows hold private records, {shared:,} of them: what a simulation on them tells is not "
             "covered by any budget. Put rows that are public into a file of their own"
         )
+    own = request.own_features is not None
     if request.kind is not None:
-        found = of_kind(request.kind, queries, modality, fourier=isinstance(job.feature_map, Fourier))
+        of_rule = None if own else modality
+        found = of_kind(request.kind, queries, of_rule, fourier=isinstance(job.feature_map, Fourier))
+    elif own:
+        found = on_own_features(n, len(declared.classes), whole, unit)
     elif public is not None:
         with watcher.shares("simulating") as progress:
             found = by_simulation(
@@ -646,6 +658,8 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
         made = dict(tier_options(planned_tiers(options["tier"], whole)))
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
+    if own:
+        return chosen.release, replace(job, options=made)
     feature_map = rules.feature_map(chosen.features, declared, shape, head=recommended.centred_images)
     job = replace(job, feature_map=feature_map, options=made)
     if chosen.features == "quantiles" and isinstance(feature_map, Quantiles):
@@ -689,12 +703,17 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     """Raise WrongOption for options in whose place the planner's rules would put their own.
 
     Of feature maps the rules have two, and an owner who names the kind chooses between these: `auto`, `fourier`.
-    Images have a third, by their shape.
+    Images have a third, by their shape. Crosses of the owner's, and an encoder, take the place of the rules' maps.
     """
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
-    for name in ("features", "cross", "cross_buckets", "bias", "clip_norm", "random_features", "bandwidth", "seed"):
+    names = ["features", "bias", "random_features", "bandwidth", "seed"]
+    if request.encoder is None:
+        names.append("clip_norm")
+    if request.own_features is not None:
+        free |= {"bins"}
+    for name in names:
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
             reason: Message = chooses + OptionName(name) + " out. Its rules are for auto and fourier features"

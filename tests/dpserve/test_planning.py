@@ -366,6 +366,25 @@ def test_training_follows_the_planner(tmp_path):
     assert "goes with --budget" in refused.output
 
 
+@pytest.mark.parametrize("cross", [("--cross", "a:b"), ("--cross-buckets", "64")])
+def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path, cross):
+    """Classes differ by whether two numbers are alike: by one column alone half of the answers are right."""
+    rng = np.random.default_rng(5)
+    X = rng.random((4000, 2))
+    lines = [f"{a:.4f},{b:.4f},{'same' if (a > 0.5) == (b > 0.5) else 'other'}" for a, b in X]
+    (tmp_path / "own.csv").write_text("\n".join(["a,b,outcome", *lines]))
+    arguments = ["--data", tmp_path / "own.csv", "--label", "outcome", "--classes", "same,other", "--bounds", "a=0:1"]
+    arguments += ["--bounds", "b=0:1", "--lineage", "own", "--budget", "epsilon:4@1e-5", "--records-declared", 4000]
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    done = CliRunner().invoke(app, ["train", *map(str, arguments), *cross, "--out", str(tmp_path / "model")], env=home)
+    assert done.exit_code == 0, done.output + str(done.exception)
+    assert "not predictable from what was measured" in " ".join(done.output.split())
+    certificate = json.loads((tmp_path / "model" / "certificate.json").read_text())
+    assert certificate["feature_map"].get("crosses") or certificate["feature_map"].get("cross_buckets")
+    answers = load_model(tmp_path / "model").probabilities(X)
+    assert np.mean((answers[:, 0] > 0.5) == ((X[:, 0] > 0.5) == (X[:, 1] > 0.5))) > 0.65
+
+
 def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     """A refusal says what to leave out or to add; a model that is made costs the budget."""
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}

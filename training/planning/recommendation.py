@@ -17,7 +17,7 @@ import numpy as np
 from accounting import picorho, sampling_error
 from accounting.messages import OptionName
 from accounting.picorho import PICORHO_PER_RHO, to_rho
-from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE
+from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
 from mechanisms.seeded import derived_seed
 from training.errors import TrainingError
 from training.features import rules
@@ -340,6 +340,20 @@ def by_rule(
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
+
+
+def on_own_features(n: int, classes: int, whole: int, unit: str | None = None) -> Recommendation:
+    """Return what is taken on features that the owner chose, an encoder's or crosses, by what `by_rule` takes.
+
+    It is the default where no set speaks for another, and none does: of such features none was measured on sets enough.
+    Raises ValueError as `by_rule` does.
+    """
+    check_declared(n, classes)
+    option = default_option(None)
+    if (why_not := refusal(option, n, classes, whole)) is not None:
+        raise ValueError(f"no release can be had: {why_not}")
+    wanted = mu_for(min(whole, LARGEST_PRICE)) * n / classes
+    return _explained(option, Similar(wanted, (), wanted), n, classes, whole, None, option, (), unit)
 
 
 def _explained(

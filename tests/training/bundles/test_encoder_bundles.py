@@ -164,3 +164,23 @@ def test_a_pay_once_model_stands_on_an_encoder(trained, release):
     (trained / "bundle" / ENCODER_FILE).unlink()
     with pytest.raises(BundleError, match="lacks its encoder"):
         load_model(trained / "bundle")
+
+
+@pytest.mark.parametrize("release", ["", "--release class-sums"])
+def test_a_budget_is_planned_for_on_the_owners_encoder(trained, release):
+    public = ("--encoder", str(trained / "public.onnx"))
+    done = train(trained, "--budget", "epsilon:1@1e-5", "--records-declared", "60", *release.split(), *public)
+    assert done.exit_code == 0, done.output + str(done.exception)
+    model = load_model(trained / "bundle", "cpu")
+    assert model.certificate.feature_map.kind == "encoder"
+    assert model.certificate.release == (release.removeprefix("--release ") or "dpsgd")
+    assert (trained / "bundle" / ENCODER_FILE).read_bytes() == CONTENT
+    said = " ".join(done.output.split())
+    assert ("not predictable from what was measured" in said) == (not release)
+
+
+def test_public_rows_are_not_simulated_on_the_owners_encoder(trained):
+    budget = ("--budget", "epsilon:1@1e-5", "--records-declared", "60", "--public", str(trained / "records.npz"))
+    done = train(trained, *budget, "--encoder", str(trained / "public.onnx"))
+    assert done.exit_code != 0
+    assert "leave --encoder out" in " ".join((done.output + str(done.exception)).split())
