@@ -27,12 +27,9 @@ class Fronts:
     def __init__(self, folder: Path) -> None:
         """Make the certificates of the servers and of one client in `folder`."""
         folder.mkdir()
-        certificate, key = write_certificate(folder, "servers")
-        client, client_key = write_certificate(folder, "client")
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(certificate, key)
-        self._tls.load_verify_locations(client)
-        self._tls.verify_mode = ssl.CERT_REQUIRED
+        self._folder = folder
+        self._connections: set[asyncio.StreamWriter] = set()
+        certificate, client, client_key = self._write_certificates()
         self.authority = {"ssl_ca_certs": str(certificate)}
         self.options = self.authority | {"ssl_certfile": str(client), "ssl_keyfile": str(client_key)}
         """Options that an address must set to be let in."""
@@ -45,6 +42,24 @@ class Fronts:
     def query(self) -> str:
         """`options`, as an address has them."""
         return urlencode(self.options)
+
+    def _write_certificates(self) -> tuple[Path, Path, Path]:
+        certificate, key = write_certificate(self._folder, "servers")
+        client, client_key = write_certificate(self._folder, "client")
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificate, key)
+        self._tls.load_verify_locations(client)
+        self._tls.verify_mode = ssl.CERT_REQUIRED
+        return certificate, client, client_key
+
+    def renew(self) -> None:
+        """Replace the certificates, and who signs them, in the same files; trust no other, and close what is open."""
+        self._write_certificates()
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        for writer in self._connections:
+            writer.close()
 
     def start(self, store_port: int) -> int:
         """Relay a free port to that of a store, and return it."""
@@ -78,7 +93,9 @@ class Fronts:
                 raise
             if tls:
                 self.encrypted.append(store_port)
+                self._connections.add(writer)
             await asyncio.gather(_copy(reader, to_them), _copy(theirs, writer))
+            self._connections.discard(writer)
 
     def run(self) -> None:
         """Relay until the loop is stopped."""

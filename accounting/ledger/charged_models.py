@@ -14,7 +14,8 @@ class ChargedModel:
     """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
 
     model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
-    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch.
+    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch. blocks:
+    those of the lineage that paid, each all of it.
     """
 
     model: str
@@ -23,6 +24,7 @@ class ChargedModel:
     spent: int
     first: float
     last: float
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -35,7 +37,7 @@ class ChargedModels:
     def enter(self, receipt: Receipt) -> None:
         """Count a receipt."""
         of_this, time = (receipt.model, receipt.mechanism), receipt.time
-        before = self._models.get(of_this) or ChargedModel(*of_this, 0, 0, time, time)
+        before = self._models.get(of_this) or ChargedModel(*of_this, 0, 0, time, time, receipt.terms.blocks)
         self._models[of_this] = replace(
             before,
             releases=before.releases + receipt.lineage_releases,

@@ -5,14 +5,15 @@ to find out.
 """
 
 import os
+import ssl
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
-from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis, RedisCluster, SSLConnection
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import RedisClusterException
@@ -27,9 +28,9 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
     """Return connections to the store at `url`; nothing is sent yet.
 
-    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. A connection
-    keeps the certificates that it read first, also when it is made again: a renewed file needs connections of a new
-    process. Raises ValueError for an invalid address, or one that names a file that is not there.
+    TLS goes to every server: those that Sentinels or a Cluster name, and the Sentinels themselves. A connection that is
+    made, or made again, reads the files of certificates anew. Raises ValueError for an invalid address, or one that
+    names a file that is not there.
     """
     address(url)
     parts = urlsplit(url)
@@ -48,10 +49,10 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
             _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2} | tls | own
         )
         primary = sentinel.master_for(service, db=db, **_credentials(parts), **options, **tls)
-        return OneServer(primary, sentinel.sentinels)
+        return OneServer(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels])
     if _kind(parts) == "cluster":
         return Cluster(_hosts(parts), _credentials(parts) | options | tls)
-    return OneServer(Redis.from_pool(ConnectionPool.from_url(url, **options)))
+    return OneServer(_reading_anew(Redis.from_pool(ConnectionPool.from_url(url, **options))))
 
 
 def has_sentinels(url: str) -> bool:
@@ -137,6 +138,43 @@ def _credentials(parts: SplitResult) -> dict[str, Any]:
     return {name: value for name, value in credentials.items() if value}
 
 
+class _FilesReadAnew:
+    """Settings of TLS that are read from their files whenever a connection is made: they may have been renewed."""
+
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+
+    def get(self) -> ssl.SSLContext:
+        self._settings.context = None  # what was read before
+        context: ssl.SSLContext = self._settings.get()
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+
+class _TlsConnection(SSLConnection):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context: Any = _FilesReadAnew(self.ssl_context)
+
+
+class _SentinelsTlsConnection(SentinelManagedSSLConnection):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self.ssl_context: Any = _FilesReadAnew(self.ssl_context)
+
+
+_READING_ANEW = {SSLConnection: _TlsConnection, SentinelManagedSSLConnection: _SentinelsTlsConnection}
+
+
+def _reading_anew(client: Redis) -> Redis:
+    """Have the client's connections, if they speak TLS, read certificates whenever one is made; return the client."""
+    pool = client.connection_pool
+    pool.connection_class = _READING_ANEW.get(pool.connection_class, pool.connection_class)
+    return client
+
+
 class OneServer:
     """One server, or whichever server the Sentinels name when a connection is made."""
 
@@ -173,6 +211,10 @@ class Cluster:
         self._options = options
         self._cluster = RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in hosts], **options)
         self._clients: dict[tuple[str, int], Redis] = {}
+        if "ssl" in options:
+            self._cluster.connection_kwargs["connection_class"] = _TlsConnection
+            for node in self._cluster.nodes_manager.startup_nodes.values():
+                node.connection_class = _TlsConnection
 
     async def client_for(self, key: str) -> Redis:
         """Return the client of the server that has `key`."""
@@ -209,5 +251,5 @@ class Cluster:
     def _client(self, node: ClusterNode) -> Redis:
         place = (node.host, int(node.port))
         if place not in self._clients:
-            self._clients[place] = Redis(host=place[0], port=place[1], **self._options)
+            self._clients[place] = _reading_anew(Redis(host=place[0], port=place[1], **self._options))
         return self._clients[place]

@@ -91,7 +91,7 @@ def show_lineage(
         table.add_row(*row, f"{currency.value(each.spent):.6g}")
     out.print(table, highlight=False)
     if blocks:
-        out.print(_table_of_blocks(blocks), highlight=False)
+        out.print(_table_of_blocks(blocks, models), highlight=False)
     if its_groups:
         out.print(_table_of_groups(its_groups, members), highlight=False)
     out.print(_table_of_clients(members), highlight=False)
@@ -231,10 +231,11 @@ def _status(client: ClientAccount) -> str:
     return "revoked" if client.revoked else "active"
 
 
-def _table_of_blocks(accounts: Sequence[BlockAccount]) -> Table:
-    table = whole("block", *_FIGURES, "left")
+def _table_of_blocks(accounts: Sequence[BlockAccount], models: Sequence[ChargedModel]) -> Table:
+    table = whole("block", *_FIGURES, "left", "by the models")
     for account in accounts:
-        table.add_row(account.block, *_figures(account), account.budget.words(account.remaining))
+        paid = dict.fromkeys(_shown_model(each.model) for each in models if account.block in each.blocks)
+        table.add_row(account.block, *_figures(account), account.budget.words(account.remaining), ", ".join(paid))
     return table
 
 

@@ -73,10 +73,12 @@ class AccountOut(BaseModel):
 class LineageOut(AccountOut):
     """One lineage: what all of its clients together may learn. served: whether by a model of this service.
 
-    unit: the column of privacy units, empty for one record; null before the lineage's first model.
+    unit: the column of privacy units, empty for one record; null before the lineage's first model. blocks: how many it
+    has; with blocks its account adds up what its models cost, and theirs refuse.
     """
 
     lineage: str
+    blocks: int
     served: bool
     unit: str | None
     newest_receipt: int
@@ -170,7 +172,7 @@ class ChargedModelOut(BaseModel):
     """A lineage's charges for one model by one mechanism, or for one tier of a pay-once model.
 
     model: its random id. name: that of a model that is served here, or null. spent: in what the account counts. first,
-    last: seconds since the epoch.
+    last: seconds since the epoch. blocks: those of the lineage that paid, each all of it.
     """
 
     model: str
@@ -180,6 +182,7 @@ class ChargedModelOut(BaseModel):
     spent: float
     first: float
     last: float
+    blocks: tuple[str, ...]
 
 
 class ChargedModelsOut(BaseModel):
@@ -188,6 +191,20 @@ class ChargedModelsOut(BaseModel):
     complete: bool
     currency: Literal["rho", "epsilon"]
     models: list[ChargedModelOut]
+
+
+class BlockOut(AccountOut):
+    """One block's account: what all clients together may learn of its records. models: those that it paid for."""
+
+    block: str
+    models: list[ChargedModelOut]
+
+
+class BlocksOut(BaseModel):
+    """The blocks of a lineage, by name. complete: whether all receipts were read for their models."""
+
+    complete: bool
+    blocks: list[BlockOut]
 
 
 @dataclass(frozen=True)
@@ -401,6 +418,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
             "lineages": [
                 LineageOut(
                     lineage=each.lineage,
+                    blocks=each.blocks,
                     served=bool(models.of_lineage(each.lineage)),
                     unit=each.unit,
                     newest_receipt=each.newest_receipt,
@@ -440,6 +458,14 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
     read: defaultdict[str, Spending] = defaultdict(Spending)
     reading = asyncio.Lock()
 
+    def listed_models(lineage: str, course: Spending) -> list[ChargedModelOut]:
+        currency = course.models.currency
+        names = models.names_by_id(lineage)
+        return [
+            ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
+            for each in course.models.listed
+        ]
+
     @app.get("/api/lineages/{lineage}/spending", summary="See who spent what over time", dependencies=owner)
     async def spending(
         lineage: Lineage,
@@ -462,13 +488,27 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         course = read[lineage]
         async with reading:
             complete = await course.read_on(ledger, lineage)
-        currency = course.models.currency
-        names = models.names_by_id(lineage)
-        listed = [
-            ChargedModelOut(**asdict(each) | {"name": names.get(each.model), "spent": currency.value(each.spent)})
-            for each in course.models.listed
-        ]
-        return ChargedModelsOut(complete=complete, currency=currency.name, models=listed)
+        listed = listed_models(lineage, course)
+        return ChargedModelsOut(complete=complete, currency=course.models.currency.name, models=listed)
+
+    @app.get("/api/lineages/{lineage}/blocks", summary="List a lineage's blocks with their budgets", dependencies=owner)
+    async def blocks(lineage: Lineage) -> BlocksOut:
+        accounts = await ledger.blocks(lineage)
+        if not accounts:
+            return BlocksOut(complete=True, blocks=[])
+        course = read[lineage]
+        async with reading:
+            complete = await course.read_on(ledger, lineage)
+        listed = listed_models(lineage, course)
+        return BlocksOut(
+            complete=complete,
+            blocks=[
+                BlockOut(
+                    block=each.block, models=[one for one in listed if each.block in one.blocks], **account_out(each)
+                )
+                for each in accounts
+            ],
+        )
 
 
 def _add_watching_routes(

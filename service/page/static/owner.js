@@ -99,6 +99,7 @@ async function refreshAll() {
   await Promise.all([
     refreshPart("clients", clientsOfChosen, showClients),
     refreshPart("groups", (asked) => asked.get(`${path()}/groups`), showGroups),
+    refreshPart("blocks", (asked) => asked.get(`${path()}/blocks`), showBlocks),
     refreshPart("spending", async (asked) => ({ ...(await asked.get(`${path()}/spending`)), of: chosen }), showSpending),
   ]);
 }
@@ -259,20 +260,21 @@ function lineageTable(caption, listed) {
     [{ title: "lineage" }, { title: "spent" }, { title: "charges", numeric: true }, { title: "belief, at most", numeric: true }],
     listed.map((each) => [
       [opener(each.lineage, `lineage:${each.lineage}`, () => openLineage(each)), each.served && [" ", el("span", { class: "tag" }, "served")], each.account.status === "unproven" && [" ", el("span", { class: "tag warn" }, "unproven")]],
-      spentOf(each.account),
+      each.blocks > 0 ? `${counted(each.blocks, "block")}, each with its budget` : spentOf(each.account),
       whole(each.releases),
-      percentUp(each.account.posterior_belief_bound.when_spent),
+      each.blocks > 0 ? "–" : percentUp(each.account.posterior_belief_bound.when_spent),
     ]),
     { stacks: true },
   );
 }
 
-function openLineage({ lineage, account, created }) {
+function openLineage({ lineage, account, created, blocks }) {
   const asked = owner;
-  showAccount(`Lineage ${lineage}`, [...accountFacts(account), ["since", moment(created)]], [
+  const facts = blocks > 0 ? [["blocks", whole(blocks)]] : accountFacts(account);
+  showAccount(`Lineage ${lineage}`, [...facts, ["since", moment(created)]], [
     ...(lineage === chosen ? [] : [["Show its clients", () => choose(lineage)]]),
     ["Show its receipts", () => openReceipts(lineage)],
-    ...actsOn("lineage", lineage, { lineage, account }),
+    ...(blocks > 0 ? [] : actsOn("lineage", lineage, { lineage, account })),
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
   ]);
 }
@@ -345,6 +347,19 @@ function openClient({ client, display, group, revoked, created, keys, account, m
   showAccount(`Client ${client}`, facts, revoked ? [] : actsOn("client", client, { given: { client }, account, known }));
 }
 
+function showBlocks({ complete, blocks }) {
+  byId("blocks").hidden = blocks.length === 0;
+  const columns = [{ title: "block" }, { title: "spent" }, { title: "left" }, { title: "by the models" }];
+  const model = ({ model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${figure(spent)}`;
+  const left = ({ epsilon, rho }) => `epsilon ${figure(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
+  const listed = (each) => (each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => el("span", { class: "standing" }, model(one)))));
+  replace(
+    "blocks",
+    blocks.length > 0 && table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), left(each.account.remaining), listed(each)]), { stacks: true }),
+    !complete && el("p", { class: "notice" }, "More receipts are being read: the newest models are not in it yet."),
+  );
+}
+
 function showGroups(content) {
   groups = content.groups;
   const columns = [{ title: "group" }, { title: "spent" }, { title: "members", numeric: true }];
@@ -364,8 +379,8 @@ function showGroups(content) {
 }
 
 function showSpending({ complete, currencies, lineage, clients, of }) {
-  const account = lineages.find((each) => each.lineage === of)?.account;
-  const limit = account?.limit[account.currency] ?? 0;
+  const { account, blocks } = lineages.find((each) => each.lineage === of) ?? {};
+  const limit = blocks > 0 ? Infinity : (account?.limit[account.currency] ?? 0); // blocks have limits of their own
   const course = (name, points, most, currency = account?.currency ?? "rho") => {
     const total = points.at(-1)[1];
     const summary = `${name}: ${currency} ${figure(total)} spent, the last of it on ${moment(points.at(-1)[0])}.`;

@@ -1,6 +1,7 @@
 """The ledger by Sentinels and a Cluster behind TLS, with a private authority, a client's certificate and passwords."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -54,6 +55,35 @@ async def test_every_server_of_a_cluster_is_reached_by_tls_alone(front: Fronts, 
             await ledger.charge(asking(lineage, "ann", "one", "two"))
             assert (await ledger.lineage(lineage)).releases == 2
     assert {server.port for server in clustered.primaries} <= set(front.encrypted)
+
+
+async def test_a_cluster_whose_certificates_were_renewed_is_charged_by_who_was_connected(
+    clustered: Replicated, front: Fronts
+) -> None:
+    async with await Ledger.connect(clustered.url, replicas=1) as ledger:
+        await _charge_over_a_renewal(ledger, front)
+
+
+async def test_sentinels_whose_certificates_were_renewed_are_asked_by_who_was_connected(
+    front: Fronts, tmp_path: Path
+) -> None:
+    with encrypted_sentinels(tmp_path, USER, front) as (store, _):
+        async with await Ledger.connect(store.url, replicas=1) as ledger:
+            await _charge_over_a_renewal(ledger, front)
+
+
+async def _charge_over_a_renewal(ledger: Ledger, front: Fronts) -> None:
+    lineages = [new_lineage() for _ in range(6)]
+    for lineage in lineages:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+    front.renew()
+    for lineage in lineages:
+        request = asking(lineage, "ann", "one", "two")
+        for _ in range(5):  # connections of which nobody has heard yet that they were closed
+            with suppress(LedgerUnavailable):
+                await ledger.charge(request)
+                break
+        assert (await ledger.lineage(lineage)).releases == 2
 
 
 @pytest.mark.parametrize("lacking", ["the client's certificate", "the authority", "everything"])

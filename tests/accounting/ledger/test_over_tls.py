@@ -33,7 +33,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class _Front:
     """TLS in front of a store, as stunnel or a provider's proxy speaks it."""
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, tls: ssl.SSLContext) -> None:
+        self.tls = tls
         self._path = urlsplit(store_url).path
         self._open: list[asyncio.StreamWriter] = []
 
@@ -55,7 +56,7 @@ async def _front(store_url: str, folder: Path) -> AsyncIterator[tuple[_Front, st
     certificate, key = write_certificate(folder, "store")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
-    front = _Front(store_url)
+    front = _Front(store_url, tls)
     async with await asyncio.start_server(front.serve, "127.0.0.1", 0, ssl=tls) as server:
         port = server.sockets[0].getsockname()[1]
         yield front, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
@@ -79,6 +80,20 @@ async def test_charge_and_reconnect_over_tls(embedded_url: str, tmp_path: Path) 
         assert again.receipt is not None
         assert again.receipt.releases == 1
         assert (await ledger.lineage(lineage)).releases == 301
+
+
+async def test_a_certificate_that_was_renewed_is_trusted_by_who_was_connected(
+    embedded_url: str, tmp_path: Path
+) -> None:
+    lineage = new_lineage()
+    async with _front(embedded_url, tmp_path) as (front, url), await Ledger.connect(url) as ledger:
+        await open_accounts(ledger, lineage, releases(9), ann=releases(9))
+        front.tls.load_cert_chain(*write_certificate(tmp_path, "store"))  # signed by another key than before
+        front.cut()
+        with suppress(LedgerUnavailable):  # a connection of which nobody has heard yet that it was cut
+            await ledger.lineage(lineage)
+        await ledger.charge(asking(lineage, "ann", "one"))
+        assert (await ledger.lineage(lineage)).releases == 1
 
 
 async def test_an_authority_that_is_not_trusted_is_refused(embedded_url: str, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from playwright.sync_api import expect
 
 from accounting.acts import ACTS, BudgetTerms
 from accounting.budgets import MEASURES, Budget
-from accounting.ledger import key_digest
+from accounting.ledger import HoldRequest, key_digest
+from accounting.losses import Cost, GaussianLoss
 from service.admin import verdicts
 from service.admin.app import AdminPort, admin_port
 from service.listener import bind, url_of
@@ -413,3 +414,35 @@ def test_who_spent_what_is_drawn(tab, url, service):
     expect(drawn.first).to_have_attribute("aria-label", re.compile("^The lineage"))
     for name in ("alice", "bob"):
         expect(page.locator("#spending-body").get_by_role("img", name=re.compile(f"^{name}: rho"))).to_be_visible()
+
+
+def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, service):
+    """Its own account refuses nothing, so that no limit of its is shown."""
+    ledger, lineage = service.ledger, "sales"
+    service.call(ledger.open_lineage(lineage, Budget.from_rho(0.5, 1e-6, "gaussian"), time=1.0))
+    for block, rho in (("2026-09", 0.025), ("2026-10", 0.5)):
+        service.call(ledger.open_block(lineage, block, Budget.from_rho(rho, 1e-6, "gaussian"), time=1.0))
+    cost = Cost((GaussianLoss(0.2),))
+    for model, blocks in (("a" * 32, ("2026-09", "2026-10")), ("b" * 32, ("2026-10",))):
+        wish = HoldRequest(lineage, "", model, model.encode(), "class-sums/full", (cost,), 2.0, blocks=blocks)
+        service.call(ledger.charge(wish))
+    page = sign_in(tab, url)
+    expect(page.locator("#blocks")).to_be_hidden()
+    page.get_by_text("Not served here:").click()
+    row = page.locator("#lineages-body tr").filter(has_text="2 blocks, each with its budget")
+    row.get_by_role("button", name=lineage, exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).not_to_contain_text("Set budget")
+    dialog.get_by_role("button", name="Show its clients").click()
+    rows = page.locator("#blocks-body tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums/full): 0.02")
+    expect(rows.nth(0)).to_contain_text("rho 0.02 of 0.025")
+    expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums/full): 0.02")
+    expect(rows.nth(1)).to_contain_text("rho 0.46")
+    for width, scheme in ((390, "dark"), (1400, "light")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        tab.shot(f"owner-blocks-{width}")
+        assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert Axe().run(page).response["violations"] == []
