@@ -43,6 +43,7 @@ SETS = (
     "phoneme",
     "satimage",
     "magic",
+    "adult-table",
 )
 """The sets that are measured by default; `mnist-images` and every other table can be."""
 _IMAGES = "mnist-images"

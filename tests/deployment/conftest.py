@@ -13,6 +13,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 OVERLAYS = ("embedded", "redis", "gpu")
+SECOND = "second"
+"""The overlay of a service beside that of `redis`, on its store."""
 EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the components."""
 LOAD_BUNDLE = "load-bundle"
@@ -47,6 +49,7 @@ def k8s(tmp_path_factory):
         file = folder / "components" / "monitoring" / f"{name}.env"
         file.write_text(f"DPSERVE_{name.upper()}_KEY=the-{name}-key-of-twenty-characters-or-more\n")
     (folder / "components" / "self-audit" / "self-audit.env").write_text("DPSERVE_SELF_AUDIT_KEY=of-a-client\n")
+    shutil.copy(folder / "overlays" / "redis" / "secret.env", folder / "overlays" / SECOND)
     everything = folder / "overlays" / EVERYTHING
     everything.mkdir()
     (everything / "kustomization.yaml").write_text(
@@ -60,7 +63,7 @@ def k8s(tmp_path_factory):
 def rendered(k8s):
     """Every overlay's resources, by its name, and the pod that loads the bundle."""
     found = {}
-    for overlay in (*OVERLAYS, EVERYTHING, LOAD_BUNDLE):
+    for overlay in (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE):
         done = kustomize(k8s / LOAD_BUNDLE if overlay == LOAD_BUNDLE else k8s / "overlays" / overlay)
         assert done.returncode == 0, done.stderr
         assert "warning" not in done.stderr.lower(), done.stderr

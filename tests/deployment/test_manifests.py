@@ -25,7 +25,7 @@ from tests.docs.test_shown_commands import parsed
 from tests.owners_commands import Owner, use_every_command
 from training.devices import DEVICES
 
-from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, kustomize
+from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, SECOND, kustomize
 from .policy import breaches, pod_of, template_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
@@ -35,7 +35,7 @@ NAMES = {"k8s-app": "kube-dns"}
 """The labels of the pods that resolve names, in every cluster; they have none of ours."""
 THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls"}
 """Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
-SETS = (*OVERLAYS, EVERYTHING, LOAD_BUNDLE)
+SETS = (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE)
 
 
 @pytest.mark.parametrize("overlay", SETS)

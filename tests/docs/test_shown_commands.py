@@ -42,6 +42,7 @@ NOT_RUN = {
         "auditing.md",
         "audit release",
     ): "the models of the line before: tests/dpserve/test_canaries_command.py audits two",
+    ("deploying.md", "models promote"): "two versions of one model: tests/dpserve/test_model_versions.py has them",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("releases.md", "train --data november.csv"): "tests/dpserve/test_earlier_models.py runs both on months of its own",

@@ -1,0 +1,1 @@
+"""The planner beside other libraries' private classifiers, on the same tables under the same budget."""
