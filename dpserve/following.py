@@ -1,9 +1,9 @@
 """`dpserve ledger follow`: ships the audit trail and the receipts as they come, to standard output or a collector.
 
-Promises: a page of lines is shipped whole before the position moves past it, and the position lies on the disk before
-the next page is shipped. So after a crash some lines may come again, each with the same lineage, history, chain and
-number, and none is left out. Memory is bounded by a page. Whatever is away is tried again after a pause that grows to a
-minute, and the log says so once.
+Promises: a page of lines is shipped whole before the position moves past it, and the position is written once a second
+where there is much to ship, and else after each page. So after a crash the lines of a second may come again, each with
+the same lineage, history, chain and number, and none is left out. Memory is bounded by a page. Whatever is away is
+tried again after a pause that grows to a minute, and the log says so once.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from training.private_files import write_whole
 log = logging.getLogger("dpserve.follow")
 
 _LONGEST_PAUSE = 60.0
+_SECONDS_BETWEEN_POSITIONS = 1.0
 _SECONDS_TO_END = 10.0
 """Longest time that a destination which takes nothing keeps the command from ending."""
 
@@ -274,13 +276,21 @@ class _Shipping:
 
     async def ship_new(self, follower: Follower) -> None:
         """Ship all that is new now, or as much until the command is to end."""
-        async for page in follower.pages():
+        arrived, written = None, time.monotonic()
+        try:
+            async for page in follower.pages():
+                self.pauses.end()
+                if await self._deliver(page):
+                    arrived = page.position
+                if arrived is not None and time.monotonic() - written > _SECONDS_BETWEEN_POSITIONS:
+                    self.file.write(arrived)
+                    arrived, written = None, time.monotonic()
+                if self.ending.is_set():
+                    return
             self.pauses.end()
-            if await self._deliver(page):
-                self.file.write(page.position)
-            if self.ending.is_set():
-                return
-        self.pauses.end()
+        finally:
+            if arrived is not None:
+                self.file.write(arrived)
 
     async def _deliver(self, page: Page) -> bool:
         """Ship a page, however often it takes; return whether it arrived before the command was to end."""

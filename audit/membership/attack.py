@@ -301,9 +301,9 @@ def _shadows_of(
     departures = setup.departures
     if count != members:
         departures += (
-            f"shadow models have {count} {one}s and the target has {members}, at the same regularisation and "
-            "noise: thresholds that they teach may be off (more data of the population, or another number of shadow "
-            "records)",
+            f"shadow models have {count} {one}s, and {members} members are named: if the target was trained on "
+            f"another number than {count}, at the same regularisation and noise, thresholds that they teach may be off "
+            "(more data of the population, or another number of shadow records)",
         )
     return setup, draws, departures
 

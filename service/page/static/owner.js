@@ -350,12 +350,12 @@ function openClient({ client, display, group, revoked, created, keys, account, m
 function showBlocks({ complete, blocks }) {
   byId("blocks").hidden = blocks.length === 0;
   const columns = [{ title: "block" }, { title: "spent" }, { title: "left" }, { title: "by the models" }];
-  const left = ({ currency, remaining }) => `${currency} ${figure(remaining[currency])}`;
   const model = ({ model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${figure(spent)}`;
+  const left = ({ epsilon, rho }) => `epsilon ${figure(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
   const listed = (each) => (each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => el("span", { class: "standing" }, model(one)))));
   replace(
     "blocks",
-    blocks.length > 0 && table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), left(each.account), listed(each)]), { stacks: true }),
+    blocks.length > 0 && table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), left(each.account.remaining), listed(each)]), { stacks: true }),
     !complete && el("p", { class: "notice" }, "More receipts are being read: the newest models are not in it yet."),
   );
 }

@@ -318,7 +318,7 @@ def test_candidates_that_were_not_asked_about_train_shadow_models_too(bundle, ca
     assert len(np.unique(pool.X, axis=0)) == 150
     assert outcome.cautions == ()
     fewer = Attack(bundle(rho=0.2001), candidates, replace(QUICK, shadow_records=25)).run()
-    assert "shadow models have 25 records and the target has 60" in fewer.cautions[0]
+    assert "shadow models have 25 records, and 60 members are named" in fewer.cautions[0]
 
 
 def test_shadow_models_that_cannot_be_like_the_target_are_announced(bundle):

@@ -1,5 +1,6 @@
 """The owner's page with 3 and with 300 clients, at three widths, light and dark: nothing is cut off, all are found."""
 
+import re
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -57,6 +58,9 @@ def served(starter, head, folder, clients):
     service.call(hold_together(ledger, [tiers.certificate]))
     for name in (LONG, "of-last-year"):
         service.call(ledger.open_lineage(name, Budget.from_epsilon_delta(3, DELTA, "gaussian"), time=time.time()))
+    for month in range(1, 13):
+        budget = Budget.from_epsilon_delta(month / 4, DELTA, "gaussian")
+        service.call(ledger.open_block(LONG, f"2026-{month:02}", budget, time=time.time()))
     for number in range(clients):
         budget = Budget.from_epsilon_delta((0.05, 0.5, 1, 4)[number % 4], DELTA, "gaussian")
         name = f"{('ward', 'practice-of-general-medicine-in-the-old-town', 'registry')[number % 3]}-{number}"
@@ -150,3 +154,18 @@ def test_a_revoked_client_is_not_shown_as_one_that_may_ask(open_tab, urls):
     expect(row).to_have_count(1)
     expect(row.locator("th")).to_contain_text("revoked")
     expect(row.locator("td").nth(1)).to_have_text("–")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_each_of_twelve_blocks_has_a_bar_and_nothing_is_cut_off(open_tab, urls, width):
+    tab = open_tab(viewport={"width": width, "height": 900})
+    page = sign_in(tab, urls[3], 3)
+    page.get_by_role("button", name=LONG).click()
+    page.get_by_role("button", name="Show its clients").click()
+    blocks = page.locator("#blocks-body tbody tr")
+    expect(blocks).to_have_count(12)
+    expect(blocks.locator(".spent-bar .track-bar")).to_have_count(12)
+    expect(blocks.first.locator("td").nth(1)).to_have_text(re.compile(r"^epsilon 0\.25\d* \(rho "))
+    tab.shot(f"owner-blocks-{width}")
+    check_that_nothing_is_cut_off(page)
+    assert violations(page) == []
