@@ -7,10 +7,14 @@ a bounded part of memory, beside the acts and accounts; who paid for which quest
 """
 
 import hashlib
+from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
@@ -21,6 +25,7 @@ from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
 _SHOWN = 5
+_HASH = 32
 _IN_WORDS = {
     "order": "do not have the number that follows",
     "lineage": "are of another lineage",
@@ -110,12 +115,11 @@ class Books:
     """The books of one lineage: enter receipts, settle, and compare the accounts.
 
     `findings` has the first few receipts of each kind of flaw, and how many more there are. `paid` is who paid for each
-    question, `newest` the number of the newest receipt, and `hashes` has those hashes of receipts, by number, that were
-    asked for.
+    question, `newest` the number of the newest receipt, and `hash_of` has the hashes that were asked for.
     """
 
     def __init__(
-        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Collection[int] = ()
+        self, lineage: str, acts: Sequence[Act], accounts: Iterable[Account] = (), hashed: Iterable[int] = ()
     ) -> None:
         """Walk the acts.
 
@@ -125,8 +129,9 @@ class Books:
         self.lineage = lineage
         self.paid = PaidQuestions()
         self.newest = 0
-        self.hashes: dict[int, bytes] = {}
-        self._hashed = hashed
+        self._hashed = array("Q", np.unique(np.fromiter(hashed, np.uint64)).tobytes())
+        self._hashes = array("B", bytes(_HASH * len(self._hashed)))
+        self._next_hashed = 0
         self._before = {account.subject: account.before for account in accounts}
         self.findings: list[str] = []
         self.payers: dict[str, Payer] = {}
@@ -185,8 +190,17 @@ class Books:
         terms = self._last.get(("budget", subject)) or self._last.get(("budget", "lineage"), {})
         return currency_of(terms.get("accepts", "any"))
 
+    def go_on(self, newest: int, links: Mapping[str, bytes]) -> None:
+        """Go on after receipts that were entered elsewhere. links: those that each service's next call must carry."""
+        self.newest, self.links = newest, dict(links)
+
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt. Raises ValueError for what none can hold."""
+        self.follow(receipt)
+        self.enter_payers(receipt)
+
+    def follow(self, receipt: Receipt) -> None:
+        """Look whether a receipt follows those before it, whoever pays."""
         expected = self.newest + 1
         if receipt.sequence != expected:
             self._note("order", f"receipt {expected} is missing: the next one is {receipt.sequence}")
@@ -195,10 +209,12 @@ class Books:
         if flaw := receipt.flaw:
             self._note("flaw", f"receipt {receipt.sequence} was altered: it {flaw}")
         self._enter_link(receipt)
-        self._enter_payers(receipt)
         self.newest = max(expected, receipt.sequence)
-        if self.newest in self._hashed:
-            self.hashes[self.newest] = receipt.hash
+        while self._next_hashed < len(self._hashed) and self._hashed[self._next_hashed] <= self.newest:
+            if self._hashed[self._next_hashed] == receipt.sequence:
+                start = _HASH * self._next_hashed
+                self._hashes[start : start + _HASH] = array("B", receipt.hash)
+            self._next_hashed += 1
 
     def _enter_link(self, receipt: Receipt) -> None:
         service, call = self._open_call
@@ -221,7 +237,8 @@ class Books:
             self.links[service] = next_link(self.links[service], call)
         self._open_call = ("", [])
 
-    def _enter_payers(self, receipt: Receipt) -> None:
+    def enter_payers(self, receipt: Receipt) -> None:
+        """Enter who pays for what. Raises ValueError for a question that is none."""
         self.paid.enter(receipt)
         self._payer("lineage").pay(receipt, receipt.lineage_releases)
         if self._has_blocks or receipt.terms.blocks:
@@ -268,10 +285,7 @@ class Books:
 
     def compare(self, whole: LineageAccount, inner: Sequence[ClientAccount | GroupAccount | BlockAccount]) -> None:
         """Compare the accounts of the lineage and of its clients, groups and blocks; call it after `settle`."""
-        if whole.newest_receipt != self.newest:
-            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
-        if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
-            self.findings.append("the newest act is not the one that the account holds")
+        self.compare_chains(whole)
         self._compare(whole)
         self._compare_settings(whole)
         if whole.questions != self.paid.count:
@@ -293,6 +307,13 @@ class Books:
         named = {subject for kind, subject in self._last if kind in ("add-client", "add-group", "add-block")}
         lost = (named | self.payers.keys()) - {"lineage", *(account.subject for account in inner)}
         self.findings += [f"the account of {subject.partition(':')[2]} is lost" for subject in sorted(lost)]
+
+    def compare_chains(self, whole: LineageAccount) -> None:
+        """Compare how many receipts and acts the lineage's account counts."""
+        if whole.newest_receipt != self.newest:
+            self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
+        if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
+            self.findings.append("the newest act is not the one that the account holds")
 
     def _compare_settings(self, whole: LineageAccount) -> None:
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
@@ -335,6 +356,11 @@ class Books:
         # That of an account that its receipts brought back is 0, which no act set.
         if account.settled_limit and (subject, account.settled_limit) not in self._limits:
             self.findings.append(f"the limit that {who} was raised from was never set")
+
+    def hash_of(self, sequence: int) -> bytes:
+        """Return the hash of the receipt of a number that was asked for; zeros if there is none."""
+        place = bisect_left(self._hashed, sequence)
+        return self._hashes[_HASH * place : _HASH * (place + 1)].tobytes()
 
     @property
     def is_reconciled(self) -> bool:

@@ -321,15 +321,45 @@ def mark_forgotten(folder: Path, lineage: str) -> None:
         raise _unusable(folder, error) from error
 
 
+class JournalFiles:
+    """A journal whose receipts are read from its files anew each time, and never held."""
+
+    def __init__(self, acknowledged: Acknowledged, paths: Sequence[Path]) -> None:
+        """Know what was acknowledged to the service, and the files, oldest first."""
+        self.acknowledged = acknowledged
+        self.service = acknowledged.service
+        self.lineage = acknowledged.lineage
+        self.charged_unit = acknowledged.charged_unit
+        self._paths = paths
+
+    @property
+    def receipts(self) -> Iterator[Receipt]:
+        """Yield the receipts up to what was acknowledged, in order. Raises ValueError for one that was altered."""
+        for path in self._paths:
+            for acknowledged, receipts in _calls(path):
+                if acknowledged.writes > self.acknowledged.writes:
+                    return  # its service went on
+                yield from receipts
+
+    def read(self) -> JournalContents:
+        """Return all that the journal says, its receipts in memory. Raises ValueError for one that was altered."""
+        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts))
+
+
+def open_journals(folder: Path) -> list[JournalFiles]:
+    """Return every journal below a folder, or that of one file. Raises ValueError for a file that is no journal."""
+    paths = sorted(folder.rglob(f"*{_SUFFIX}")) if folder.is_dir() or not folder.exists() else [folder]
+    files = [(acknowledged, path) for path in paths if (acknowledged := _read_journal(path)) is not None]
+    journals: dict[str, tuple[Acknowledged, list[Path]]] = {}
+    for acknowledged, path in sorted(files, key=lambda file: file[0].writes):  # a file, then the one that went on
+        _, before = journals.get(acknowledged.service, (acknowledged, []))
+        journals[acknowledged.service] = acknowledged, [*before, path]
+    return [JournalFiles(*journal) for journal in journals.values()]
+
+
 def read_journals(folder: Path) -> list[JournalContents]:
     """Return every journal below `folder`. Raises ValueError for a file that is no journal, or was altered."""
-    journals: dict[str, JournalContents] = {}
-    files = filter(None, map(read_journal, sorted(folder.rglob(f"*{_SUFFIX}"))))
-    for contents in sorted(files, key=lambda contents: contents.writes):  # a file, then the one that went on from it
-        before = journals.get(contents.service)
-        receipts = contents.receipts if before is None else before.receipts + contents.receipts
-        journals[contents.service] = replace(contents, receipts=receipts)
-    return list(journals.values())
+    return [journal.read() for journal in open_journals(folder)]
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledged]:
@@ -338,31 +368,31 @@ def read_acknowledged(folder: Path) -> list[Acknowledged]:
     return [contents for contents in journals if contents is not None]
 
 
-def read_journal(path: Path) -> JournalContents | None:
-    """Return what a file of a journal says; None for one with nothing in it yet.
+def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt]]]:
+    """Yield what was acknowledged after each line of a journal's file, and the receipts of the line.
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
     acknowledged: Acknowledged | None = None
-    receipts: list[Receipt] = []
     with path.open("rb") as file:
         for line in _whole_lines(file):
+            receipts: Sequence[Receipt] = ()
             try:
                 if acknowledged is None:
                     acknowledged = _read_title(line)
-                    continue
-                call = msgspec.json.decode(line, type=_Call)
-                acknowledged = replace(acknowledged.next_state(call.writes, call.receipts), unit=call.unit)
-                if (acknowledged.writes, acknowledged.link, acknowledged.newest) != (
-                    call.writes,
-                    call.link,
-                    call.newest,
-                ):
-                    raise ValueError(f"its receipts are not those of write {call.writes}")
+                else:
+                    call = msgspec.json.decode(line, type=_Call)
+                    receipts = call.receipts
+                    acknowledged = replace(acknowledged.next_state(call.writes, receipts), unit=call.unit)
+                    if (acknowledged.writes, acknowledged.link, acknowledged.newest) != (
+                        call.writes,
+                        call.link,
+                        call.newest,
+                    ):
+                        raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:
                 raise _no_journal(path, error) from error
-            receipts += call.receipts
-    return None if acknowledged is None else JournalContents(**asdict(acknowledged), receipts=tuple(receipts))
+            yield acknowledged, receipts
 
 
 def _read_journal(path: Path) -> Acknowledged | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books, IndexDigest
-from accounting.ledger.errors import LedgerDamaged, LedgerError
-from accounting.ledger.journal import JournalContents
+from accounting.ledger.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from accounting.ledger.journal import JournalContents, JournalFiles
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
@@ -24,6 +24,8 @@ from accounting.ledger.wire import LineageKeys
 _PAGE = 1000
 _INDEX_PAGE = 5000
 _SHOWN = 5
+
+Journal = JournalContents | JournalFiles
 
 Watcher = Callable[[str, float], None]
 """Hears what is done now, and which share of it is done."""
@@ -61,7 +63,13 @@ async def receipt_pages(ledger: Accounts, lineage: str, upto: int, *, after: int
     """Yield what `all_receipts` does, a page at a time. The store looks for the next page meanwhile."""
     asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
     try:
-        while after < upto and (page := await asking):
+        while after < upto:
+            try:
+                page = await asking
+            except LedgerUnavailable:  # its time may have run out while the page before was entered
+                page = await ledger.receipts(lineage, after=after, count=_PAGE)
+            if not page:
+                break
             after = page[-1].sequence
             asking = asyncio.ensure_future(ledger.receipts(lineage, after=after, count=_PAGE))
             await asyncio.sleep(0)  # which sends it
@@ -81,7 +89,7 @@ async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
 
 
 async def verify(
-    ledger: Accounts, lineage: str, witnesses: Iterable[JournalContents] = (), *, watch: Watcher = unwatched
+    ledger: Accounts, lineage: str, witnesses: Iterable[Journal] = (), *, watch: Watcher = unwatched
 ) -> Verification:
     """Walk a lineage's chains and compute its balances. Raises UnknownLineage.
 
@@ -94,7 +102,7 @@ async def verify(
         return Verification(lineage, 0, 0, b"", (damage.what,))
 
 
-async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalContents], watch: Watcher) -> Verification:
+async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[Journal], watch: Watcher) -> Verification:
     damage = await _damaged_keys(ledger, lineage)
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
@@ -105,7 +113,7 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[JournalConte
         contents = await ledger.read_accounts(lineage, keys.api_keys, keys.blocks)
         holders = [wire.read_account(keys.client(name), fields) for name, fields in contents.clients.items()]
     acts = await all_acts(ledger, lineage, account.newest_act)
-    witnessed = {receipt.sequence for journal in witnesses for receipt in journal.receipts}
+    witnessed = (receipt.sequence for journal in witnesses for receipt in journal.receipts)
     books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
     with reading(lineage):
         async for page in receipt_pages(ledger, lineage, account.newest_receipt):
@@ -238,13 +246,13 @@ async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books
     return findings
 
 
-def _missing_receipts(books: Books, journals: Iterable[JournalContents]) -> list[Receipt]:
+def _missing_receipts(books: Books, journals: Iterable[Journal]) -> list[Receipt]:
     """Return the receipts of the journals that are not in the ledger."""
     missing = [
         receipt
         for journal in journals
         for receipt in journal.receipts
-        if books.hashes.get(receipt.sequence) != receipt.hash
+        if books.hash_of(receipt.sequence) != receipt.hash
     ]
     if not missing or not books.is_reconciled:
         return missing

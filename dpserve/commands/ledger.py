@@ -6,9 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -16,10 +15,9 @@ from typing import Literal
 import typer
 
 from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
-from accounting.ledger.backups import backup as backed_up
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalContents, journal_folder, read_journal, read_journals
+from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
@@ -101,7 +99,8 @@ def status(ledger: LedgerOption) -> None:
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:
-    behind = await ledger.services_behind(lineage, _journals_of(lineage, None))
+    journals = [journal.acknowledged for journal in _journals_of(lineage, None)]
+    behind = await ledger.services_behind(lineage, journals)
     return f"the store is older than {behind} of them: reconcile" if behind else "agree"
 
 
@@ -223,18 +222,89 @@ def follow(
         asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
 
 
+class EncryptedFor(Options):
+    """The public keys that a backup is encrypted for."""
+
+    recipient: list[str] | None = option(
+        None, "A public key to encrypt the backup for: age1... or ssh-ed25519 ...; may be given several times."
+    )
+
+
+class ChainOfBackups(Options):
+    """Options of a backup that is a chain of files in a folder or an object store."""
+
+    full: bool = option(False, "Begin a new chain: write everything, and not what came since the last file.")
+    full_after: float | None = option(None, "Begin a new chain when the newest began so many days ago.", ge=0)
+    keep: int = option(4, "The number of chains that stay when a new one is begun.", ge=1)
+
+
+class StoredBackup(Options):
+    """A backup to read."""
+
+    identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted backup.")
+    chain: str = option("", "The id of the chain in a folder.", default_text="the newest")
+
+    def read(self, place: str, watch: Watcher) -> Sequence[Iterable[str]]:
+        """Return the lines of each of its files, which are read as they are needed."""
+        from accounting.ledger import backup_chains, backup_streams
+
+        keys = backup_streams.identities(self.identity) if self.identity is not None else []
+        if backup_chains.is_chain(place):
+            return backup_chains.links_of_chain(backup_chains.Place(place), chain=self.chain, keys=keys, watch=watch)
+        return [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]
+
+
+_STORED = "A backup: a file, or the folder or URL of a chain of files."
+
+
 @app.command("backup")
-def backup(*, file: Path = option(..., "The file to write.", argument=True), ledger: LedgerOption) -> None:
-    """Write accounts, acts and receipts of every lineage to a file. A service may go on meanwhile."""
+def backup(
+    *,
+    place: str = option(
+        ..., "A file; or a folder, or a URL as s3://bucket/folder, of a chain of files.", argument=True
+    ),
+    chain: ChainOfBackups,
+    encrypted: EncryptedFor,
+    ledger: LedgerOption,
+) -> None:
+    """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile.
 
-    async def apply(opened: Ledger) -> None:
+    A file holds everything. In a folder, or a URL, each file holds what came since the one before.
+    """
+    from accounting.ledger import backup_chains, backup_streams
+
+    keys, to_chain = backup_streams.recipients(encrypted.recipient or ()), backup_chains.is_chain(place)
+    if not to_chain and (chain.full or chain.full_after is not None):
+        raise typer.BadParameter("a file is always full: name a folder or a URL", param_hint="--full")
+
+    async def write(opened: Ledger) -> str:
+        lineages = await _lineages_to_recover(opened, None)
+        if not to_chain:
+            await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
+            return f"backed up to {place}"
+        days = chain.full_after
+        new = await backup_chains.add_to_chain(
+            opened,
+            backup_chains.Place(place),
+            lineages,
+            keys=keys,
+            full=chain.full,
+            full_after=None if days is None else days * 86_400,
+            kept=chain.keep,
+            watch=watch,
+        )
+        return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
+
+    async def apply(opened: Ledger) -> str:
         began = time.time()
-        await _write(file, backed_up(opened, await _lineages_to_recover(opened, None), watch=watch))
+        said = await write(opened)
         await _note(opened, "backup", began)
+        return said
 
-    with shares("backing up") as watch:
-        ledger.run(apply)
-    typer.echo(f"backed up to {file}; it holds digests of API keys: keep it as you keep the ledger")
+    with shares("backing up") as watch, _files_at(place, "write"):
+        done = ledger.run(apply)
+    secrecy = "only the secret key reads it"
+    typer.echo(f"{done}; {secrecy if keys else 'it holds digests of API keys: keep it as you keep the ledger'}")
 
 
 async def _note(ledger: Ledger, task: Task, began: float) -> None:
@@ -246,42 +316,36 @@ async def _note(ledger: Ledger, task: Task, began: float) -> None:
 
 
 @app.command("rehearse")
-def rehearse(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
+def rehearse(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
     """Restore a backup into a ledger beside this one, verify it, throw it away. Exit status 1 if it is not right."""
     began = time.time()
 
     async def apply() -> list[Verification]:
         with TemporaryDirectory(prefix="dpserve-") as folder:
             async with Ledger.open(Path(folder) / "ledger") as apart:
-                try:
-                    names = await restored(apart, _Lines(file, watch), watch=watch)
-                except OSError as error:
-                    raise CannotServe(f"cannot read {file}: {error.strerror}") from error
+                names = await restored(apart, *stored.read(place, watch), watch=watch)
                 return [await verified(apart, name) for name in names]
 
-    with shares("rehearsing") as watch:
+    with shares("rehearsing") as watch, _files_at(place, "read"):
         checked = asyncio.run(apply())
     for one in checked:
         typer.echo(f"{one.lineage}: {one.receipts} receipts, {one.acts} acts: {'wrong' if one.findings else 'right'}")
         for finding in one.findings:
             typer.echo(f"  {finding}")
     if any(one.findings for one in checked):
-        raise CannotServe(f"what {file} restores is not right")
+        raise CannotServe(f"what {place} restores is not right")
     ledger.run(lambda opened: _note(opened, "rehearsal", began))
-    typer.echo(f"{file} can be restored")
+    typer.echo(f"{place} can be restored")
 
 
 @app.command("restore")
-def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: LedgerOption) -> None:
+def restore(*, place: str = option(..., _STORED, argument=True), stored: StoredBackup, ledger: LedgerOption) -> None:
     """Restore a backup into a ledger that has none of its lineages. What was paid for stays paid for."""
 
     async def apply(opened: Ledger) -> list[str]:
-        try:
-            return await restored(opened, _Lines(file, watch), watch=watch)
-        except OSError as error:
-            raise CannotServe(f"cannot read {file}: {error.strerror}") from error
+        return await restored(opened, *stored.read(place, watch), watch=watch)
 
-    with shares("restoring") as watch:
+    with shares("restoring") as watch, _files_at(place, "read"):
         names = ledger.run(apply)
     for name in names:
         typer.echo(f"restored the lineage {name}")
@@ -289,6 +353,15 @@ def restore(*, file: Path = option(..., "A backup.", argument=True), ledger: Led
         "what was charged after the backup is not in it: run 'dpserve ledger reconcile' before you serve again. "
         "What you did after it is not in it either: lower budgets, revoke clients and end keys again"
     )
+
+
+@contextmanager
+def _files_at(place: str, what: str) -> Iterator[None]:
+    """Say of files which of them could not be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotServe(f"cannot {what} {place}: {error.strerror or error}") from error
 
 
 @app.command("reconcile")
@@ -312,7 +385,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = _journals_of(name, of.journal)
+            journals = [journal.read() for journal in _journals_of(name, of.journal)]
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
@@ -356,8 +429,8 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
 
     Raises CannotServe if a journal knows a lineage that the store does not: then the store lost it.
     """
-    journals = [*read_journals(options.journals_folder()), *_read(given)]
-    written = {journal.lineage for journal in journals if journal.writes}
+    journals = [*open_journals(options.journals_folder()), *_open(given)]
+    written = {journal.lineage for journal in journals if journal.acknowledged.writes}
     for name in sorted(written):
         try:
             await ledger.lineage(name)
@@ -372,36 +445,18 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     return sorted(written.union(await ledger.lineage_names()))
 
 
-def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalContents]:
-    journals = read_journals(journal_folder(options.journals_folder(), lineage)) + _read(given)
+def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalFiles]:
+    journals = open_journals(journal_folder(options.journals_folder(), lineage)) + _open(given)
     return [journal for journal in journals if journal.lineage == lineage]
 
 
-def _read(given: list[Path] | None) -> list[JournalContents]:
-    journals: list[JournalContents] = []
+def _open(given: list[Path] | None) -> list[JournalFiles]:
+    journals: list[JournalFiles] = []
     for path in given or []:
         if not path.exists():
             raise CannotServe(f"there is no journal {path}")
-        one = None if path.is_dir() else read_journal(path)
-        journals += read_journals(path) if path.is_dir() else [one] if one is not None else []
+        journals += open_journals(path)
     return journals
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a file, which is read anew for each iteration."""
-
-    path: Path
-    watch: Watcher
-
-    def __iter__(self) -> Iterator[str]:
-        with self.path.open("rb") as file:
-            size, done = max(1, os.fstat(file.fileno()).st_size), 0
-            for number, line in enumerate(file):
-                done += len(line)
-                if number % 1000 == 0:
-                    self.watch(f"reading {self.path.name}", done / size)
-                yield line.decode()
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:

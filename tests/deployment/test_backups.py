@@ -114,8 +114,7 @@ def test_a_store_that_is_lost_is_restored_from_the_backup_and_nothing_is_forgott
     with store(rehearsal.folder / "store", rehearsal.port):
         assert "no such lineage" in rehearsal.dpserve("ledger", "status", expected=1)
         assert "no such lineage" in rehearsal.run(*rehearsal.script, expected=1)  # an emptied store is no backup
-        (newest, _) = sorted((rehearsal.folder / "backups").glob("*/ledger.backup"))
-        rehearsal.dpserve("ledger", "restore", newest)
+        rehearsal.dpserve("ledger", "restore", rehearsal.folder / "backups" / "ledger")
         put_back = rehearsal.dpserve("ledger", "reconcile")
         assert int(re.search(r"(\d+) receipts put back", put_back)[1]) >= 1
         assert ": right" in rehearsal.dpserve("ledger", "verify")
@@ -138,10 +137,12 @@ def test_a_backup_holds_the_journals_as_well(rehearsal):
             (rehearsal.folder / "clock").write_text(str(MIDDAY + later))
             rehearsal.run(*rehearsal.script)
     copies = sorted(path.name for path in (rehearsal.folder / "backups").iterdir())
-    assert copies == ["day-1", "hour-12", "hour-13"]
-    for name in copies:
+    assert copies == ["day-1", "hour-12", "hour-13", "ledger"]
+    chain = sorted(path.suffix for path in (rehearsal.folder / "backups" / "ledger").iterdir())
+    assert chain == [".json", ".zst", ".zst"]
+    for name in copies[:3]:
         copy = rehearsal.folder / "backups" / name
-        assert {each.name for each in copy.iterdir()} == {"ledger.backup", "journals"}
+        assert {each.name for each in copy.iterdir()} == {"journals"}
         kept = [each for each in (copy / "journals").rglob("*") if each.is_file()]
         assert kept
         assert all(each.stat().st_mode & 0o077 == 0 for each in kept)

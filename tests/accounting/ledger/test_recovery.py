@@ -13,7 +13,7 @@ import redis
 from accounting.ledger import EmbeddedStore, Ledger, LedgerDamaged, LedgerUnavailable, StoreBehind, key_digest
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.errors import CannotRecover
-from accounting.ledger.journal import Journal, read_acknowledged, read_journal, read_journals
+from accounting.ledger.journal import Journal, JournalContents, open_journals, read_acknowledged, read_journals
 from accounting.ledger.recovery import DeclaredLoss, LossUndeclared, put_back, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
@@ -37,6 +37,12 @@ async def _lines(ledger: Ledger) -> list[str]:
 
 async def _open(ledger: Ledger) -> None:
     await open_accounts(ledger, "lineage", releases(100), ann=releases(50), bob=releases(50))
+
+
+def _read(path: Path) -> JournalContents:
+    """Return what the journal of one file says."""
+    (journal,) = open_journals(path)
+    return journal.read()
 
 
 async def test_a_store_restored_from_an_older_copy_is_refused_until_it_is_reconciled(tmp_path: Path) -> None:
@@ -310,18 +316,18 @@ async def test_a_journal_survives_a_torn_line_and_a_new_file(tmp_path: Path, mon
         for number in range(3):
             await ledger.charge(asking("lineage", "ann", str(number)))
     path = tmp_path / "journals" / "lineage" / "0.jsonl"
-    contents = read_journal(path)
+    contents = _read(path)
     assert contents is not None
     assert contents.writes == 3
     assert contents.receipts
     with path.open("ab") as file:
         file.write(b'{"writes":9')
-    assert read_journal(path) == contents
+    assert _read(path) == contents
     journal = Journal.open(tmp_path / "journals", "lineage")
     assert (journal.known.service, journal.known.writes) == (contents.service, 3)
     journal.note(4)
     journal.close()
-    mended = read_journal(path)
+    mended = _read(path)
     assert mended is not None
     assert mended.writes == 4
 
@@ -342,7 +348,7 @@ async def test_a_journal_that_was_altered_is_no_witness(tmp_path: Path, change: 
     path = tmp_path / "journals" / "lineage" / "0.jsonl"
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ValueError, match="altered"):
-        read_journal(path)
+        _read(path)
 
 
 async def test_a_journal_of_another_format_is_refused_with_what_to_do(tmp_path: Path) -> None:

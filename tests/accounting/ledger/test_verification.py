@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from accounting.ledger import BudgetExhausted, Charge, ChargeRequest, Ledger, key_digest
-from accounting.ledger.journal import read_journals
+from accounting.ledger.journal import open_journals, read_journals
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 
@@ -322,3 +322,22 @@ async def test_a_watcher_hears_how_far_it_is(books: Ledger) -> None:
     assert (f"the receipts of {lineage}", 1.0) in heard
     assert (f"the questions of {lineage}", 1.0) in heard
     assert all(0 <= share <= 1 for _, share in heard)
+
+
+async def test_a_journal_witnesses_what_it_said_when_it_was_opened(embedded_url: str, tmp_path: Path) -> None:
+    """Its receipts are read from the file each time; its service goes on meanwhile."""
+    lineage = new_lineage()
+    async with await Ledger.connect(embedded_url, journals=tmp_path) as books:
+        await books.join(lineage)
+        await open_accounts(books, lineage, releases(99), ann=releases(50))
+        await books.charge(asking(lineage, "ann", "1"))
+        await books.charge(asking(lineage, "ann", "2"))
+        (journal,) = open_journals(tmp_path)
+        (contents,) = read_journals(tmp_path)
+        await books.charge(asking(lineage, "ann", "3"))
+        assert tuple(journal.receipts) == tuple(journal.receipts) == contents.receipts == journal.read().receipts
+        assert (await verify(books, lineage, [journal])).findings == ()
+        other = new_lineage()
+        await open_accounts(books, other, releases(99), ann=releases(50))
+        found = await verify(books, other, [journal])
+        assert found.missing == contents.receipts
