@@ -207,15 +207,17 @@ class ConfiguredService:
 
         prepared: list[Path] = []
 
-        async def opened(version: Version) -> Predictor:
+        async def opened(version: Version, needed: bool) -> Predictor:
             loaded = await verified(version.bundle)
             if first and version.bundle not in prepared:
                 await self._prepare(ledger, [loaded])
             elif not first:
                 await ledger.join(version.lineage)
                 account = await ledger.lineage(version.lineage)
-                # What the first refuses is served by nobody.
-                await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
+                if not needed:
+                    # What the first refuses is served by nobody. What is needed ends the service there; here it is
+                    # served, so that a worker can take another's place although the budget now pays for nothing.
+                    await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
                 await self._settle_unit(ledger, loaded)
             return self._predictor(loaded, ledger, await self._currency(ledger, loaded), version.name)
 

@@ -112,13 +112,14 @@ class Watch:
         folder: Path | None,
         models: Models,
         verified: Callable[[Path], Awaitable[Verified]],
-        opened: Callable[[Version], Awaitable[Predictor]],
+        opened: Callable[[Version, bool], Awaitable[Predictor]],
         promoted: Callable[[str], Awaitable[Mapping[str, tuple[str, ...]]]] = _none_promoted,
         given: Sequence[NamedBundle] = (),
     ) -> None:
         """Serve the bundles that are given, then those in the folder.
 
-        verified: reads a bundle, and charges nothing. opened: returns what answers. promoted: of a lineage, the ids of
+        verified: reads a bundle, and charges nothing. opened: returns what answers, and is told whether a service that
+        begins has nothing else for the name. promoted: of a lineage, the ids of
         the models that the owner gave each name, the newest first; may raise LedgerError.
         """
         self._folder = folder
@@ -143,7 +144,7 @@ class Watch:
         return self._folder is not None or len({each.name for each in self._fixed}) < len(self._fixed)
 
     async def begin(self) -> dict[Path, Verified]:
-        """Read the bundles that are given; return the models of those that are served first, by the bundle.
+        """Read the bundles that are given; return the models of those that are the only ones of their names, by bundle.
 
         Raises CannotServe for two of one name that are no versions of a model, what a bundle is refused with, and
         LedgerError.
@@ -157,8 +158,7 @@ class Watch:
                 if other.name == version.name:
                     _check_versions(other, version)
             self._fixed.append(version)
-        chosen = [(await self._preferred(name, versions, strict=True))[0] for name, versions in self._by_name().items()]
-        return {each.bundle: read[each.bundle] for each in chosen}
+        return {each.bundle: read[each.bundle] for each, *others in self._by_name().values() if not others}
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -260,7 +260,7 @@ class Watch:
         if not preferred:
             return
         for version in preferred:
-            if await self._open(version, strict=first and version in self._fixed):
+            if await self._open(version, needed=first and version in self._fixed and version == preferred[-1]):
                 break
         else:
             served = self._served.get(name)
@@ -272,18 +272,21 @@ class Watch:
             if version not in preferred and version != served:
                 self._stand_by(version, served or preferred[0])
 
-    async def _open(self, version: Version, *, strict: bool) -> bool:
-        """Serve a version; return whether it is, or whether all stays as it is for now."""
+    async def _open(self, version: Version, *, needed: bool) -> bool:
+        """Serve a version; return whether it is, or whether all stays as it is for now.
+
+        needed: whether to raise what it is refused with: the service cannot begin without it.
+        """
         if self._served.get(version.name) == version:
             return True
         if self._refused.get(version.bundle, ((), ""))[0] == version.stamp:
             return False
         try:
-            predictor = await self._opened(version)
+            predictor = await self._opened(version, needed)
             if predictor.certificate.model_id != version.model_id:
                 raise CannotServe("it was changed while it was read")
         except Exception as error:
-            if strict:
+            if needed:
                 raise
             # What the ledger could not do may be done at the next look.
             passing = isinstance(error, LedgerError)

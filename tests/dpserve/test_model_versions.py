@@ -118,6 +118,9 @@ def test_a_pay_once_version_that_the_lineage_cannot_pay_for_leaves_the_name_as_i
     run("models", "promote", "loans", "dear")
     run.read_log(process, {"dear is not served": 2})
     assert served_id(address) == cheap
+    ended(process)
+    process, address = run.start("loans=cheap", "loans=dear", "loans=fair", *words)
+    assert served_id(address) == cheap, "one that starts afterwards does as the others did"
     run("models", "promote", "loans", "fair")
     until(lambda: served_id(address), fair)
     spent = json.loads(run("lineage", "list", "--json").stdout)[0]["spent_picorho"]

@@ -44,7 +44,7 @@ async def verified(bundle: Path) -> Served:
     return Served(bundle.name)
 
 
-async def opened(version: Version) -> Served:
+async def opened(version: Version, _: bool) -> Served:
     return await verified(version.bundle)
 
 
@@ -96,7 +96,7 @@ class Process:
         name, _, lineage = text.partition(" of ")
         return Served(name, bundle, lineage or "people")
 
-    async def _opened(self, version: Version) -> Served:
+    async def _opened(self, version: Version, _: bool) -> Served:
         self.opened.append(version.bundle.name)
         if (version.bundle / "unaffordable").exists():
             raise CannotServe("too dear")
@@ -193,7 +193,7 @@ async def test_whatever_a_bundle_raises_refuses_that_bundle_alone(tmp_path, erro
         return Served("last")
 
     models = Models()
-    await Watch(tmp_path, models, verified, lambda version: verified(version.bundle)).look(first=True)
+    await Watch(tmp_path, models, verified, lambda version, _: verified(version.bundle)).look(first=True)
     assert models.names == ["last"]
 
 
@@ -207,7 +207,7 @@ async def test_what_failed_for_want_of_memory_is_tried_again(tmp_path):
         return Served("model")
 
     models = Models()
-    watch = Watch(tmp_path, models, verified, lambda version: verified(version.bundle))
+    watch = Watch(tmp_path, models, verified, lambda version, _: verified(version.bundle))
     await watch.look(first=True)
     assert models.names == []
     await watch.look()
@@ -312,3 +312,28 @@ async def test_bundles_that_are_given_come_first_and_may_have_another_name(tmp_p
     assert list(await watch.begin()) == [tmp_path / "given"]
     await watch.look(first=True)
     assert {name: models.named(name).folder.name for name in models.names} == {"other name": "given", "model": "given"}
+
+
+async def test_a_service_cannot_begin_without_the_last_bundle_that_could_have_a_given_name(tmp_path):
+    """Of one name with a promoted version the others are still there; of a name with one bundle none is."""
+    for folder in ("aa", "mm", "zz"):
+        put(tmp_path, folder, "other" if folder == "zz" else "model")
+    (tmp_path / "mm" / "unaffordable").touch()
+    process = Process(tmp_path / "nowhere")
+    process.promote("mm")
+    given = [NamedBundle(tmp_path / each) for each in ("aa", "mm", "zz")]
+
+    def watch() -> Watch:
+        return Watch(None, process.models, process._verified, process._opened, process._promoted, given)
+
+    begun = watch()
+    assert list(await begun.begin()) == [tmp_path / "zz"]
+    await begun.look(first=True)
+    assert process.served == {"model": "aa", "other": "zz"}
+    for folder in ("aa", "zz"):
+        (tmp_path / folder / "unaffordable").touch()
+        begun = watch()
+        await begun.begin()
+        with pytest.raises(CannotServe):
+            await begun.look(first=True)
+        (tmp_path / folder / "unaffordable").unlink()
