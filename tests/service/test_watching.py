@@ -315,7 +315,7 @@ async def test_bundles_that_are_given_come_first_and_may_have_another_name(tmp_p
 
 
 async def test_a_service_cannot_begin_without_the_last_bundle_that_could_have_a_given_name(tmp_path):
-    """Of one name with a promoted version the others are still there; of a name with one bundle none is."""
+    """A name with several versions has the others still; one with a single bundle has none."""
     for folder in ("aa", "mm", "zz"):
         put(tmp_path, folder, "other" if folder == "zz" else "model")
     (tmp_path / "mm" / "unaffordable").touch()
