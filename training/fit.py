@@ -27,7 +27,7 @@ from training.features import rules
 from training.features.maps import Fourier, Hog, Quantiles
 from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
-from training.inputs.blocks import noted_in_blocks
+from training.inputs.blocks import note_in_blocks, noted_in_blocks
 from training.inputs.lineage import KnownRecords, advice, other_names, overlap
 from training.inputs.records import Records
 from training.kinds import registry as kinds
@@ -805,6 +805,7 @@ def _note(job: Job) -> None:
     known = KnownRecords(job.state)
     with known.noted(job.lineage, known.digests(job.records), job.records.unit):
         pass
+    note_in_blocks(job.records, job.lineage, job.state)
 
 
 def read_candidates(words: str, price: int | str | None) -> Candidates:

@@ -30,7 +30,7 @@ written into two blocks is two records to this promise, and a person with both l
 Sources: Lecuyer et al., SOSP 2019 (block composition); Luo et al., OSDI 2021 (PrivateKube).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -126,19 +126,32 @@ def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_a
     """Note which records and units are in which block while something is done, and for good when it has succeeded.
 
     As lineages are (`KnownRecords`), in a folder of each lineage's. Raises TrainingError for a unit that is in another
-    block, and for records whose rows are in another one, more than chance explains, unless the owner says that these
-    are other people's.
+    block, and for records whose whole rows are in another one, or their features more often than chance explains,
+    unless the owner says that these are other people's.
     """
-    known = KnownRecords(state, blocks_of=lineage)
     with ExitStack() as stack:
-        for place, block in enumerate(records.declaration.blocks):
-            part = _part_of(records, place)
-            if not len(part):
-                continue
-            elsewhere = stack.enter_context(known.noted(block, known.digests(part), records.unit))
+        for block, elsewhere in _note_parts(records, lineage, state, stack):
             for other, shared in elsewhere.items():
                 _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
         yield
+
+
+def note_in_blocks(records: Records, lineage: str, state: Path) -> None:
+    """Note for good which records and units are in which block, whatever becomes of what is being done."""
+    with ExitStack() as stack:
+        for _ in _note_parts(records, lineage, state, stack):
+            pass
+
+
+def _note_parts(
+    records: Records, lineage: str, state: Path, stack: ExitStack
+) -> Iterator[tuple[str, Mapping[str, Shared]]]:
+    """Note each block's records until the stack ends; yield the block with what others have of it."""
+    known = KnownRecords(state, blocks_of=lineage)
+    for place, block in enumerate(records.declaration.blocks):
+        part = _part_of(records, place)
+        if len(part):
+            yield block, stack.enter_context(known.noted(block, known.digests(part), records.unit))
 
 
 def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_others: bool) -> None:
@@ -147,11 +160,12 @@ def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_other
             f"{shared.units:,} units of the block {block} are in the block {other}, too: a unit is in one block, whose "
             "budget bounds what is learnt of it. Put all records of a unit into one block, as that of its first record"
         )
-    if shared.features > shared.by_chance and not equal_rows_are_others:
+    if shared.certain and not equal_rows_are_others:
         raise TrainingError(
-            f"{shared.features:,} records of the block {block} have rows that are in the block {other}, too, more than "
-            "chance explains: a record is in one block, whose budget bounds what is learnt of it. Leave them out of "
-            "one; or, if they are other people's, say so with " + OptionName("equal_rows_in_blocks_are_others", "yes")
+            f"{max(shared.records, shared.features):,} records of the block {block} have rows that are in the block "
+            f"{other}, too, whole or more than chance explains: a record is in one block, whose budget bounds what is "
+            "learnt of it. Leave them out of one; or, if they are other people's, say so with "
+            + OptionName("equal_rows_in_blocks_are_others", "yes")
         )
 
 

@@ -285,6 +285,19 @@ async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> 
         assert (await verify(ledger, "lineage")).findings == ()
 
 
+async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether(tmp_path: Path) -> None:
+    """They have spent what was lost and may spend nothing, until the owner gives them a budget again."""
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+        await reconcile(ledger, "lineage", [], DeclaredLoss(2, COST, blocks=(SEPTEMBER,)))
+        await ledger.open_block("lineage", SEPTEMBER, releases(3), time=0.0)
+        assert await _spent(ledger) == {SEPTEMBER: 2}
+        assert (await ledger.block("lineage", SEPTEMBER)).budget.limit == 0
+        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == SEPTEMBER):
+            await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
 async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:
     """The second block refuses, and the first one is not charged either."""
     await _open(ledger, lineage, september=50, october=1)

@@ -1,0 +1,101 @@
+"""A record stays in one block: what is noted of blocks, whatever becomes of a training, and who is refused by it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from training.block_choice import BlockChoice
+from training.errors import TrainingError
+from training.fit import Candidates, LambdaChosen, Request, Unwatched, fit
+from training.inputs.blocks import BlockDeclaration, noted_in_blocks
+from training.inputs.table_records import read_numbers
+
+BUDGET = "epsilon:3@1e-6"
+
+
+@pytest.mark.parametrize("distinct", [2, 20, 100])
+@pytest.mark.parametrize("again", [("x", None, None), ("2026-W37", "day", "week")])
+def test_the_same_rows_under_another_block_are_refused_however_few_columns_tell_them_apart(tmp_path, distinct, again):
+    """The features are alike by chance in most rows; the rows as they stand, with a stamp, in none."""
+    generator = np.random.default_rng(0)
+    ages, stamps = generator.integers(0, distinct, 500), generator.integers(0, 10**12, 500)
+    lines = [
+        f"{age},{stamp},{('no', 'yes')[row % 2]},2026-09-{1 + row % 28:02}"
+        for row, (age, stamp) in enumerate(zip(ages, stamps, strict=True))
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["age,stamp,ok,day", *lines]) + "\n")
+
+    def note(block, column, by, *, others=False):
+        blocks = BlockDeclaration((block,), BUDGET, column, by, leaves_out=column is not None)
+        ignored = ["stamp"] if column else ["stamp", "day"]
+        read = read_numbers(
+            str(tmp_path / "rows.csv"),
+            label="ok",
+            classes=["no", "yes"],
+            bounds=["age=0:120"],
+            ignore=ignored,
+            blocks=blocks,
+        )
+        records = replace(read, declaration=blocks.of(read.declaration))
+        with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others):
+            pass
+
+    note("2026-09", "day", "month")
+    note("2026-09", "day", "month")  # trained again
+    with pytest.raises(TrainingError):
+        note(*again)
+    note(*again, others=True)
+
+
+class Purse:
+    """Pays for everything."""
+
+    def check(self, _):
+        pass
+
+    def pay_for_choice(self, _):
+        pass
+
+    def pay_for_model(self, _):
+        pass
+
+
+class Interrupting(Unwatched):
+    """Somebody who ends the training once the choice is known."""
+
+    def hear(self, event):
+        if isinstance(event, LambdaChosen):
+            raise KeyboardInterrupt
+
+
+def test_a_choice_that_was_paid_for_keeps_its_records_in_their_block(tmp_path):
+    rows = "".join(f"{20 + i % 60},u{i},{'yes' if i % 60 > 30 else 'no'}\n" for i in range(300))
+    (tmp_path / "rows.csv").write_text("age,who,ok\n" + rows)
+
+    def train(block, *, watcher=None, chooses=False):
+        blocks = BlockChoice(block_name=block, block_budget=BUDGET)
+        read = read_numbers(
+            str(tmp_path / "rows.csv"),
+            label="ok",
+            classes=["no", "yes"],
+            bounds=["age=0:120"],
+            id_column="who",
+            blocks=blocks.declaration,
+        )
+        records = replace(read, declaration=blocks.declaration.of(read.declaration))
+        candidates = Candidates(option="lam", values={"1": 1.0, "10": 10.0}, price="rho:0.05")
+        request = Request(
+            name="m",
+            lineage="sales",
+            options={"records_declared": 300} if chooses else {"lam": 1.0},
+            blocks=blocks,
+            candidates=candidates if chooses else None,
+        )
+        return fit(records, request, tmp_path / block, state=tmp_path / "state", watcher=watcher, purse=Purse())
+
+    with pytest.raises(KeyboardInterrupt):
+        train("september", watcher=Interrupting(), chooses=True)
+    with pytest.raises(TrainingError):
+        train("october")
+    train("september")
