@@ -27,8 +27,6 @@ _LIKE = 0.79
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)")
 _SERVICE_LINK_VALUE = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets such values in pods for every Service of a namespace, for one called dpserve-api under our prefix."""
-NAMED_PATH = re.compile(f"(?P<name>{NAME.pattern})=(?P<path>.+)")
-"""A bundle with the name that its model is to be asked by, as in loans=models/loans-2026-11."""
 _OTHER_VARIABLES = {
     FILE_VARIABLE,
     "DPSERVE_BY",
@@ -196,9 +194,17 @@ def _located(value: str, path: Path) -> str:
     if ":" in value or not value:
         return value
     seen = path.resolve().parent / Path(value).expanduser()
-    if not seen.exists() and (named := NAMED_PATH.fullmatch(value)) is not None:
-        return f"{named['name']}={_located(named['path'], path)}"
-    return str(seen)
+    name, of_bundle = split_name(value)
+    return str(seen) if seen.exists() or name is None else f"{name}={_located(of_bundle, path)}"
+
+
+def split_name(text: str) -> tuple[str | None, str]:
+    """Return the name that a bundle's model is to be asked by, as in loans=models/loans-2026-11, and the path.
+
+    None where there is none.
+    """
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and path and NAME.fullmatch(name) else (None, text)
 
 
 def _refuse_unknown(table: Mapping[str, object], names: Collection[str], path: Path, where: str) -> None:

@@ -263,8 +263,8 @@ class ServeSettings(BaseSettings, options.AccountBudget):
 
 def _named_bundle(given: Path) -> NamedBundle:
     """Return the bundle that NAME=BUNDLE, or the path of a folder, stands for."""
-    named = None if given.exists() else configuration.NAMED_PATH.fullmatch(str(given))
-    return NamedBundle(given) if named is None else NamedBundle(Path(named["path"]), named["name"])
+    name, path = (None, given) if given.exists() else configuration.split_name(str(given))
+    return NamedBundle(Path(path), name)
 
 
 def in_file() -> dict[str, Any]:

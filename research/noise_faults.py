@@ -14,8 +14,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 from scipy.stats import laplace, norm
 
 from accounting.arrays import Floats
@@ -28,6 +26,7 @@ from audit.membership.asking import AnswerJournal
 from audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
 from audit.membership.plan import NOISE_SHARE
 from audit.noise import NoiseFinding, judge_known_logits, together
+from audit.reports import ReportTable
 from mechanisms.elementary import softmax
 from mechanisms.gaussian import Gaussian
 from mechanisms.laplace import Laplace
@@ -35,6 +34,7 @@ from mechanisms.mechanism import priced
 from mechanisms.randomness import KeyedRandomness, NoiseKey, Randomness
 from mechanisms.seeded import SeededRandomness
 from research.commands import finished_pieces, program, run
+from research.printing import print_tables
 from training.exact.questions import MeteredModel
 from training.features.maps import Identity
 from training.inputs.digits import load_digits
@@ -200,11 +200,10 @@ def _delta(mechanism: Any) -> float:
     return 0.0 if np.isfinite(mechanism.cost.pure_epsilon) else 1e-5
 
 
-def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int], console: Console) -> None:
-    """Print for how many seeds each fault is convicted."""
-    table = Table(
-        "model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service", "self-audit"
-    )
+def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int]) -> ReportTable:
+    """Return for how many seeds each fault is convicted."""
+    columns = ("model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service", "self-audit")
+    rows = list[tuple[str, ...]]()
     for name, model in models.items():
         for mechanism, price in MECHANISMS:
             sound = priced(mechanism, price, CLASSES)
@@ -214,29 +213,32 @@ def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int], console: Con
                     continue
                 planted = plant(sound)
                 found = [attacked(model, planted, seed).p_value for seed in seeds]
-                table.add_row(
-                    name,
-                    f"{mechanism} {price}",
-                    fault,
-                    _count([p <= CONVICTS for p in found]),
-                    f"{max(found):.1e}",
-                    _count([audited_mechanism(planted, seed) for seed in seeds if name == "head"]),
-                    _count([audited_services(planted, seed) for seed in seeds if name == "head"]),
-                    _count([self_audited(model, planted, seed)[1] for seed in seeds if added]),
+                rows.append(
+                    (
+                        name,
+                        f"{mechanism} {price}",
+                        fault,
+                        _count([p <= CONVICTS for p in found]),
+                        f"{max(found):.1e}",
+                        _count([audited_mechanism(planted, seed) for seed in seeds if name == "head"]),
+                        _count([audited_services(planted, seed) for seed in seeds if name == "head"]),
+                        _count([self_audited(model, planted, seed)[1] for seed in seeds if added]),
+                    )
                 )
-    console.print(table)
+    return ReportTable("Seeds of which each fault is convicted", columns, tuple(rows))
 
 
 def _count(convicted: Sequence[bool]) -> str:
     return f"{sum(convicted)} of {len(convicted)}" if convicted else "-"
 
 
-def count_alarms(models: dict[str, MeteredModel], runs: int, console: Console) -> None:
-    """Print how often services without a fault are convicted, and how often the attack's p is small."""
-    table = Table(
+def count_alarms(models: dict[str, MeteredModel], runs: int) -> ReportTable:
+    """Return how often services without a fault are convicted, and how often the attack's p is small."""
+    columns = (
         *("model", "mechanism", "runs", "p <= .05", "p <= .001", "attack", "smallest p"),
         *("audit mechanism", "audit service", "self-audit"),
     )
+    rows = list[tuple[str, ...]]()
     for name, model in models.items():
         for mechanism, price in MECHANISMS:
             sound = priced(mechanism, price, CLASSES)
@@ -249,8 +251,8 @@ def count_alarms(models: dict[str, MeteredModel], runs: int, console: Console) -
                 [audited_services(sound, seed) for seed in seeds if name == "head"],
                 [self_audited(model, sound, seed)[1] for seed in seeds if added],
             )
-            table.add_row(name, f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own))
-    console.print(table)
+            rows.append((name, f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own)))
+    return ReportTable("Services without a fault", columns, tuple(rows))
 
 
 @app.command()
@@ -259,11 +261,11 @@ def faults(
     sound: Annotated[int, typer.Option(min=0, help="Services without a fault, for each model and mechanism.")] = 0,
 ) -> None:
     """Print which audit convicts which fault, and how many sound services are convicted."""
-    console = Console(width=160)
     models = {"head": head_of_digits(), "teachers": teachers_of_digits()}
-    tabulate(models, range(seeds), console)
+    tables = [tabulate(models, range(seeds))]
     if sound:
-        count_alarms(models, sound, console)
+        tables.append(count_alarms(models, sound))
+    print_tables(tables)
 
 
 if __name__ == "__main__":

@@ -264,7 +264,7 @@ class Watch:
                 break
         else:
             served = self._served.get(name)
-            if served is not None and served.bundle not in [each.bundle for each in preferred]:
+            if served is not None and served.bundle not in {each.bundle for each in preferred}:
                 # Processes that start now never had it.
                 self._remove(name)
         served = self._served.get(name)

@@ -134,6 +134,8 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     )
     owner("export", model, "--to", "safetensors", "--out", str(folder / "model.safetensors"))
     owner("ledger", "backup", str(folder / "copy"))
+    owner("ledger", "rehearse", str(folder / "copy"))
+    assert "people" in owner("ledger", "follow", "--once")
     assert json.loads(owner("lineage", "show", "people", "--json"))["clients"] == ["ann"]
     before = owner("lineage", "list", "--json")
     empty()

@@ -10,20 +10,27 @@ import pytest
 from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
+    BlocksNotNamed,
     BudgetExhausted,
+    ChargedWithoutBlocks,
     LedgerError,
     LedgerRefusal,
     OtherUnit,
     UnitLost,
+    UnknownBlock,
     UnknownGroup,
 )
+from accounting.ledger.backup_streams import AgeMissing
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.recovery import LossUndeclared
 from service.errors import InvalidRows, Overloaded, RequestRefused
 from service.http.problems import Problem, ProblemType
 from service.http.refusals import REFUSALS, as_problem
 
-OWNERS = {ActRefused, CannotRecover, LossUndeclared, OtherUnit, UnitLost, UnknownGroup}
+OWNERS = {
+    *(ActRefused, AgeMissing, BlocksNotNamed, CannotRecover, ChargedWithoutBlocks, LossUndeclared, OtherUnit, UnitLost),
+    *(UnknownBlock, UnknownGroup),
+}
 """Raised for what the owner does, which no request of a client does."""
 
 
