@@ -9,20 +9,23 @@ question and price by all answers before. View the answers as one sequence of re
 
 1. Which records a model may depend on is decided by its declared blocks: its training takes the records of these alone
    (`BlockDeclaration.places`; the rest are refused or left out, each by its own block and by nothing else). So a
-
-   release
-   whose model lacks b is a function of records that D and D' share, of fresh noise, and of earlier answers. Given
-   those, its law is the same in both: its privacy loss is 0.
+   release whose model lacks b is a function of records that D and D' share, of fresh noise, and of earlier answers.
+   Given those, its law is the same in both: its privacy loss is 0. A model that begins at another one's weights takes
+   that one for an earlier answer: b is charged for it in the same call, if it was not before.
 2. A release whose model has b has, given earlier answers, a loss of at most its price, by the mechanism's proof: the
    records of its other blocks are the same in D and D'. The ledger charges b's account that price in the call that
    admits it, or a release that was charged before is given again, which is the same answer.
 3. Whether R_i is admitted is a function of accounts' limits and spends and of prices, all of which are functions of the
-   requests and of what was admitted before: of no record. The sequence of those R_i that are of models with b is thus
-   what a filter over b's account admits, where the adversary may do anything between them, and what other blocks'
-   models answer in between is, by 1, a choice that it could have made itself, of the shared records.
+   requests and of what was admitted before: of no record. (Whether there is a model to ask may depend on records, as a
+   training is refused for a unit in two blocks: that strangers hear of no failed training is assumed.)
+   The sequence of those R_i that are of models with b is thus what a filter over b's account admits, where the
+   adversary may do anything between them, and what other blocks' models answer in between is, by 1, a choice that it
+   could have made itself, of the shared records.
    A filter for adaptively chosen prices bounds the whole by the account's limit: the sum of rho for zCDP (Feldman and
    Zrnic 2021, Theorem 3.1, per individual, where every record of b has spent what b's account says, which is at least
    its own; Whitehouse et al. 2023), and the sum of epsilons for pure losses (Rogers et al. 2016, Theorem 3.6).
+   Where every charge is Gaussian, the exact curve of the sum is that of the Gaussian filter, as for all accounts
+   (`accounting/budgets.py`: Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
 
 A unit must lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one that the
 digests know from another block; that no unit has another name there is assumed, as it is of lineages. A record that was
