@@ -21,12 +21,11 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.ledger import store as store_module
-from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.sampling_error import PURE_DELTA
 
-from .conftest import asking, budget, dump, new_lineage, open_accounts
+from .conftest import asking, budget, dump, faulty_version, new_lineage, open_accounts
 from .model import Model, ModelAccount
 
 COSTS = [Cost((GaussianLoss(0.25),)), Cost((LaplaceLoss(0.5),)), Cost((ClaimedGaussianLoss(0.25),)), Cost()]
@@ -241,13 +240,7 @@ MUTANTS = {
 @pytest.fixture(params=MUTANTS, ids=str)
 def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library with one line that is wrong, under a version of its own."""
-    right, wrong = MUTANTS[request.param]
-    ours = our_library()
-    code = ours.code
-    assert code.count(right) == 1
-    version = str(9000 + list(MUTANTS).index(request.param))
-    code = code.replace(right, wrong).replace(f"#!lua name={ours.name}\n", f"#!lua name=dpserve_{version}\n")
-    library = FunctionLibrary.parse(code.replace(f"local VERSION = '{ours.version}'", f"local VERSION = '{version}'"))
+    library = faulty_version(MUTANTS[request.param], 9000 + list(MUTANTS).index(request.param))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

@@ -30,11 +30,10 @@ from accounting.ledger import (
     UnknownBlock,
 )
 from accounting.ledger import store as store_module
-from accounting.ledger.store import FunctionLibrary, our_library
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import asking, budget, dump, new_lineage, open_accounts
+from .conftest import asking, budget, dump, faulty_version, new_lineage, open_accounts
 
 MUS = (0.25, 0.3, 0.7)
 COSTS = {mu: Cost((GaussianLoss(mu),)) for mu in MUS}
@@ -369,13 +368,7 @@ MUTANTS = {
 @pytest.fixture(params=MUTANTS, ids=str)
 def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library with a fault, under a version of its own."""
-    right, wrong = MUTANTS[request.param]
-    ours = our_library()
-    code = ours.code
-    assert code.count(right) == 1
-    version = str(9500 + list(MUTANTS).index(request.param))
-    code = code.replace(right, wrong).replace(f"#!lua name={ours.name}\n", f"#!lua name=dpserve_{version}\n")
-    library = FunctionLibrary.parse(code.replace(f"local VERSION = '{ours.version}'", f"local VERSION = '{version}'"))
+    library = faulty_version(MUTANTS[request.param], 9500 + list(MUTANTS).index(request.param))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 

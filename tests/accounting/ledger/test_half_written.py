@@ -7,11 +7,11 @@ import pytest
 import redis
 
 from accounting.ledger import ActRefused, Charge, Ledger, LedgerDamaged, LedgerUnavailable, UnknownClient, key_digest
-from accounting.ledger.store import FunctionLibrary, our_library
+from accounting.ledger.store import our_library
 from accounting.ledger.verification import verify
 from accounting.losses import Cost, GaussianLoss
 
-from .conftest import BINARY, DURABLE, asking, new_lineage, open_accounts, releases, running_server
+from .conftest import BINARY, DURABLE, as_version, asking, new_lineage, open_accounts, releases, running_server
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = our_library()
     first, _, others = ours.code.partition("\n")
     code = others.replace("redis.call(", "counted(")
-    code = (first + _SPOILT + code).replace(ours.name, "dpserve_8000").replace(f"'{ours.version}'", "'8000'")
-    library = FunctionLibrary.parse(code)
+    library = as_version(first + _SPOILT + code, 8000)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
 
 

@@ -15,15 +15,25 @@ from accounting.acts import AddClient, AddGroup, SetBudget
 from accounting.budgets import Budget, Period, Refill
 from accounting.explanation import explain_account
 from accounting.ledger import ActRefused, BudgetExhausted, Charge, Ledger, key_digest
-from accounting.ledger import store as store_module
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import read_journals
 from accounting.ledger.recovery import reconcile
-from accounting.ledger.store import FunctionLibrary, our_library
+from accounting.ledger.store import our_library
 from accounting.ledger.verification import verify
 from accounting.report import AccountState
 
-from .conftest import BINARY, COST, DURABLE, asking, new_lineage, open_accounts, releases, running_server
+from .conftest import (
+    BINARY,
+    COST,
+    DURABLE,
+    as_version,
+    asking,
+    faulty_version,
+    new_lineage,
+    open_accounts,
+    releases,
+    running_server,
+)
 
 PRICE = COST.picorho
 CLOCK = "the time of day"
@@ -43,8 +53,7 @@ def clock(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator["redis.Redis[by
     ours = our_library()
     code = ours.code.replace("tonumber(redis.call('TIME')[1])", f"tonumber(redis.call('GET', '{CLOCK}'))")
     assert code != ours.code
-    code = code.replace(ours.name, "dpserve_8001").replace(f"'{ours.version}'", "'8001'")
-    library = FunctionLibrary.parse(code)
+    library = as_version(code, 8001)
     monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
     with redis.Redis.from_url(url, protocol=2) as client:
         yield client
@@ -180,11 +189,8 @@ def test_no_clock_refills_twice_or_beyond_the_limit_in_full(url: str, clock: "re
 def test_a_refill_that_is_decided_wrongly_is_found_out(
     url: str, clock: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:
-    code = store_module.our_library().code
-    assert code.count(right) == 1
-    version = 8100 + sum(map(ord, right)) % 800
-    code = code.replace(right, wrong).replace("dpserve_8001", f"dpserve_{version}").replace("'8001'", f"'{version}'")
-    monkeypatch.setattr("accounting.ledger.store.our_library", lambda: FunctionLibrary.parse(code))
+    library = faulty_version((right, wrong), 8100 + sum(map(ord, right)) % 800)
+    monkeypatch.setattr("accounting.ledger.store.our_library", lambda: library)
     with pytest.raises((AssertionError, ExceptionGroup)):
         _try_clocks(url, clock, 60)
 

@@ -24,10 +24,21 @@ from accounting.ledger import (
     key_digest,
 )
 from accounting.ledger.errors import TooFewDisks
-from accounting.ledger.store import RIGHTS, FunctionLibrary, Store, our_library
+from accounting.ledger.store import RIGHTS, Store, our_library
 from accounting.ledger.verification import verify
 
-from .conftest import BINARY, DURABLE, asking, dump, free_port, new_lineage, open_accounts, releases, running_server
+from .conftest import (
+    BINARY,
+    DURABLE,
+    as_version,
+    asking,
+    dump,
+    free_port,
+    new_lineage,
+    open_accounts,
+    releases,
+    running_server,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -417,13 +428,6 @@ async def test_a_store_without_memory_is_one_that_may_be_written_to(
         store.config_set("maxmemory", "0")
 
 
-def _other_version(version: int) -> str:
-    """Return our library as a release of another version would have it."""
-    ours = our_library()
-    code = ours.code.replace(ours.name, f"dpserve_{version}")
-    return code.replace(f"VERSION = '{ours.version}'", f"VERSION = '{version}'")
-
-
 def _libraries(store: "redis.Redis[bytes]") -> dict[str, str]:
     listed = store.execute_command("FUNCTION", "LIST", "WITHCODE")
     named = (dict(zip(one[::2], one[1::2], strict=True)) for one in listed)
@@ -434,7 +438,7 @@ async def test_versions_of_the_library_lie_side_by_side(
     changeable_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older service goes on while a newer one loads its library and charges the same accounts."""
-    ours, newer = our_library(), FunctionLibrary.parse(_other_version(99))
+    ours, newer = our_library(), as_version(our_library().code, 99)
     assert (ours.name, newer.name) == (f"dpserve_{ours.version}", "dpserve_99")
     lineage = new_lineage()
     async with await Ledger.connect(changeable_url) as old:
