@@ -202,7 +202,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tolerance : float, optional
         tau: the gradient norm that is reached, or training fails: at least 1e-12 and at most 1e+12. For
         weights, objective, head.
-    features : {"auto", "identity", "fourier", "relu", "bins", "quantiles", "hog"}, optional
+    features : {"auto", "identity", "fourier", "relu", "bins", "quantiles", "hog", "hog-fourier"}, optional
         The public feature map; auto follows public rules.
     image_shape : sequence of int, optional
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:

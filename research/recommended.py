@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -19,11 +19,12 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.seeded import SeededRandomness
 from research.commands import program, run
 from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
-from research.data import adult, cifar, newsgroups
+from research.data import adult, cifar, mnist, newsgroups
 from research.data.labelled import LabelledSet
+from training.feature_choice import FeatureChoice
 from training.features import rules
 from training.features.hog import Shape
-from training.features.maps import FeatureMap
+from training.features.maps import FeatureMap, HogFourier
 from training.fitting.network import Network
 from training.inputs.columns import coordinates_of
 from training.inputs.records import Declaration, Records
@@ -42,6 +43,11 @@ Train = Callable[[Records, FeatureMap, int, SeededRandomness], ReleasedModel]
 """A function that trains, from records, a map, a price in picorho, and a source of random words."""
 
 
+def _fashion(directory: Path) -> LabelledSet:
+    """Return Fashion-MNIST, whose files are named as MNIST's."""
+    return mnist.read(directory / "fashion-mnist")
+
+
 def _cifar(directory: Path) -> LabelledSet:
     """Return CIFAR-10 row by row, each pixel with its channels."""
     data = cifar.read_10(directory)
@@ -50,12 +56,19 @@ def _cifar(directory: Path) -> LabelledSet:
 
 SETS = {name: BENCHMARKS[name] for name in ("location", "retail", "adult", "mnist-10k", "mnist-60k")} | {
     "cifar-10": Benchmark("CIFAR-10", _cifar, 50_000, 10, 50_000),
+    "fashion-mnist": Benchmark("Fashion-MNIST", _fashion, 60_000, 10, 60_000),
     "newsgroups": Benchmark("20 newsgroups", newsgroups.read, newsgroups.TRAINING, 20, newsgroups.TRAINING),
     "newsgroups-encoder": Benchmark(
         "20 newsgroups", newsgroups.read_by_encoder, newsgroups.TRAINING, 20, newsgroups.TRAINING
     ),
 }
-SHAPES: dict[str, Shape] = {"mnist-60k": (28, 28, 1), "mnist-10k": (28, 28, 1), "cifar-10": (32, 32, 3)}
+_DIGITS: Shape = (28, 28, 1)
+SHAPES: dict[str, Shape] = {
+    "mnist-60k": _DIGITS,
+    "mnist-10k": _DIGITS,
+    "fashion-mnist": _DIGITS,
+    "cifar-10": (32, 32, 3),
+}
 
 
 def declaration(name: str, case: Case) -> Declaration:
@@ -76,7 +89,11 @@ def _class_sums(records: Records, chosen: FeatureMap, whole: int, words: SeededR
     return train_class_sums(records, "measured", chosen, whole, "measured", words, records_declared=len(records))
 
 
-OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "class-sums": _class_sums}
+SHARED = ("lower", "upper", "bias", "image_shape")
+WAVES: dict[str, Any] = {name: getattr(FeatureChoice(), name) for name in ("random_features", "bandwidth", "seed")}
+"""What `train` takes by default."""
+
+OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "dpsgd-hog-fourier": _dp_sgd, "class-sums": _class_sums}
 RECOMMENDED = {name: "class-sums" if benchmark.classes >= 20 else "dpsgd" for name, benchmark in SETS.items()}
 
 
@@ -116,6 +133,8 @@ def _measured(name: str, option: str, case: Case, epsilon: float) -> tuple[str, 
     declared = declaration(name, case)
     records = Records(case.X, case.y, declared, (b"",))
     chosen = rules.feature_map("identity", declared, SHAPES.get(name))
+    if option == "dpsgd-hog-fourier":
+        chosen = HogFourier(**{each: getattr(chosen, each) for each in SHARED}, **WAVES)
     whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
     started = time.process_time()
     model = OPTIONS[option](records, chosen, whole, SeededRandomness(case.seed, (name, option, f"{epsilon:g}")))

@@ -25,7 +25,7 @@ ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
 _RULES = "by rule"
 
-Name = Literal["auto", "identity", "fourier", "relu", "bins", "quantiles", "hog"]
+Name = Literal["auto", "identity", "fourier", "relu", "bins", "quantiles", "hog", "hog-fourier"]
 
 
 def _read_sides(text: str) -> tuple[int, ...]:
@@ -152,7 +152,8 @@ class FeatureChoice(Options):
         kind = FEATURE_MAPS[name]
         if (shape is None) != ("image_shape" not in kind.model_fields):
             shown = OptionName("image_shape", "HEIGHT,WIDTH or HEIGHT,WIDTH,CHANNELS")
-            reason: Wording = "hog and " + shown + " go together"
+            name = "hog" if name == "identity" else name
+            reason: Wording = f"{name} and " + shown + " go together"
             if self.features == "auto":
                 reason = reason + "; " + OptionName("clip_norm") + " and " + OptionName("bias")
                 reason = reason + " go with " + OptionName("features")
@@ -179,8 +180,9 @@ class FeatureChoice(Options):
         own = ("clip_norm", "bias", "random_features", "bandwidth", "seed")
         given = {name: getattr(self, name) for name in own if name in kind.model_fields} | _declared(declaration)
         if shape is not None:
-            # As the rules do for heads.
-            given |= {"image_shape": shape, "centred": head}
+            given["image_shape"] = shape
+            if "centred" in kind.model_fields:  # as the rules do for heads
+                given["centred"] = head
         if not kind.model_fields["clip_norm"].is_required():
             del given["clip_norm"]
         elif self.clip_norm is None:

@@ -24,7 +24,7 @@ from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice, compute_features
 from training.features import rules
-from training.features.maps import Fourier, Hog, Quantiles
+from training.features.maps import Fourier, OfImages, Quantiles
 from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
 from training.inputs.blocks import note_in_blocks, noted_in_blocks
@@ -235,9 +235,11 @@ class Request:
 
     @property
     def own_features(self) -> str | None:
-        """The option by which the owner chose features that no rule has: an encoder, crosses; None for none."""
+        """The option by which the owner chose features that no rule has: an encoder, crosses, hog-fourier; or None."""
         if self.encoder is not None:
             return "encoder"
+        if self.features.features == "hog-fourier":
+            return "features"
         return next((name for name in ("cross", "cross_buckets") if getattr(self.features, name)), None)
 
     @property
@@ -628,7 +630,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     options, queries = job.options, plan.queries
     n, unit = _records_declared(options), job.records.unit
     whole, declared = _picorho("budget", plan.budget), job.records.declaration
-    shape = job.feature_map.image_shape if isinstance(job.feature_map, Hog) else None
+    shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
     modality = rules.modality_of(declared, shape)
     public = None if plan.public is None else plan.public()
     if public is not None and (shared := rows_in_both(public, job.records)):
@@ -703,7 +705,8 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     """Raise WrongOption for options in whose place the planner's rules would put their own.
 
     Of feature maps the rules have two, and an owner who names the kind chooses between these: `auto`, `fourier`.
-    Images have a third, by their shape. Crosses of the owner's, and an encoder, take the place of the rules' maps.
+    Images have a third, by their shape. Crosses of the owner's, an encoder, and hog-fourier with its own options, take
+    the place of the rules' maps.
     """
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
@@ -712,7 +715,9 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     if request.encoder is None:
         names.append("clip_norm")
     if request.own_features is not None:
-        free |= {"bins"}
+        free |= {"bins", "hog-fourier"}
+    if request.own_features == "features":
+        names = ["features", "bias", "clip_norm"]
     for name in names:
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):

@@ -442,6 +442,23 @@ def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
     assert "centred" not in certificate["feature_map"]
 
 
+def test_an_owner_s_map_of_images_goes_with_a_budget_and_with_its_own_options(tmp_path):
+    generator, home = np.random.default_rng(0), {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    np.savez(tmp_path / "own.npz", X=generator.uniform(size=(60, 144)), y=generator.integers(2, size=60))
+    train = ["train", "--data", str(tmp_path / "own.npz"), "--classes", "0,1", "--bounds", "0:1", "--lineage", "a"]
+    train += ["--budget", "epsilon:1@1e-5", "--records-declared", "60", "--features", "hog-fourier"]
+    train += ["--random-features", "20", "--out", str(tmp_path / "model")]
+    refused = CliRunner().invoke(app, train, env=home)
+    assert refused.exit_code == 2
+    assert "hog-fourier and --image-shape" in " ".join(refused.output.split())
+    done = CliRunner().invoke(app, [*train, "--image-shape", "12,12"], env=home)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "model" / "certificate.json").read_text())
+    assert found["release"] == "dpsgd"
+    assert found["feature_map"]["kind"] == "hog-fourier"
+    assert found["feature_map"]["random_features"] == 20
+
+
 @pytest.mark.parametrize("features", ["auto", "hog"])
 def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
     generator = np.random.default_rng(0)

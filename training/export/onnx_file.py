@@ -18,7 +18,8 @@ from training.errors import NotExportable, extra
 from training.export.onnx_columns import ML_DOMAIN, ML_OPSET, columns_of
 from training.export.onnx_crosses import hashed_pairs
 from training.export.onnx_graph import Graph
-from training.export.onnx_hog import LARGEST_EXPONENT, described_by
+from training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
+from training.features import hog, pooling
 from training.features import maps as feature_maps
 from training.features.crosses import pairs_of
 from training.features.maps import (
@@ -32,6 +33,7 @@ from training.features.maps import (
     Block,
     Fourier,
     Hog,
+    HogFourier,
     Identity,
     Quantiles,
     Relu,
@@ -122,12 +124,16 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
         case Hog(centred=False):
             described = described_by(graph, scaled, feature_map.image_shape)
             hidden = _into_ball(graph, described, feature_map.dimension - 1, LARGEST_EXPONENT, UNIT_ROWS, length)
+        case HogFourier():
+            hidden = _gradients_and_waves(graph, scaled, feature_map, tensors["omega"], length)
         case Fourier():
-            turns = _products(graph, scaled, width, feature_map.clip_norm, tensors["omega"])
+            whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, feature_maps.LENGTH)
+            turns = _products(graph, whole, tensors["omega"])
             hidden = _waves(graph, turns, length / math.sqrt(len(tensors["omega"])))
         case Relu():
             omega = tensors["omega"]
-            rectified = graph("Relu", _products(graph, scaled, width, feature_map.clip_norm, omega))
+            whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, feature_maps.LENGTH)
+            rectified = graph("Relu", _products(graph, whole, omega))
             longest = math.frexp(float(np.linalg.norm(omega, axis=1).max()))[1]
             hidden = _into_ball(graph, rectified, len(omega), longest, math.sqrt(len(omega) / 2), length)
         case _:
@@ -200,8 +206,19 @@ def _coarse(graph: Graph, scaled: str, block: Block) -> str:
     return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)
 
 
-def _products(graph: Graph, scaled: str, width: int, clip_norm: float, omega: Floats) -> str:
-    whole = _into_ball(graph, scaled, width, 0, clip_norm, feature_maps.LENGTH)
+def _gradients_and_waves(graph: Graph, scaled: str, feature_map: HogFourier, omega: Floats, length: float) -> str:
+    """Histograms of gradients, means of pixels, and waves of the histograms: see `HogFourier`."""
+    shape, longest = feature_map.image_shape, feature_maps.LENGTH
+    described = described_by(graph, scaled, shape)
+    directions = _into_ball(graph, described, hog.width_of(shape), LARGEST_EXPONENT, UNIT_ROWS, longest)
+    means = pooled_by(graph, scaled, shape)
+    means = _into_ball(graph, means, pooling.width_of(shape), LARGEST_EXPONENT, UNIT_ROWS, longest)
+    waves = _waves(graph, _products(graph, directions, omega), longest / math.sqrt(len(omega)))
+    rows = graph.times(graph("Concat", directions, means, waves, axis=1), STEP)
+    return _into_ball(graph, rows, feature_map.dimension - 1, 0, UNIT_ROWS, length)
+
+
+def _products(graph: Graph, whole: str, omega: Floats) -> str:
     return graph.product(graph.times(whole, STEP), omega.T)
 
 

@@ -1,11 +1,11 @@
-"""Histograms of oriented gradients in ONNX: `training.features.hog`, operation by operation, hence the same bits."""
+"""Histograms of oriented gradients, and means of pixels, in ONNX: operation by operation, hence the same bits."""
 
 from functools import reduce
 
 import numpy as np
 
 from training.export.onnx_graph import Graph
-from training.features import hog
+from training.features import hog, pooling
 
 LARGEST_EXPONENT = 10
 """An exponent above every described value, all of which are below 2^9: see `hog.described`."""
@@ -21,6 +21,18 @@ def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
         return gradients
     scale = hog.colour_scale(shape)
     return graph("Concat", gradients, graph.times(graph("Sqrt", _colours(graph, pixels, shape)), scale), axis=1)
+
+
+def pooled_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
+    """`pooling.pooled` of rows (n, height * width * channels) from 0 to 1: whole numbers, each divided once."""
+    height, width, channels = shape
+    levels = graph("Round", graph.times(scaled, float(hog.LEVELS)))
+    down = graph("Reshape", levels, graph.integers([-1, height, width * channels]))
+    down = graph("MatMul", graph.constant(pooling.members(height)), down)
+    across = graph("Reshape", down, graph.integers([-1, pooling.cells(height), width, channels]))
+    sums = graph("MatMul", graph.constant(pooling.members(width)), across)
+    rows = graph("Reshape", sums, graph.integers([-1, pooling.width_of(shape)]))
+    return graph("Div", rows, graph.constant(pooling.counts(shape)))
 
 
 def _part(graph: Graph, values: str, axes: list[int], starts: list[int], ends: list[int]) -> str:

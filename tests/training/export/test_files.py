@@ -22,7 +22,7 @@ from tests.seeded import Seeded
 from training.errors import MissingExtra, NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
-from training.features.maps import Bins, Fourier, Hog, Identity, Quantiles, Relu
+from training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles, Relu
 from training.features.quantiles import QuantileRelease
 from training.inputs.columns import (
     BooleanColumn,
@@ -364,10 +364,21 @@ def test_a_column_in_the_way_of_an_output_is_refused():
         exported(model, "onnx")
 
 
-@pytest.mark.parametrize("shape", [(12, 13, 1), (16, 20, 3)])
-def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(shape):
+WAVES = {"random_features": 30, "bandwidth": 0.5, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "more"),
+    [
+        (Hog, (12, 13, 1), {}),
+        (Hog, (16, 20, 3), {}),
+        (HogFourier, (12, 35, 1), WAVES),
+        (HogFourier, (16, 20, 3), WAVES),
+    ],
+)
+def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(kind, shape, more):
     size, generator = int(np.prod(shape)), np.random.default_rng(1)
-    feature_map = Hog(lower=(0.0,) * size, upper=(255.0,) * size, bias=0.3, image_shape=shape)
+    feature_map = kind(lower=(0.0,) * size, upper=(255.0,) * size, bias=0.3, image_shape=shape, **more)
     X = np.rint(generator.uniform(0, 255, (60, size)))
     X[0], X[1], X[2, : size // 2] = 0.0, 255.0, 0.0
     X[3:9] = np.rint(X[3:9] / 51) * 51  # ties of channels, and edges of colours
@@ -380,13 +391,19 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(shape):
     head = [node for node in graph.graph.node if node.op_type == "MatMul"][-1]
     graph.graph.output.append(onnx.helper.make_tensor_value_info(head.input[0], onnx.TensorProto.DOUBLE, None))
     session = onnxruntime.InferenceSession(graph.SerializeToString())
-    assert np.array_equal(session.run(None, {"x": X})[-1], feature_map(X, {}))
+    assert np.array_equal(session.run(None, {"x": X})[-1], feature_map(X, feature_map.public_tensors()))
     _, probabilities = run_onnx(exported(model, "onnx").content, X)
     np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=0, atol=1e-13)
     with pytest.raises(NotExportable, match="take the model away as ONNX"):
         exported(model, "sklearn")
-    centred = feature_map.model_copy(update={"centred": True})
-    model = train_perturbed(records, "m", centred, choices, 1e-3, "l-of-tests", Seeded(0))
+
+
+def test_centred_histograms_leave_as_safetensors():
+    feature_map = Hog(lower=(0.0,) * 144, upper=(1.0,) * 144, bias=0.0, image_shape=(12, 12, 1), centred=True)
+    X, names = np.random.default_rng(1).uniform(size=(20, 144)), tuple(f"p{index}" for index in range(144))
+    declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
+    records = Records(X, np.arange(20) % 2, declaration, ())
+    model = train_perturbed(records, "m", feature_map, perturbation_for(WHOLE, 2), 1e-3, "l-of-tests", Seeded(0))
     with pytest.raises(NotExportable, match="take the model away as safetensors"):
         exported(model, "onnx")
 

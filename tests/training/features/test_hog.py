@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
 from training.features import hog
-from training.features.maps import STEP, Hog
+from training.features.maps import STEP, Hog, HogFourier
 from training.inputs.records import Declaration, Records
 from training.kinds.class_sums.model import save_class_sums, train_class_sums
 from training.kinds.dpsgd.choices import Choices
@@ -34,14 +34,25 @@ def map_of(*shape, low=0.0, high=255.0, bias=0.0, centred=False):
     return Hog(lower=(low,) * columns, upper=(high,) * columns, bias=bias, image_shape=shape, centred=centred)
 
 
+def map_with_waves(*shape, low=0.0, high=255.0, bias=0.0):
+    declared = {"lower": (low,) * int(np.prod(shape)), "upper": (high,) * int(np.prod(shape)), "image_shape": shape}
+    return HogFourier(**declared, bias=bias, random_features=10, bandwidth=0.5, seed=3)
+
+
 MAPS = [
     map_of(12, 14, 1, bias=0.3),
     map_of(15, 12, 3, low=-1.0, high=1.0),
     map_of(28, 28, 1),
     map_of(28, 28, 1, centred=True),
     map_of(15, 12, 3, low=-1.0, high=1.0, bias=0.3, centred=True),
+    map_with_waves(28, 28, 1),
+    map_with_waves(15, 37, 3, low=-1.0, high=1.0, bias=0.3),
 ]
-IDS = ["grey", "colour", "digit", "centred digit", "centred colour"]
+IDS = ["grey", "colour", "digit", "centred digit", "centred colour", "digit with waves", "colour with waves"]
+
+
+def mapped(feature_map, X):
+    return feature_map(X, feature_map.public_tensors())
 
 
 def images(feature_map, count, seed=0):
@@ -60,7 +71,7 @@ def images(feature_map, count, seed=0):
 def test_no_row_is_longer_than_one(feature_map, data):
     values = st.floats(allow_nan=False) | st.sampled_from([0.0, 1.0, 255.0])
     row = data.draw(arrays(np.float64, (1, len(feature_map.lower)), elements=values))
-    phi = feature_map(row, {})
+    phi = mapped(feature_map, row)
     assert phi.shape == (1, feature_map.dimension)
     assert sum(Fraction(value) ** 2 for value in phi[0]) <= 1
     assert all((Fraction(value) / Fraction(STEP)).denominator == 1 for value in phi[0])
@@ -68,7 +79,7 @@ def test_no_row_is_longer_than_one(feature_map, data):
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
 def test_no_image_is_longer_than_one(feature_map):
-    for row in feature_map(images(feature_map, 40), {}):
+    for row in mapped(feature_map, images(feature_map, 40)):
         length = sum(Fraction(value) ** 2 for value in row)
         assert length <= 1
         assert length >= Fraction(1) - Fraction(1, 2**12) or not row[:-1].any()
@@ -77,17 +88,17 @@ def test_no_image_is_longer_than_one(feature_map):
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
 def test_a_row_is_mapped_alike_alone_and_in_any_batch(feature_map):
     X = images(feature_map, 400)  # more of them than are computed at once, of digits
-    phi = feature_map(X, {}) + 0.0
+    phi = mapped(feature_map, X) + 0.0
     order = np.random.default_rng(1).permutation(len(X))
-    assert (feature_map(X[order], {}) + 0.0).tobytes() == phi[order].tobytes()
+    assert (mapped(feature_map, X[order]) + 0.0).tobytes() == phi[order].tobytes()
     for index in range(0, len(X), 7):
-        assert (feature_map(X[index : index + 1], {}) + 0.0).tobytes() == phi[index].tobytes()
+        assert (mapped(feature_map, X[index : index + 1]) + 0.0).tobytes() == phi[index].tobytes()
 
 
 def test_no_kernel_or_instruction_set_changes_a_bit():
     program = (
-        "import hashlib, numpy as np; from tests.training.features.test_hog import MAPS, images\n"
-        "for each in MAPS: print(hashlib.sha256((each(images(each, 50), {}) + 0.0).tobytes()).hexdigest())"
+        "import hashlib, numpy as np; from tests.training.features.test_hog import MAPS, images, mapped\n"
+        "for each in MAPS: print(hashlib.sha256((mapped(each, images(each, 50)) + 0.0).tobytes()).hexdigest())"
     )
     found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     plain = {"NPY_DISABLE_CPU_FEATURES": " ".join(found), "OPENBLAS_CORETYPE": "Prescott"}
@@ -100,15 +111,17 @@ def test_no_kernel_or_instruction_set_changes_a_bit():
     assert printed[0] == printed[1]
     # A question keeps its noise for ever: a change needs another `NOISE_VERSION`.
     first = ["c3d6e792d69ea336", "ab8f0cfaa372b1b0", "375ef0ac9cde1820", "bb2fde8fe3b7f896", "20d319c82001beb1"]
+    first += ["c1ce959f44ecc18e", "1d8e0ec3664f85d9"]
     assert [each[:16] for each in printed[0].split()] == first
 
 
 @pytest.mark.parametrize("feature_map", MAPS, ids=IDS)
 def test_features_are_those_of_the_formula_but_for_their_steps(feature_map):
-    for x, phi in zip(images(feature_map, 4), feature_map(images(feature_map, 4), {}), strict=True):
+    for x, phi in zip(images(feature_map, 4), mapped(feature_map, images(feature_map, 4)), strict=True):
         with mpmath.workdps(40):
             off = mpmath.norm([mpmath.mpf(value) - e for value, e in zip(phi, exact(feature_map, x), strict=True)])
-        assert off <= np.sqrt(feature_map.dimension) * STEP + 2.0**-22
+        table = np.pi * 2.0**-16 if isinstance(feature_map, HogFourier) else 0.0  # half of one of 2^16 angles
+        assert off <= np.sqrt(feature_map.dimension) * STEP + 2.0**-22 + table
 
 
 def exact(feature_map, x):
@@ -120,21 +133,38 @@ def exact(feature_map, x):
     def pixel(row, column, channel):
         return pixels[(row * width + column) * channels + channel]
 
+    def directed(numbers):
+        length = mpmath.norm(numbers)
+        return [value / length if length else value for value in numbers]
+
     blocks = blocks_of(cells_of(pixel, *feature_map.image_shape))
     b = [block[cell][direction] for cell in range(4) for direction in range(8) for block in blocks]
     if channels == 3:
         b += colours(pixel, height, width, len(blocks))
-    if feature_map.centred:
+    if isinstance(feature_map, HogFourier):
+        b = directed(b)
+        omega = feature_map.public_tensors()["omega"]
+        angles = [2 * mpmath.pi * mpmath.fsum(map(mpmath.fmul, map(mpmath.mpf, row), b)) for row in omega.tolist()]
+        waves = [wave(angle) for wave in (mpmath.cos, mpmath.sin) for angle in angles]
+        b = b + directed(means(pixel, height, width, channels)) + directed(waves)
+    elif feature_map.centred:
         parts = [range(block, 32 * len(blocks), len(blocks)) for block in range(len(blocks))]
         parts += [range(start, start + 64) for start in range(32 * len(blocks), len(b), 64)]
         for part in parts:
             mean = mpmath.fsum(b[place] for place in part) / len(part)
             for place in part:
                 b[place] -= mean
-    length = mpmath.norm(b)
     bias, shrink = mpmath.mpf(feature_map.bias), 1 - mpmath.mpf(2) ** -30
-    drawn = [value / length if length else value for value in b]
-    return [value * mpmath.sqrt(1 - bias**2) * shrink for value in drawn] + [bias * shrink]
+    return [value * mpmath.sqrt(1 - bias**2) * shrink for value in directed(b)] + [bias * shrink]
+
+
+def means(pixel, height, width, channels):
+    """The mean of the pixels in each cell of a grid of at most 16 a side, by channels."""
+    down, across = min(height // 2, 16), min(width // 2, 16)
+    cells = {cell: [] for cell in product(range(down), range(across), range(channels))}
+    for row, column, channel in product(range(height), range(width), range(channels)):
+        cells[row * down // height, column * across // width, channel].append(pixel(row, column, channel))
+    return [mpmath.mpf(sum(values)) / len(values) for values in cells.values()]
 
 
 def cells_of(pixel, height, width, channels):
