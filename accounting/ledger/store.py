@@ -34,8 +34,8 @@ from accounting.ledger.errors import (
 )
 from accounting.messages import OptionName, Wording
 
-FORMATS = {False: 4, True: 5}
-"""The ways of writing a lineage that the library knows: without blocks, and with them."""
+FORMATS = (4, 5, 6)
+"""The ways of writing a lineage that the library knows: without blocks, with them, and with archived receipts."""
 
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""
@@ -67,7 +67,7 @@ _READS = ("SMEMBERS", "HGETALL", "XRANGE", "TIME")
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
-_PARTS = ("library", "owner", "charge", "recovery")
+_PARTS = ("library", "owner", "charge", "recovery", "archive")
 _OURS = "DPSERVE"
 """Prefix of the library's own errors."""
 
@@ -528,7 +528,7 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
         case "FORMAT" if line == FORGOTTEN:
             return LineageForgotten(lineage)
         case "FORMAT":
-            return WrongFormat(lineage, line, *FORMATS.values())
+            return WrongFormat(lineage, line, FORMATS)
         case "MALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "UNSEEN":

@@ -1,6 +1,8 @@
 """Any interleaving of the ledger's calls, by two services, against a plain model of what they mean."""
 
 import asyncio
+import math
+import tempfile
 from copy import deepcopy
 
 import pytest
@@ -21,6 +23,9 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.ledger import store as store_module
+from accounting.ledger.archives import Archive, archive
+from accounting.ledger.backup_chains import Place
+from accounting.ledger.seals import seals_of
 from accounting.ledger.verification import verify
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.sampling_error import PURE_DELTA
@@ -56,15 +61,20 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.ledgers = [self.runner.run(Ledger.connect(self.url)) for _ in range(2)]
         self.lineage = new_lineage()
         self.seen: list[ChargeRequest] = []
+        self.folder = tempfile.TemporaryDirectory(prefix="dpserve-test-")
+        self.archive = Place(self.folder.name)
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "model"):
                 assert self.runner.run(verify(self.ledgers[0], self.lineage)).findings == ()
+                receipts = Archive(self.archive).receipts
+                assert self.runner.run(verify(self.ledgers[0], self.lineage, archived=receipts)).findings == ()
         finally:
             for ledger in self.ledgers:
                 self.runner.run(ledger.close())
             self.runner.close()
+            self.folder.cleanup()
 
     @initialize(amounts=st.tuples(*[limits] * 5), kinds=st.tuples(*[accepts] * 5))
     def open(self, amounts: tuple[int, ...], kinds: tuple[str, ...]) -> None:
@@ -145,6 +155,17 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             (got,) = self.runner.run(self.ledgers[service].charge_batch([request]))
             self.check(request, got)
 
+    @rule(service=services, most=st.integers(1, 4), really=st.integers(0, 2))
+    def move_receipts(self, service: int, most: int, really: int) -> None:
+        """Archive all receipts but those of the newest call, while services go on: no decision changes."""
+        if really:
+            return
+        moving = archive(self.ledgers[service], self.lineage, self.archive, before=math.inf, most=most)
+        done = self.runner.run(moving)
+        left = self.runner.run(self.ledgers[0].receipts(self.lineage, count=1000))
+        assert done.upto + len(left) == len(self.model.receipts)
+        assert len({one.service for one in left}) <= 1
+
     @rule(client=st.sampled_from(CLIENTS), really=st.integers(0, 4))
     def revoke(self, client: str, really: int) -> None:
         if really == 0:
@@ -183,7 +204,9 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert found[name].spent == account.spent == total
             assert dict(found[name].tally) == account.tally
             assert (found[name].budget.limit, found[name].budget.accepts) == (account.limit, account.accepts)
-        receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
+        seals = seals_of(self.runner.run(ledger.acts(self.lineage)))
+        receipts = [*Archive(self.archive).receipts(self.lineage, seals)]
+        receipts += self.runner.run(ledger.receipts(self.lineage, count=1000))
         said = [(r.client, r.number, r.releases, r.group_releases, r.lineage_releases) for r in receipts]
         assert said == self.model.receipts
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
@@ -205,7 +228,7 @@ def _run(url: str, examples: int) -> None:
 
 
 def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
-    _run(store_url, 30)
+    _run(store_url, 40)
 
 
 MUTANTS = {
@@ -247,4 +270,4 @@ def mutant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("mutant")
 def test_a_library_that_charges_wrongly_is_found_out(embedded_url: str) -> None:
     with pytest.raises((AssertionError, ExceptionGroup)):
-        _run(embedded_url, 30)
+        _run(embedded_url, 60)
