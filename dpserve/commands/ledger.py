@@ -253,7 +253,7 @@ def follow(
     file = PositionFile(position)
     chosen = [lineage_named(each) for each in lineage or []]
     with file.locked():
-        asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
+        asyncio.run(followed(ledger.opened_to_read, chosen, destination, file, every=every, once=once))
 
 
 class EncryptedFor(Options):

@@ -18,7 +18,7 @@ import redis
 import yaml
 
 from accounting.ledger.embedded import server_binary
-from accounting.ledger.store import RIGHTS
+from accounting.ledger.store import READING_RIGHTS, RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
@@ -397,6 +397,7 @@ def test_both_pages_name_the_rights_that_the_ledger_looks_for(k8s):
     *_, last = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
     assert last.split(maxsplit=4)[4] == RIGHTS
     assert f"`{RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
+    assert f"`{READING_RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
 
 
 def store_of(resources):
