@@ -559,7 +559,7 @@ async def _outcome(call: Awaitable[Any]) -> Any:
 
 
 def _said(decision: Any) -> tuple[Any, ...]:
-    """What a decision says to its client."""
+    """Return everything that a decision says to its client."""
     kind = type(decision).__name__
     if isinstance(decision, Charge):
         numbers = [(one.number, one.questions, one.lineage_questions) for one in decision.receipts]
