@@ -1,21 +1,23 @@
-"""`dpserve ledger archive` as a process that is killed between any two of its steps."""
+"""Archives whose process, or whose store, is killed between any two of their steps."""
 
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, LedgerUnavailable
 from accounting.ledger.archives import Archive, archive
 from accounting.ledger.backup_chains import Place
 from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.store import our_library
 from accounting.ledger.verification import verify
 from tests.faults.books import asking, open_accounts
+from tests.faults.servers import StoreServer
 
 pytestmark = pytest.mark.anyio
 
@@ -27,13 +29,22 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class KillingProxy:
-    """A way to the store that kills the process at its end at one call, before the call is passed on or after."""
+class Killable(Protocol):
+    """A process."""
 
-    def __init__(self, socket: str, function: str, *, passes: bool) -> None:
-        self._socket, self._passes = socket, passes
+    def kill(self) -> None: ...
+
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+class KillingProxy:
+    """A way to the store that kills a process at one call: before the call is passed on, or at its reply."""
+
+    def __init__(self, connect: Connect, function: str, *, passes: bool) -> None:
+        self._connect, self._passes = connect, passes
         self._call = f"dpserve_{our_library().version}_{function}\r\n".encode()
-        self.process: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
+        self.process: asyncio.Future[Killable] = asyncio.get_running_loop().create_future()
         self.has_killed = self._kills_at_reply = False
 
     @asynccontextmanager
@@ -44,7 +55,7 @@ class KillingProxy:
             yield f"redis://127.0.0.1:{port}/0"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_store, to_store = await asyncio.open_unix_connection(self._socket)
+        from_store, to_store = await self._connect()
         back = asyncio.ensure_future(self._pass_back(from_store, writer))
         before = b""
         with suppress(ConnectionError):
@@ -84,7 +95,8 @@ async def test_a_killed_archive_leaves_all_and_is_done_by_the_next(tmp_path: Pat
             for number in range(6):
                 await ledger.charge(asking(LINEAGE, "ann", f"row {number}", f"row {number // 2}"))
             before = await ledger.client(LINEAGE, "ann")
-            proxy = KillingProxy(store.url.removeprefix("unix://").partition("?")[0], function, passes=passes)
+            socket = store.url.removeprefix("unix://").partition("?")[0]
+            proxy = KillingProxy(lambda: asyncio.open_unix_connection(socket), function, passes=passes)
             async with proxy.running() as url:
                 words = ["ledger", "archive", str(files), "--older-than", "0s", "--ledger", url]
                 process = await asyncio.create_subprocess_exec(
@@ -109,4 +121,36 @@ async def test_a_killed_archive_leaves_all_and_is_done_by_the_next(tmp_path: Pat
             assert (await archive(ledger, LINEAGE, place, before=float("inf"))).upto == 6
             assert (await verify(ledger, LINEAGE)).findings == ()
             assert (await verify(ledger, LINEAGE, archived=readable)).findings == ()
+            assert len(await ledger.client_index(LINEAGE, "ann")) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "passes"), [("seal", True), ("archive", False), ("archive", True), ("trim", False), ("trim", True)]
+)
+async def test_a_store_that_is_killed_during_an_archive_has_all_or_the_file(
+    tmp_path: Path, function: str, passes: bool
+) -> None:
+    place = Place(str(tmp_path / "archive"))
+    with StoreServer(tmp_path / "store") as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, LINEAGE)
+            for number in range(6):
+                await ledger.charge(asking(LINEAGE, "ann", f"row {number}"))
+        proxy = KillingProxy(lambda: asyncio.open_connection("127.0.0.1", store.port), function, passes=passes)
+        proxy.process.set_result(store)
+        async with proxy.running() as url, await Ledger.connect(url) as ledger:
+            with pytest.raises(LedgerUnavailable):
+                await archive(ledger, LINEAGE, place, before=float("inf"))
+        assert proxy.has_killed
+        store.start()
+        async with await Ledger.connect(store.url) as ledger:
+            is_done = function == "trim" or (function == "archive" and passes)
+            assert (await ledger.lineage(LINEAGE)).archived == (5 if is_done else 0)
+            assert (await verify(ledger, LINEAGE)).findings == ()
+            assert (await verify(ledger, LINEAGE, archived=Archive(place).receipts)).findings == ()
+            assert (
+                await ledger.charge(asking(LINEAGE, "ann", *(f"row {number}" for number in range(6))))
+            ).receipts == ()
+            assert (await archive(ledger, LINEAGE, place, before=float("inf"))).upto == 5
+            assert (await verify(ledger, LINEAGE, archived=Archive(place).receipts)).findings == ()
             assert len(await ledger.client_index(LINEAGE, "ann")) == 1
