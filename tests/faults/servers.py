@@ -123,7 +123,7 @@ class Services:
     price: str | None = "rho:0.001"
 
     def command_line(self, *words: object) -> str:
-        done = ran([*map(str, words), "--ledger", self.ledger], self.bundle.parent, self._environment())
+        done = ran([*map(str, words), "--ledger", self.ledger], self.bundle.parent, self.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -141,7 +141,7 @@ class Services:
                     self.ledger,
                     *map(str, words),
                 ],
-                env=self._environment(),
+                env=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -163,5 +163,6 @@ class Services:
     def _price(self) -> list[str]:
         return [] if self.price is None else ["--price", self.price]
 
-    def _environment(self) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
         return os.environ | {"DPSERVE_HOME": str(self.home), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
