@@ -25,7 +25,7 @@ from accounting.ledger.archives import Archive, Archived, archive
 from accounting.ledger.backup_chains import Place, add_to_chain, lines_of_file, links_of_chain, write_file
 from accounting.ledger.backups import restore
 from accounting.ledger.charged_models import charged_models
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, SecretKeyMissing
 from accounting.ledger.export import export
 from accounting.ledger.following import Follower, Position
 from accounting.ledger.journal import read_journals
@@ -503,8 +503,11 @@ async def test_an_encrypted_archive_is_read_with_its_key(embedded_url: str, tmp_
         await _used(ledger, lineage)
         (name,) = (await _archived(ledger, lineage, tmp_path, keys=[identity.to_public()])).files
         assert name.endswith(".zst.age")
-        (finding,) = (await verify(ledger, lineage, archived=_archive(tmp_path))).findings
-        assert "encrypted" in finding
+        with pytest.raises(SecretKeyMissing):
+            await verify(ledger, lineage, archived=_archive(tmp_path))
+        another = Archive(Place(str(tmp_path)), keys=[pyrage.x25519.Identity.generate()]).receipts
+        (finding,) = (await verify(ledger, lineage, archived=another)).findings
+        assert "cannot be decrypted" in finding
         readable = Archive(Place(str(tmp_path)), keys=[identity]).receipts
         assert (await verify(ledger, lineage, archived=readable)).findings == ()
         assert (await verify(ledger, lineage)).findings == ()
