@@ -273,6 +273,29 @@ def test_replicas_keep_their_journals_where_the_backup_finds_them(rendered):
     assert "DPSERVE_HOME=/var/lib/dpserve " in (ROOT / "Dockerfile").read_text()
 
 
+def test_the_owners_pod_restores_from_where_backups_and_journals_are(rendered):
+    resources = rendered["redis"]
+    deployment = named(resources, "Deployment", "dpserve-owner")
+    assert deployment["spec"]["replicas"] == 0
+    backup, owner = template_of(named(resources, "CronJob", "dpserve-backup")), deployment["spec"]["template"]
+    (policy,) = [
+        each
+        for each in resources
+        if each["kind"] == "NetworkPolicy"
+        and selects(each["spec"]["podSelector"]["matchLabels"], owner["metadata"]["labels"])
+    ]
+    assert policy["metadata"]["name"] == "dpserve-backup"  # which lets it reach the store
+    kept = [
+        {mount["name"]: mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"]} for pod in (backup, owner)
+    ]
+    assert kept[0].items() <= kept[1].items()
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    commands = re.findall(r"kubectl exec deployment/dpserve-owner -- dpserve (.*)", page)
+    assert [words.split()[1] for words in commands] == ["restore", "reconcile", "verify"]
+    (place,) = [word for words in commands for word in words.split() if "/" in word]
+    assert place in " ".join(containers(backup)[0]["args"])
+
+
 def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_claim(rendered):
     resources = rendered[EVERYTHING]
     (container,) = containers(named(resources, "Deployment", "dpserve-follower")["spec"]["template"])
@@ -425,5 +448,5 @@ def test_pods_have_the_address_of_their_own_user_and_who_signs_the_stores_certif
         # The authority alone, and not the store's key.
         assert volume["secret"]["items"] == [{"key": "ca.crt", "path": authority.rpartition("/")[2]}]
         assert volume["secret"]["secretName"] == "dpserve-valkey-tls"
-    jobs = {"dpserve-backup": "owner", "dpserve-rehearsal": "owner"}
+    jobs = dict.fromkeys(("dpserve-backup", "dpserve-rehearsal", "dpserve-owner"), "owner")
     assert asked == {"dpserve": "dpserve", "dpserve-follower": "follower", **jobs}
