@@ -1,7 +1,10 @@
 """Settings of all tests: the same examples and the same noise in every run, and none of them timed."""
 
+import logging
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,9 +47,22 @@ def pytest_configure(config):
         secrets.token_bytes = WORDS.token_bytes
 
 
+@contextmanager
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what a test sets up for a log: a command's handler would write to a stream that is closed by then."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    with WORDS.named(None if item.get_closest_marker("fresh_noise") else item.nodeid):
+    named = WORDS.named(None if item.get_closest_marker("fresh_noise") else item.nodeid)
+    with named, logging_as_it_was():
         return (yield)
 
 

@@ -292,6 +292,9 @@ class Account:
 
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
     that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
+
+    `archived` is how many of the receipts of a lineage or a client are in the store no more, and `sealed` what any
+    account had paid for by the newest of the lineage's that is not (`seals`), by its number.
     """
 
     lineage: str
@@ -309,6 +312,8 @@ class Account:
     began: int | None = None
     before: int = 0
     group: str = ""
+    archived: int = 0
+    sealed: Mapping[int, bytes] = field(default_factory=dict, hash=False)
 
     scope: ClassVar[Scope]
 
@@ -469,6 +474,24 @@ class ClientAccount(Account):
     display: str = ""
 
     scope = "client"
+
+
+@dataclass(frozen=True)
+class ChargedModel:
+    """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
+
+    model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
+    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch. blocks:
+    those of the lineage that paid, each all of it.
+    """
+
+    model: str
+    mechanism: str
+    releases: int
+    spent: int
+    first: float
+    last: float
+    blocks: tuple[str, ...] = ()
 
 
 RAISED_AFTER_ANSWERS = (

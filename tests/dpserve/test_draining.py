@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import redis
 
 from accounting.ledger import Ledger
-from accounting.ledger.embedded import server_binary
+from tests.faults.servers import StoreServer
 
 BUDGET = "--rho", 1, "--delta", 1e-6
 ONE_EACH = 16
@@ -23,33 +22,10 @@ SERVING = "(?<!stopped )serving "
 """A worker's line of a model that it answers by now."""
 
 
-class Store:
-    """A store at a TCP port, as an owner runs one: the kernel says what it has not read yet."""
-
-    def __init__(self, folder):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.port = taken.getsockname()[1]
-        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always"]
-        self.process = subprocess.Popen(
-            [server_binary(), *words, "--dir", folder, "--save", ""], stdout=subprocess.DEVNULL
-        )
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.client = redis.Redis.from_url(self.url, protocol=2)
-        until(self._answers)
-
-    def _answers(self):
-        with suppress(redis.ConnectionError):
-            return self.client.ping()
-
-    def unread(self):
-        """Return the number of connections with bytes that the store has not read."""
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return sum(int(line[1].split(":")[1], 16) == self.port and line[4].split(":")[1] != "0" * 8 for line in lines)
-
-    def end(self):
-        self.client.close()
-        self.process.kill()
-        self.process.wait()
+def unread(store):
+    """Return the number of connections with bytes that a store has not read, as the kernel counts them."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(line[1].split(":")[1], 16) == store.port and line[4].split(":")[1] != "0" * 8 for line in lines)
 
 
 def until(happened):
@@ -61,10 +37,8 @@ def until(happened):
 
 @pytest.fixture
 def store(tmp_path):
-    (tmp_path / "store").mkdir()
-    store = Store(tmp_path / "store")
-    yield store
-    store.end()
+    with StoreServer(tmp_path / "store") as store:
+        yield store
 
 
 def connected(address, key):
@@ -116,10 +90,10 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
         run.read_log(process, {SERVING: workers})  # one that starts later would find the store silent
         key = run("clients", "add", "ann", *BUDGET).stdout.strip()
         connections = [connected(address, key) for _ in range(ONE_EACH)]
-        os.kill(store.process.pid, signal.SIGSTOP)
+        store.stop()
         for place, connection in enumerate(connections):
             ask(connection, key, 20 + place)
-        until(store.unread)
+        until(lambda: unread(store))
         for connection in connections:
             connection.close()
         process.send_signal(number)
@@ -127,7 +101,7 @@ def test_a_charge_is_waited_for_though_nobody_waits_and_whatever_the_signal(run,
         until(lambda: refuses(address))
         with suppress(subprocess.TimeoutExpired):
             process.wait(1)  # which a service that does not wait for the ledger does
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.go_on()
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -145,7 +119,7 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
     try:
         until(lambda: len(workers_of(process)) == 2)
         before = workers_of(process)
-        os.kill(store.process.pid, signal.SIGSTOP)
+        store.stop()
         gone = workers_of(process)[0]
         os.kill(gone, signal.SIGKILL)
         # The one in its place ends after a while, and so do those in its own place: any of them will do.
@@ -155,7 +129,7 @@ def test_a_worker_that_cannot_start_does_not_fail_a_service_that_is_told_to_stop
         assert process.returncode == 0
         assert refuses(address)
     finally:
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.go_on()
         process.kill()
         process.communicate()
 
