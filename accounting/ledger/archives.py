@@ -82,6 +82,7 @@ class Archive:
             sha256=seal.sha256,
             keys=self._keys,
             whole="the archive",
+            option="archive_identity",
             watch=self._watch,
         )
         last: Receipt | None = None

@@ -281,12 +281,14 @@ class FileLines:
         sha256: str = "",
         keys: Sequence[Any] = (),
         whole: str = "the chain of backups",
+        option: str = "identity",
         watch: Watcher = unwatched,
     ) -> None:
         """Read what `open_file` opens. size, sha256: of its bytes, if they are known; keys: those that decrypt it.
 
-        whole: what it is a part of, in words.
+        whole: what it is a part of, in words. option: by which keys are given.
         """
+        self._option = option
         self._whole = whole
         self._open, self._name, self._size, self._sha256 = open_file, name, size, sha256
         self._keys, self._watch = keys, watch
@@ -299,7 +301,7 @@ class FileLines:
             raise CannotRecover(f"{self._name} is missing from {self._whole}") from error
         with file:
             source = _SummedSource(file, self._name, self._watch, self._size)
-            yield from read_lines(cast(BinaryIO, source), self._keys)
+            yield from read_lines(cast(BinaryIO, source), self._keys, self._option)
             while source.read(_PIECE):
                 continue
         if self._sha256 and (source.size, source.sha256) != (self._size, self._sha256):

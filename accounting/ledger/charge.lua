@@ -471,15 +471,15 @@ end
 local function refusal(part)
   local account, lines, place = part.account, part.lines, part.place
   local state = account.state
+  if only_counts(account) then
+    return nil
+  end
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
     if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
       or (not state.takes_claims and kind == 'unproven') or not price_of(state, line.terms)) then
       return {'not-accepted', account.scope, line.terms.cost, account.name}
     end
-  end
-  if only_counts(account) then
-    return nil
   end
   local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then

@@ -78,8 +78,8 @@ class Ledger(Accounts):
         `check` is called before each call and raises LedgerUnavailable if it must not be made.
 
         `rehearsal` accepts a store that may lose what it acknowledged; otherwise a write counts once it is on the
-        store's disk and on those of `replicas` replicas. `reads_only` does with the rights of a user who may write
-        nothing. Raises LedgerUnavailable if the store cannot be reached
+        store's disk and on those of `replicas` replicas. `reads_only` needs no right to
+        write, and installs nothing. Raises LedgerUnavailable if the store cannot be reached
         within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
         """
         store = Store(

@@ -177,7 +177,7 @@ class Store:
 
         A write counts as done once it is on the store's disk and on those of `replicas` replicas. `rehearsal`
         asks neither, and accepts settings that lose what was acknowledged. `reads_only` sends nothing that writes, nor
-        the function library, and does with `READING_RIGHTS`. `check` is called before each call and raises
+        the function library, and needs no more than `READING_RIGHTS`. `check` is called before each call and raises
         LedgerUnavailable if it must not be made.
         """
         if replicas < 0:

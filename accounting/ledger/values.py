@@ -20,8 +20,8 @@ from unicodedata import is_normalized, normalize
 import msgspec
 from msgspec import Struct
 
-from accounting.budgets import Budget, Scope
-from accounting.currency import RHO, Currency
+from accounting.budgets import Accepts, Budget, Scope
+from accounting.currency import EPSILON, RHO, Currency
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import (
@@ -35,6 +35,7 @@ from accounting.ledger.receipts import (
 )
 from accounting.losses import Cost
 from accounting.report import AccountState
+from accounting.sampling_error import least_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -410,6 +411,22 @@ class LineageAccount(Account):
     promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     scope = "lineage"
+
+    @property
+    def state(self) -> AccountState:
+        """The state that reports are made of: with blocks, of a budget that accepts what the blocks have paid for.
+
+        The account's own budget admitted none of it. Its kind of charges may be narrower than theirs, and its delta too
+        small for the noise sampler's error in the sum over all blocks: a weaker kind and a larger delta hold all the
+        same.
+        """
+        if not self.blocks:
+            return super().state
+        pure, proven = self.budget.currency is EPSILON, all(cost.is_proven for cost in self.tally)
+        accepts: Accepts = ("pure" if pure else "any") if proven else "unproven-pure" if pure else "unproven"
+        most = max(self.spent, self.highest_limit, self.budget.limit)
+        delta = self.budget.delta if pure else max(self.budget.delta, least_delta(RHO.value(most)))
+        return replace(super().state, budget=replace(self.budget, accepts=accepts, delta=delta))
 
 
 @dataclass(frozen=True, kw_only=True)

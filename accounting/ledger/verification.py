@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import Books, IndexDigest
-from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerError, LedgerUnavailable
+from accounting.ledger.errors import (
+    CannotRecover,
+    LedgerDamaged,
+    LedgerError,
+    LedgerUnavailable,
+    SecretKeyMissing,
+)
 from accounting.ledger.journal import JournalContents, JournalFiles
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import Act, Receipt, account_subject
@@ -110,7 +116,8 @@ async def verify(
 
     `witnesses`: journals of services, whose receipts must be in the chain. archived: the receipts that were archived;
     without them the books go on from what was sealed, and of questions it is checked alone that those of the receipts
-    in the store are there, and how many there are. What cannot be read at all is the one finding.
+    in the store are there, and how many there are. What cannot be read at all is the one finding. Raises
+    SecretKeyMissing for an archive that is encrypted.
     """
     journals = list(witnesses)
     for _ in range(_TRIES):
@@ -119,6 +126,8 @@ async def verify(
             checked = await _walk(ledger, lineage, journals, archived, watch)
         except LedgerDamaged as damage:
             checked = Verification(lineage, 0, 0, b"", (damage.what,))
+        except SecretKeyMissing:  # which says nothing of the ledger
+            raise
         except CannotRecover as damage:
             checked = Verification(lineage, 0, 0, b"", (str(damage),))
         if not checked.findings or await _archived_now(ledger, lineage) == before:

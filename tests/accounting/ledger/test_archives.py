@@ -1,8 +1,9 @@
 """Receipts that move to files: what stays, what is refused, and what no crash or neighbour can spoil."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import redis
 from accounting.ledger import (
     ActRefused,
     BudgetExhausted,
+    Charge,
     IdempotencyConflict,
     Ledger,
     LedgerDamaged,
+    LedgerError,
     LedgerUnavailable,
     ReceiptsArchived,
     key_digest,
@@ -22,7 +25,7 @@ from accounting.ledger.archives import Archive, Archived, archive
 from accounting.ledger.backup_chains import Place, add_to_chain, lines_of_file, links_of_chain, write_file
 from accounting.ledger.backups import restore
 from accounting.ledger.charged_models import charged_models
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, SecretKeyMissing
 from accounting.ledger.export import export
 from accounting.ledger.following import Follower, Position
 from accounting.ledger.journal import read_journals
@@ -361,60 +364,6 @@ async def test_a_lost_question_is_found_without_the_archive(embedded_url: str, t
             await ledger.charge(asking(lineage, "ann", "another"))
 
 
-STEPS = ["written", "seal", "archive", "archive, which was done", "trim"]
-
-
-class _Killed(Exception):
-    """Stands for the process's end."""
-
-
-@pytest.mark.parametrize("step", STEPS)
-async def test_what_ends_between_two_steps_leaves_all_and_is_gone_on_with(
-    embedded_url: str, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lineage = new_lineage()
-    async with await Ledger.connect(embedded_url) as ledger:
-        await _used(ledger, lineage)
-        before = await _accounts(ledger, lineage)
-        receipts = [one async for one in all_receipts(ledger, lineage, 100)]
-        call = Ledger.call
-
-        async def killed(self: Ledger, lineage: str, function: str, *args: Any, **more: Any) -> list[Any]:
-            has_begun = bool(tmp_path.exists() and list(tmp_path.iterdir()))
-            if function == step or (step == "written" and function == "seal"):
-                raise _Killed
-            reply = await call(self, lineage, function, *args, **more)
-            if step == "archive, which was done" and function == "archive":
-                assert has_begun
-                raise _Killed
-            return reply
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Ledger, "call", killed)
-            with pytest.raises(_Killed):
-                await _archived(ledger, lineage, tmp_path)
-        is_done = step in ("archive, which was done", "trim")
-        assert (await ledger.lineage(lineage)).archived == (8 if is_done else 0)
-        left = await ledger.receipts(lineage)
-        assert left == (receipts[8:] if is_done else receipts)
-        assert [one.number for one in await ledger.client_receipts(lineage, "bob")] == (
-            [5] if is_done else [1, 2, 3, 4, 5]
-        )
-        assert (await verify(ledger, lineage)).findings == ()
-        assert (await verify(ledger, lineage, archived=_archive(tmp_path))).findings == ()
-        charge = await ledger.charge(asking(lineage, "ann", "a1", "meanwhile"))
-        assert charge.free == (True, False)
-        await _archived(ledger, lineage, tmp_path)
-        assert (await verify(ledger, lineage)).findings == ()
-        assert (await verify(ledger, lineage, archived=_archive(tmp_path))).findings == ()
-        with redis.Redis.from_url(embedded_url, protocol=2) as store:
-            keys = LineageKeys(lineage)
-            assert store.xlen(keys.receipts) == 1
-            assert store.xlen(keys.client("bob").receipts) == 0
-        for old, new in zip(before[2:3], (await _accounts(ledger, lineage))[2:3], strict=True):  # bob's
-            assert (old.spent, old.tally, old.questions) == (new.spent, new.tally, new.questions)
-
-
 async def test_of_two_archives_at_once_one_is_done(embedded_url: str, tmp_path: Path) -> None:
     lineage = new_lineage()
     async with await Ledger.connect(embedded_url) as one, await Ledger.connect(embedded_url) as other:
@@ -554,8 +503,70 @@ async def test_an_encrypted_archive_is_read_with_its_key(embedded_url: str, tmp_
         await _used(ledger, lineage)
         (name,) = (await _archived(ledger, lineage, tmp_path, keys=[identity.to_public()])).files
         assert name.endswith(".zst.age")
-        (finding,) = (await verify(ledger, lineage, archived=_archive(tmp_path))).findings
-        assert "encrypted" in finding
+        with pytest.raises(SecretKeyMissing):
+            await verify(ledger, lineage, archived=_archive(tmp_path))
+        another = Archive(Place(str(tmp_path)), keys=[pyrage.x25519.Identity.generate()]).receipts
+        (finding,) = (await verify(ledger, lineage, archived=another)).findings
+        assert "cannot be decrypted" in finding
         readable = Archive(Place(str(tmp_path)), keys=[identity]).receipts
         assert (await verify(ledger, lineage, archived=readable)).findings == ()
         assert (await verify(ledger, lineage)).findings == ()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_decision_is_the_one_without_an_archive_that_runs_meanwhile(
+    embedded_url: str, tmp_path: Path, seed: int
+) -> None:
+    """The same charges to two lineages, of which one is archived all the time, get the same decisions."""
+    random = Random(seed)
+    plain, moved = new_lineage(), new_lineage()
+    asked = [
+        (random.choice(["ann", "bob"]), random.choices(range(60), k=random.randint(1, 4)), random.choice(["", "key"]))
+        for _ in range(90)
+    ]
+    async with await Ledger.connect(embedded_url) as service, await Ledger.connect(embedded_url) as owner:
+        for lineage in (plain, moved):
+            await open_accounts(owner, lineage, releases(45), ann=releases(30), bob=releases(25))
+        charged = asyncio.Event()
+
+        async def archive_all_the_time() -> int:
+            times = 0
+            while not (charged.is_set() and times):
+                times += (await _archived(owner, moved, tmp_path, most=random.randint(1, 5))).receipts > 0
+            return times
+
+        archiving = asyncio.ensure_future(archive_all_the_time())
+        kinds = set()
+        for client, rows, key in asked:
+            decisions = []
+            for lineage in (plain, moved):
+                request = asking(lineage, client, *map(str, rows), key=key, body=str(rows))
+                (decision,) = await service.charge_batch([request])
+                quote = await _outcome(service.quote(request))
+                decisions.append((_said(decision), _said(quote)))
+            assert decisions[0] == decisions[1]
+            kinds.add(decisions[0][0][0])
+        charged.set()
+        assert await archiving >= 1
+        assert kinds == {"Charge", "BudgetExhausted", "IdempotencyConflict"}
+        assert (await verify(owner, moved, archived=_archive(tmp_path))).findings == ()
+        for old, new in zip(await _accounts(owner, plain), await _accounts(owner, moved), strict=True):
+            assert (old.spent, old.tally, old.questions) == (new.spent, new.tally, new.questions)
+
+
+async def _outcome(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except LedgerError as error:
+        return error
+
+
+def _said(decision: Any) -> tuple[Any, ...]:
+    """Return everything that a decision says to its client."""
+    kind = type(decision).__name__
+    if isinstance(decision, Charge):
+        numbers = [(one.number, one.questions, one.lineage_questions) for one in decision.receipts]
+        return kind, decision.free, decision.earlier, decision.balance, numbers
+    if isinstance(decision, LedgerError):
+        return kind, str(decision)
+    return kind, decision.total, decision.free, str(decision.refusal)

@@ -7,6 +7,8 @@ import pytest
 import redis
 
 from accounting.ledger import Ledger, LedgerUnavailable, UnsafeStore
+from accounting.ledger.archives import archive
+from accounting.ledger.backup_chains import Place
 from accounting.ledger.following import Follower, Position
 from accounting.ledger.store import READING_RIGHTS
 from accounting.ledger.wire import LineageKeys
@@ -78,6 +80,18 @@ async def test_a_reader_follows_and_changes_nothing(server: StoreServer) -> None
         ):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*words)
+
+
+async def test_a_reader_follows_past_what_was_archived(server: StoreServer, tmp_path: Path) -> None:
+    lineage = await _charged(server)
+    async with await Ledger.connect(server.url) as ledger:
+        await ledger.charge(asking(lineage, "ann", "three"))
+        await archive(ledger, lineage, Place(str(tmp_path)), before=float("inf"))
+        account = await ledger.lineage(lineage)
+    assert account.archived
+    assert account.newest_receipt == 3
+    # Acts, that of the archive among them, a line for what was archived, and the receipts that the store has.
+    assert await _lines(_url(server, *READING_RIGHTS.split()), lineage) == account.newest_act + 1 + 3 - account.archived
 
 
 @pytest.mark.parametrize("right", sorted({*READING_RIGHTS.split()} - NOT_ASKED_FOR))
