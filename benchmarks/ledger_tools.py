@@ -1,4 +1,4 @@
-"""The owner's tools on a large ledger: seconds, processor seconds and the most memory of verify, backup and restore.
+"""The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup, restore and archive.
 
 The receipts are written as the ledger writes them, but by a pipeline of the store's own commands and not by a charge
 each: one of twenty clients asks one question, every tenth of which another one has asked, eight receipts to a call of
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--receipts", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where all files go [default: the temporary folder]")
-    parser.add_argument("--without", nargs="*", default=[], choices=["verify", "backup", "restore"])
+    parser.add_argument("--without", nargs="*", default=[], choices=["verify", "backup", "archive", "restore"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -59,6 +59,8 @@ def main() -> None:
             for tool, words in (("verify", ["verify"]), ("backup", ["backup", str(backup)])):
                 if tool not in options.without:
                     _measure(folder, url, options.receipts, *words)
+            if "archive" not in options.without:
+                _archive(folder, url, options.receipts)
         if backup.exists() and "restore" not in options.without:
             print(f"the backup has {backup.stat().st_size / options.receipts:,.0f} bytes a receipt", flush=True)
             with _store(folder / "second") as url:
@@ -81,6 +83,27 @@ def _store(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
+
+
+def _archive(folder: Path, url: str, receipts: int) -> None:
+    """Archive all receipts, verify what is left, and print how much memory of the store each receipt takes."""
+    empty, before = asyncio.run(_memory(url))
+    _measure(folder, url, receipts, "archive", str(folder / "archive"), "--older-than", "0s")
+    _measure(folder, url, receipts, "verify")
+    _, after = asyncio.run(_memory(url))
+    size = sum(file.stat().st_size for file in (folder / "archive").iterdir())
+    first, then, kept = (bytes_ / receipts for bytes_ in (before - empty, after - empty, size))
+    print(
+        f"the store takes {first:,.0f} bytes a receipt before and {then:,.0f} after; the archive {kept:,.0f}",
+        flush=True,
+    )
+
+
+async def _memory(url: str) -> tuple[int, int]:
+    """Return the bytes that the store took when it started, and now."""
+    async with Redis.from_url(url, protocol=2) as store:
+        found = await store.info("memory")
+    return int(found["used_memory_startup"]), int(found["used_memory"])
 
 
 def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:

@@ -502,7 +502,7 @@ class Client(_Questions):
         return self._all(self._ask_quote(X, tier))
 
     def receipts(self) -> Iterator[dict[str, Any]]:
-        """Yield the receipts of everything that was charged to this client, oldest first."""
+        """Yield the receipts of what was charged to this client, oldest first, but for those that are archived."""
         after: int | None = 0
         while after is not None:
             page = self._all(self._ask_receipts(after))
@@ -566,7 +566,7 @@ class AsyncClient(_Questions):
     model = _awaited(Client.model)
 
     async def receipts(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the receipts of everything that was charged to this client, oldest first."""
+        """Yield the receipts of what was charged to this client, oldest first, but for those that are archived."""
         after: int | None = 0
         while after is not None:
             page = await self._all(self._ask_receipts(after))

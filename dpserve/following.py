@@ -166,7 +166,7 @@ def _record(line: Line) -> dict[str, Any]:
             _attribute(f"dpserve.{name}", str(line[name])) for name in ("lineage", "history", "chain", "number", "kind")
         ],
     }
-    with suppress(ValueError):  # a clock that was never set right
+    with suppress(ValueError, KeyError):  # a clock that was never set right; what was archived has no time
         record["timeUnixNano"] = str(int(datetime.fromisoformat(line["time_utc"]).timestamp() * 1e9))
     return record
 

@@ -116,12 +116,12 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     owner("clients", "set-budget", "ann", "--epsilon", "5.5", "--delta", "1e-5", "--yes")
     assert json.loads(owner("clients", "list", "--json"))[0]["display_name"] == "Ann of Risk"
 
-    async def charge() -> None:
+    async def charge(row: str) -> None:
         async with open_ledger(*_named(owner.more), journals=journals_folder()) as ledger:
             await ledger.join("people")
-            assert (await ledger.charge(asking("people", "ann", "a row", time=1.5))).receipt
+            assert (await ledger.charge(asking("people", "ann", row, time=1.5))).receipt
 
-    asyncio.run(charge())
+    asyncio.run(charge("a row"))
     owner("models", "promote", "loans", model)
     held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
     misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
@@ -133,7 +133,14 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
         *("--price", "rho:0.1", "--out", str(folder / "evaluation.json"), *BUDGET),
     )
     owner("export", model, "--to", "safetensors", "--out", str(folder / "model.safetensors"))
-    owner("ledger", "backup", str(folder / "copy"))
+    asyncio.run(charge("a later row"))
+    place = str(folder / "archive")
+    assert "people: archived " in owner("ledger", "archive", place, "--lineage", "people", "--older-than", "0s")
+    verified = json.loads(owner("ledger", "verify", "--archive", place, "--lineage", "people", "--json"))
+    assert verified["archived"] == verified["receipts"] - 1
+    trail = owner("ledger", "export", "--archive", place, "--lineage", "people", "--format", "jsonl")
+    assert trail.count('"kind": "receipt"') == verified["receipts"]
+    owner("ledger", "backup", str(folder / "copy"), "--archive", place)
     owner("ledger", "rehearse", str(folder / "copy"))
     owner("ledger", "follow", "--once")  # which writes past what the runner reads
     assert json.loads(owner("lineage", "show", "people", "--json"))["clients"] == ["ann"]

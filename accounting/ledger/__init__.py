@@ -23,6 +23,7 @@ from accounting.ledger.errors import (
     LineageForgotten,
     MechanismNotAccepted,
     OtherUnit,
+    ReceiptsArchived,
     Scope,
     ScopeMissing,
     StoreBehind,

@@ -29,6 +29,7 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LineageForgotten,
     OtherUnit,
+    ReceiptsArchived,
     ScopeMissing,
     StoreBehind,
     UnitLost,
@@ -854,7 +855,10 @@ class Accounts:
     # Receipts
 
     async def receipts(self, lineage: str, *, after: int = 0, count: int = 100) -> list[Receipt]:
-        """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first."""
+        """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first.
+
+        Those that were archived are left out.
+        """
         page = {"after": after, "count": count}
         entries = await self.call(lineage, "page", [LineageKeys(lineage).receipts], page, durably=False)
         return await self._read_receipts(lineage, entries)
@@ -864,16 +868,31 @@ class Accounts:
     ) -> list[Receipt]:
         """Return at most `count` receipts of a client with a number of its own above `after`, oldest first.
 
-        `newest_first` returns the newest instead, whatever `after` says.
+        Those that were archived are left out. `newest_first` returns the newest instead, whatever `after` says.
         """
         keys = LineageKeys(lineage)
-        named = [keys.client(client).receipts, keys.receipts]
+        named = [keys.client(client).receipts, keys.receipts, keys.account]
         page = {"after": after, "count": count, "newest_first": newest_first}
         entries = await self.call(lineage, "page_of_client", named, page, durably=False)
-        receipts = await self._read_receipts(lineage, entries)
+        receipts = await self._read_receipts(lineage, entries[:count])
         if any(receipt.client != client for receipt in receipts):
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
+
+    async def client_page(self, lineage: str, client: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
+        """Return what `client_receipts` does, and how many of the client's receipts before these were archived.
+
+        Raises ReceiptsArchived where the receipt that follows `after`, which is none of 0, was archived; UnknownClient.
+        """
+        newest = (await self.client(lineage, client)).newest_receipt
+        receipts = await self.client_receipts(lineage, client, after=after, count=count)
+        return receipts, _archived_before(after, newest, [receipt.number for receipt in receipts])
+
+    async def lineage_page(self, lineage: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
+        """Return what `receipts` does, and how many receipts before these were archived. Raises as `client_page`."""
+        newest = (await self.lineage(lineage)).newest_receipt
+        receipts = await self.receipts(lineage, after=after, count=count)
+        return receipts, _archived_before(after, newest, [receipt.sequence for receipt in receipts])
 
     async def client_index(self, lineage: str, client: str, *, after: int = 0, count: int = 1000) -> list[bytes]:
         """Return at most `count` entries of a client's index, `OWN-NUMBER`: its own number of a receipt, the lineage's.
@@ -907,6 +926,7 @@ _HAS_CHARGED = (
 )
 
 _REFUSALS: Mapping[ActRefusal, str] = {
+    "archived-between": "receipts of the lineage were archived by somebody else meanwhile",
     "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
     "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
@@ -924,6 +944,19 @@ _REFUSALS: Mapping[ActRefusal, str] = {
     "coins": "the account has paid for more releases that are Gaussian except with a small probability than this "
     "budget's delta provides for; give it a larger delta",
 }
+
+
+def _archived_before(after: int, newest: int, numbers: Sequence[int]) -> int:
+    """Return how many receipts before a page were archived: numbers have no gap, so a page shows what is not there.
+
+    newest: as it was before the page was read. Raises ReceiptsArchived.
+    """
+    archived = numbers[0] - 1 if numbers else max(after, newest)
+    if archived <= after:
+        return 0
+    if after:
+        raise ReceiptsArchived(archived)
+    return archived
 
 
 def _charge_act_fields(key: ApiKey) -> dict[str, str]:

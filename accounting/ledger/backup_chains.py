@@ -12,7 +12,7 @@ files were taken out together with their names: whoever may write to the place c
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from accounting.ledger.backup_streams import read_lines, writing
 from accounting.ledger.backups import Backup, Extent, Link
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.verification import Watcher, unwatched
+from accounting.ledger.verification import Archived, Watcher, unwatched
 
 KEPT = 4
 """Chains that a place keeps."""
@@ -144,41 +144,55 @@ def created(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-class _Summed:
+class Summed:
     """A sink that knows how many bytes went through it, and their SHA-256."""
 
     def __init__(self, sink: BinaryIO) -> None:
+        """Write to a sink."""
         self._sink, self._sha256, self.size = sink, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
+        """Write bytes."""
         self._sink.write(data)
         self._sha256.update(data)
         self.size += len(data)
         return len(data)
 
     def flush(self) -> None:
-        pass
+        """Do nothing: the sink is its owner's."""
 
     @property
     def sha256(self) -> str:
+        """The digest, in hexadecimal."""
         return self._sha256.hexdigest()
 
 
 async def write_file(
-    ledger: Ledger, path: Path, lineages: Sequence[str], *, keys: Sequence[Any] = (), watch: Watcher = unwatched
+    ledger: Ledger,
+    path: Path,
+    lineages: Sequence[str],
+    *,
+    keys: Sequence[Any] = (),
+    archived: Archived | None = None,
+    watch: Watcher = unwatched,
 ) -> None:
     """Write a backup of these lineages to one file. keys: the recipients to encrypt it for, if any.
 
     Raises CannotRecover as `backup` does, and OSError; then there is no file, or the one that was there.
     """
     with created(path) as file:
-        await _write(Backup(ledger, lineages, watch=watch), file, keys)
+        await _write(Backup(ledger, lineages, archived=archived, watch=watch), file, keys)
 
 
-async def _write(backup: Backup, sink: BinaryIO, keys: Sequence[Any]) -> _Summed:
-    summed = _Summed(sink)
+async def _write(backup: Backup, sink: BinaryIO, keys: Sequence[Any]) -> Summed:
+    return await write_lines(backup.lines(), sink, keys)
+
+
+async def write_lines(lines: AsyncIterator[str], sink: BinaryIO, keys: Sequence[Any]) -> Summed:
+    """Write lines, compressed and encrypted for any `recipients`, and return the size and digest of their bytes."""
+    summed = Summed(sink)
     with writing(cast(BinaryIO, summed), keys) as writer:
-        async for line in backup.lines():
+        async for line in lines:
             writer.write(line)
     return summed
 
@@ -192,6 +206,7 @@ async def add_to_chain(
     full: bool = False,
     full_after: float | None = None,
     kept: int = KEPT,
+    archived: Archived | None = None,
     now: datetime | None = None,
     watch: Watcher = unwatched,
 ) -> Written:
@@ -210,7 +225,8 @@ async def add_to_chain(
         newest = _List(_FORMAT, secrets.token_hex(4), now.strftime(_TIME))
     number = len(newest.files) + 1
     previous = newest.files[-1].end if newest.files else ""
-    backup = Backup(ledger, lineages, link=Link(newest.chain, number, previous), extents=newest.extents, watch=watch)
+    link = Link(newest.chain, number, previous)
+    backup = Backup(ledger, lineages, link=link, extents=newest.extents, archived=archived, watch=watch)
     # No file takes another's name, so that of two who write at once the one whose list stays has all its files.
     ending = ".zst.age" if keys else ".zst"
     name = f"{newest.chain}-{number:06}-{secrets.token_hex(4)}{ending}"
@@ -264,9 +280,16 @@ class FileLines:
         *,
         sha256: str = "",
         keys: Sequence[Any] = (),
+        whole: str = "the chain of backups",
+        option: str = "identity",
         watch: Watcher = unwatched,
     ) -> None:
-        """Read what `open_file` opens. size, sha256: of its bytes, if a list says so; keys: those that decrypt it."""
+        """Read what `open_file` opens. size, sha256: of its bytes, if they are known; keys: those that decrypt it.
+
+        whole: what it is a part of, in words. option: by which keys are given.
+        """
+        self._option = option
+        self._whole = whole
         self._open, self._name, self._size, self._sha256 = open_file, name, size, sha256
         self._keys, self._watch = keys, watch
 
@@ -275,14 +298,14 @@ class FileLines:
         try:
             file = self._open()
         except FileNotFoundError as error:
-            raise CannotRecover(f"{self._name} is missing from the chain of backups") from error
+            raise CannotRecover(f"{self._name} is missing from {self._whole}") from error
         with file:
             source = _SummedSource(file, self._name, self._watch, self._size)
-            yield from read_lines(cast(BinaryIO, source), self._keys)
+            yield from read_lines(cast(BinaryIO, source), self._keys, self._option)
             while source.read(_PIECE):
                 continue
         if self._sha256 and (source.size, source.sha256) != (self._size, self._sha256):
-            raise CannotRecover(f"{self._name} is not the file that the chain of backups lists: it was altered")
+            raise CannotRecover(f"{self._name} is not the file that {self._whole} lists: it was altered")
 
 
 class _SummedSource:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, SecretKeyMissing
 from accounting.messages import OptionName
 
 _PIECE = 1 << 18
@@ -159,8 +159,8 @@ class _Thread(threading.Thread):
             raise self._failure
 
 
-def read_lines(source: BinaryIO, keys: Sequence[Any] = ()) -> Iterator[str]:
-    """Yield the lines of a backup. keys: the `identities` for one that is encrypted.
+def read_lines(source: BinaryIO, keys: Sequence[Any] = (), option: str = "identity") -> Iterator[str]:
+    """Yield the lines of a backup. keys: the `identities` for one that is encrypted; option: by which they are given.
 
     Raises CannotRecover for bytes that are no backup's, were cut short or altered, or that no key decrypts; OSError
     where they cannot be read.
@@ -169,7 +169,7 @@ def read_lines(source: BinaryIO, keys: Sequence[Any] = ()) -> Iterator[str]:
     whole = _Joined(start, source)
     if start.startswith(_AGE):
         if not keys:
-            raise CannotRecover("the backup is encrypted: name the file of a secret key with " + OptionName("identity"))
+            raise SecretKeyMissing("the file is encrypted: name the file of a secret key with " + OptionName(option))
         yield from _decrypted_lines(whole, keys)
     elif start.startswith(_ZSTANDARD):
         yield from _decompressed_lines(cast(BinaryIO, whole))

@@ -169,11 +169,12 @@ local function regrouped(call)
   return found
 end
 
--- A stream counts its entries from 1 on, without a gap. One that has another number of them, or would refuse the next,
--- is found out before the first write.
-local function check_stream(key, newest, what)
+-- A stream counts its entries from 1 on, without a gap; the oldest may have been archived. One that has another number of
+-- them, or would refuse the next, is found out before the first write.
+local function check_stream(key, state, what)
+  local newest = state.seq
   local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-  if redis.call('XLEN', key) ~= newest or (last and whole(string.match(last[1], '^%d+')) ~= newest) then
+  if redis.call('XLEN', key) ~= newest - state.archived or (last and whole(string.match(last[1], '^%d+')) ~= newest) then
     damaged('the number of receipts is not the one that ' .. what .. ' counts')
   end
 end
@@ -193,7 +194,7 @@ local function read_lineage(call)
       check_unused(lineage.what, {keys.receipts, keys.questions, keys.terms, keys.clients, keys.groups, keys.blocks})
       return nil
     end
-    check_stream(keys.receipts, state.seq, lineage.what)
+    check_stream(keys.receipts, state, lineage.what)
     check_asked(redis.call('HLEN', keys.questions), state, lineage.what)
     if redis.call('HLEN', keys.blocks) ~= state.blocks then
       damaged('the blocks are not as many as the lineage counts')
@@ -238,7 +239,7 @@ local function read_inner(call, account, request, forced)
     damaged('the number of ' .. account.name)
   end
   if account.receipts then
-    check_stream(account.receipts, state.seq, account.what)
+    check_stream(account.receipts, state, account.what)
     if state.group ~= request.payer.group then
       if not forced then
         error({word = 'regroup'}, 0)
@@ -470,15 +471,15 @@ end
 local function refusal(part)
   local account, lines, place = part.account, part.lines, part.place
   local state = account.state
+  if only_counts(account) then
+    return nil
+  end
   for _, line in ipairs(lines) do
     local kind = line.terms.kind
     if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
       or (not state.takes_claims and kind == 'unproven') or not price_of(state, line.terms)) then
       return {'not-accepted', account.scope, line.terms.cost, account.name}
     end
-  end
-  if only_counts(account) then
-    return nil
   end
   local total, coins = total_of(state, lines, 'at_most', place)
   if coins > 0 and state.coined + coins > state.coins then

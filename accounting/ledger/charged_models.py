@@ -1,30 +1,13 @@
-"""Which models a lineage's account has paid for, by its receipts."""
+"""Which models a lineage's account has paid for, by its receipts and what was sealed of those that were archived."""
 
 from dataclasses import dataclass, field, replace
 
 from accounting.currency import RHO, Currency
 from accounting.ledger.accounts import Accounts
 from accounting.ledger.receipts import Receipt
-from accounting.ledger.values import LineageAccount
+from accounting.ledger.seals import sealed_sums
+from accounting.ledger.values import ChargedModel, LineageAccount
 from accounting.ledger.verification import all_receipts
-
-
-@dataclass(frozen=True)
-class ChargedModel:
-    """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
-
-    model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
-    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch. blocks:
-    those of the lineage that paid, each all of it.
-    """
-
-    model: str
-    mechanism: str
-    releases: int
-    spent: int
-    first: float
-    last: float
-    blocks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -33,6 +16,10 @@ class ChargedModels:
 
     currency: Currency = RHO
     _models: dict[tuple[str, str], ChargedModel] = field(default_factory=dict)
+
+    def go_on(self, account: LineageAccount) -> None:
+        """Begin with the models of the receipts that were archived."""
+        self._models = {(each.model, each.mechanism): each for each in sealed_sums(account).models}
 
     def enter(self, receipt: Receipt) -> None:
         """Count a receipt."""
@@ -53,8 +40,9 @@ class ChargedModels:
 
 
 async def charged_models(ledger: Accounts, account: LineageAccount) -> list[ChargedModel]:
-    """Return the models that an account has paid for, as far as it counts receipts; this reads all of them."""
+    """Return the models that an account has paid for, as far as it counts receipts; this reads all in the store."""
     models = ChargedModels(account.budget.currency)
-    async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt):
+    models.go_on(account)
+    async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt, after=account.archived):
         models.enter(receipt)
     return models.listed

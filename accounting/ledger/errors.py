@@ -178,6 +178,17 @@ class LineageForgotten(LedgerRefusal):
     )
 
 
+class ReceiptsArchived(LedgerRefusal):
+    """Receipts that were asked for are in the store no more: the owner has archived them. `archived`: up to which."""
+
+    def __init__(self, archived: int) -> None:
+        """Say where those begin that are there."""
+        self.archived = archived
+        super().__init__(
+            f"receipts up to number {archived} are archived, in a file of the owner's: ask for those after {archived}"
+        )
+
+
 class UnknownKey(LedgerRefusal):
     """No client of the lineage has this API key. Names nothing: a wrong key must not find its way into a log."""
 
@@ -209,6 +220,7 @@ class ScopeMissing(LedgerRefusal):
 
 ActRefusal = Literal[
     "act-between",
+    "archived-between",
     "charged-without-blocks",
     "coins",
     "delta",
@@ -357,11 +369,16 @@ class UnsafeStore(LedgerUnavailable):
 class WrongFormat(LedgerUnavailable):
     """The store holds a lineage that another release of dpserve wrote in a format of its own.
 
-    Takes the lineage, its format, and the two that this program knows.
+    Takes the lineage, its format, and those that this program knows.
     """
 
+    def __init__(self, lineage: str, written: str, formats: Sequence[int]) -> None:
+        """Say what there is to be done."""
+        *others, last = map(str, formats)
+        super().__init__(lineage, written, f"{', '.join(others)} and {last}")
+
     says = (
-        "lineage {} is written in format {} of the ledger, and this program knows the formats {} and {}: use the "
+        "lineage {} is written in format {} of the ledger, and this program knows the formats {}: use the "
         "release of dpserve that wrote it, or begin anew in an empty store with what that release says is left of each "
         "budget ('dpserve lineage list', 'dpserve clients list')"
     )
@@ -369,3 +386,7 @@ class WrongFormat(LedgerUnavailable):
 
 class CannotRecover(LedgerError):
     """The ledger cannot be backed up, restored or reconciled like this; one line says why. Nothing was changed."""
+
+
+class SecretKeyMissing(CannotRecover):
+    """A file is encrypted, and no secret key was given to read it."""

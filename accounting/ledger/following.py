@@ -1,9 +1,10 @@
 """Pages of what is new in a ledger since a position: the audit trail and the receipts, to be shipped as they come.
 
-Promises: from one position on, every act and every receipt comes once, in the order of its lineage's chain, and in
-memory that grows with the accounts of a lineage and not with its receipts. A store that lost what was shipped before (a
-restored backup) begins another history, whose lines come from the first one on: nothing that was put back under another
-number is left out, and no two lines have the same lineage, history, chain and number.
+Promises: from one position on, every act and every receipt comes once, in the order of its lineage's chain, or a line
+of the kind `archived` says which receipts were archived before they came; and in memory that grows with the accounts
+of a lineage and not with its receipts. A store that lost what was shipped before (a restored backup) begins another
+history, whose lines come from the first one on: nothing that was put back under another number is left out, and no
+two lines have the same lineage, history, chain and number.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -109,6 +110,10 @@ class Follower:
             place = structs.replace(place, act=acts[-1].sequence, act_hash=acts[-1].hash.hex())
             self._places[lineage] = place
             yield lines
+        if place.receipt < account.archived:
+            yield [_gap(lineage, place, account.archived)]
+            place = structs.replace(place, receipt=account.archived, receipt_hash="")
+            self._places[lineage] = place
         async for receipts in self._receipts(lineage, place.receipt, account.newest_receipt):
             with reading(lineage):
                 described = [(each, described_receipt(each, budgets.get(_payer(each)))) for each in receipts]
@@ -125,7 +130,7 @@ class Follower:
             acts = await self._ledger.acts(lineage, after=place.act - 1, count=1)
             if not acts or (acts[0].sequence, acts[0].hash.hex()) != (place.act, place.act_hash):
                 return False
-        if place.receipt:
+        if place.receipt > account.archived:  # of what was archived the acts say so
             receipts = await self._ledger.receipts(lineage, after=place.receipt - 1, count=1)
             newest = (receipts[0].sequence, receipts[0].hash.hex()) if receipts else None
             return newest == (place.receipt, place.receipt_hash)
@@ -146,6 +151,8 @@ class Follower:
     async def _receipts(self, lineage: str, after: int, upto: int) -> AsyncIterator[list[Receipt]]:
         while after < upto:
             receipts = await self._ledger.receipts(lineage, after=after, count=min(_PAGE, upto - after))
+            if after < (await self._ledger.lineage_or_forgotten(lineage)).archived:
+                return  # while they were read: the next look says so
             for receipt in receipts:
                 after += 1
                 if receipt.sequence != after:
@@ -153,6 +160,12 @@ class Follower:
             if not receipts:
                 raise LedgerDamaged(lineage, f"receipt {after + 1} is missing")
             yield receipts
+
+
+def _gap(lineage: str, place: Place, archived: int) -> dict[str, Any]:
+    """Return the line for receipts that were archived before they came."""
+    where = {"lineage": lineage, "history": place.history, "chain": "receipts"}
+    return where | {"kind": "archived", "number": archived, "detail": {"after": place.receipt, "receipts": archived}}
 
 
 def _payer(receipt: Receipt) -> str:

@@ -117,6 +117,10 @@ class Witness:
         """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
         self.known = self.known.next_state(writes, receipts)
 
+    def resume(self, link: bytes) -> None:
+        """Go on from another link, which receipts that were archived end with; `note` is to follow."""
+        self.known = replace(self.known, link=link)
+
     def settle(self, unit: str) -> None:
         """Take down under which privacy unit this service charges from now on."""
         self.known = replace(self.known, unit=unit)

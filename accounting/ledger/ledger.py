@@ -36,7 +36,8 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
 from accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from accounting.ledger.journal import Acknowledged, Witness
-from accounting.ledger.receipts import Receipt, pairs
+from accounting.ledger.receipts import Act, Receipt, pairs
+from accounting.ledger.seals import ARCHIVE, sealed_links, seals_of
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 
@@ -69,6 +70,7 @@ class Ledger(Accounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
+        reads_only: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
@@ -76,10 +78,13 @@ class Ledger(Accounts):
         `check` is called before each call and raises LedgerUnavailable if it must not be made.
 
         `rehearsal` accepts a store that may lose what it acknowledged; otherwise a write counts once it is on the
-        store's disk and on those of `replicas` replicas. Raises LedgerUnavailable if the store cannot be reached
+        store's disk and on those of `replicas` replicas. `reads_only` needs no right to
+        write, and installs nothing. Raises LedgerUnavailable if the store cannot be reached
         within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
         """
-        store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, check=check)
+        store = Store(
+            url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, reads_only=reads_only, check=check
+        )
         try:
             await store.verify()
             return cls(store, journals=journals)
@@ -97,11 +102,15 @@ class Ledger(Accounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
+        reads_only: bool = False,
     ) -> AsyncIterator[Self]:
-        """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
+        """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts.
+
+        reads_only: as for `connect`; an embedded one is opened as ever.
+        """
         connect = partial(cls.connect, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals)
         if isinstance(store, str) and "://" in store:
-            async with await connect(store) as ledger:
+            async with await connect(store, reads_only=reads_only) as ledger:
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))
@@ -263,9 +272,21 @@ class Ledger(Accounts):
             after = page[-1].sequence
         # What is before the acknowledged link was noted when it was acknowledged.
         missed = list(dropwhile(lambda receipt: receipt.link != acknowledged.link, own))
+        if not (is_there or missed) and (seals := seals_of(await self._archive_acts(lineage))):
+            # The call whose reply did not arrive was archived: the chain goes on from there, and the archive has it.
+            link = sealed_links(seals).get(acknowledged.service, acknowledged.link)
+            if link != acknowledged.link and (not own or own[0].link == link):
+                witness.resume(link)
+                missed = own
         if is_there and len(missed) != len(own):
             raise LedgerDamaged(lineage, f"receipt {own[0].sequence} does not follow from this service's before it")
         witness.note(writes, missed)
+
+    async def _archive_acts(self, lineage: str) -> list[Act]:
+        found, after = list[Act](), 0
+        while page := await self.acts(lineage, after=after):
+            found, after = found + [act for act in page if act.kind == ARCHIVE], page[-1].sequence
+        return found
 
 
 def _read_each(

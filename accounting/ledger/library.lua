@@ -1,4 +1,4 @@
-#!lua name=dpserve_31
+#!lua name=dpserve_33
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -6,7 +6,8 @@
 --   * A request is charged whole to all of its accounts (the client's, its group's if it has one, the lineage's, and
 --     each block's that its lines name), or refused, and then nothing at all is written.
 --   * A charge never takes an account's `spent` past its `limit`, nor past what its refills allow so far: both are
---     checked before it. Of a lineage with blocks the blocks' accounts refuse, and the lineage's own only counts.
+--     checked before it. Of a lineage with blocks the blocks' accounts refuse, and the lineage's own only counts, whatever
+--     charges it accepted when it was opened.
 --   * Each account pays once for a question: a client's, a group's whichever of its members asks, the lineage's whoever
 --     asks.
 --   * Every key that a call will write is looked at, and every number in it read, before its first write, and so is the
@@ -21,13 +22,13 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its functions'
+-- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `archive.lua`, loaded as one. Its name and its functions'
 -- names carry the version, so that a store runs several versions side by side. A lineage is written in the format 4 until
--- its first block is opened, and in 5 from then on, so that versions which know no blocks refuse it; one in any other
--- format is refused here.
+-- its first block is opened, in 5 from then on, and in 6 once receipts of it were archived, so that versions which know
+-- no blocks, or no archive, refuse it; one in any other format is refused here.
 
-local VERSION = '31'
-local FORMAT, FORMAT_WITH_BLOCKS = '4', '5'
+local VERSION = '33'
+local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE = '4', '5', '6'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 

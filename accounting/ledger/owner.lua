@@ -11,7 +11,9 @@
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
 -- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
 -- highest after a charge has raised: how often, a space, and the limit before the first time. A block's account has the
--- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for.
+-- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for. Archived, of a
+-- lineage or a client, is how many of the receipts that its seq counts are in a stream no more; for `sealed:` see
+-- `archive.lua`.
 --
 -- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
 -- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
@@ -78,14 +80,15 @@ local ACCEPTS = {
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks')
+    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks', 'archived')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
     end
     return nil
   end
-  if what == 'the lineage' and fields[10] ~= FORMAT and fields[10] ~= FORMAT_WITH_BLOCKS then
+  if what == 'the lineage' and fields[10] ~= FORMAT and fields[10] ~= FORMAT_WITH_BLOCKS
+    and fields[10] ~= FORMAT_WITH_ARCHIVE then
     error({word = 'format', line = fields[10] or '1'}, 0)
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
@@ -95,11 +98,12 @@ local function read_account(key, what)
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '', blocks = stored(fields[16] or '0', what), counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
+    group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what), counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
     takes_claims = ACCEPTS[fields[3]].takes_claims,
   }
-  if what == 'the lineage' and (account.blocks > 0) ~= (fields[10] == FORMAT_WITH_BLOCKS) then
-    damaged('the number of blocks')
+  local format = account.archived > 0 and FORMAT_WITH_ARCHIVE or account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
+  if what == 'the lineage' and format ~= fields[10] then
+    damaged('the number of blocks, or of archived receipts')
   end
   read_period(account, fields[14], fields[15], what)
   return account
@@ -137,7 +141,8 @@ local function write_new(lineage, names, account, scope, name, fields)
   redis.call('HSET', lineage, 'clients', number)
   if scope == 'block' then
     local blocks = stored(redis.call('HGET', lineage, 'blocks') or '0', 'the number of blocks')
-    redis.call('HSET', lineage, 'format', FORMAT_WITH_BLOCKS, 'blocks', text(blocks + 1))
+    local format = redis.call('HEXISTS', lineage, 'archived') == 1 and FORMAT_WITH_ARCHIVE or FORMAT_WITH_BLOCKS
+    redis.call('HSET', lineage, 'format', format, 'blocks', text(blocks + 1))
   end
   redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
@@ -573,14 +578,21 @@ local function page(keys, args)
   return redis.call('XRANGE', keys[1], text(amount(args.after) + 1), '+', 'COUNT', args.count)
 end
 
--- KEYS  a client's index; the receipts.  ARGV  as for `page`.  Replies the receipts that the index names.
+-- KEYS  a client's index; receipts, account.  ARGV  as for `page`.  Replies the receipts that the index names, but for
+-- those that were archived: an index may be trimmed after the receipts.
 local function page_of_client(keys, args)
-  local found = {}
-  for _, entry in ipairs(page(keys, args)) do
-    local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
-    local id = number .. '-' .. own
-    found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
-  end
+  local found, archived = {}, stored(redis.call('HGET', keys.account, 'archived') or '0', 'the lineage')
+  repeat
+    local entries = page(keys, args)
+    for _, entry in ipairs(entries) do
+      local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
+      local id = number .. '-' .. own
+      if whole(number) > archived then
+        found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
+      end
+      args.after = whole(own)
+    end
+  until args.newest_first or #entries < args.count or #found >= args.count
   return found
 end
 

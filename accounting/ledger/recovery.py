@@ -173,6 +173,8 @@ async def _lost_receipts(
     paid: dict[str, set[bytes]] = {}
     async for receipt in all_receipts(ledger, lineage, newest):
         paid.setdefault(receipt.client, set()).update(receipt.questions)
+    if (await ledger.lineage(lineage)).archived:
+        await _add_stored_questions(ledger, lineage, paid)
     # A receipt without a client is of the lineage alone, whose questions may stand in anybody's receipts.
     everyone = set().union(*paid.values())
     # By hash, as copies of one journal hold the same receipts.
@@ -183,6 +185,17 @@ async def _lost_receipts(
         if not (paid.get(receipt.client, set()) if receipt.client else everyone).issuperset(receipt.questions)
     }
     return sorted(lost.values(), key=lambda receipt: receipt.sequence)
+
+
+async def _add_stored_questions(ledger: Ledger, lineage: str, paid: dict[str, set[bytes]]) -> None:
+    """Add the questions that the store takes for paid, by client: archived receipts cannot say who paid for them."""
+    keys, names = LineageKeys(lineage), (await ledger.numbers(lineage))["client"]
+    async for page in ledger.scan_pages(lineage, keys.questions):
+        for question, owners in page.items():
+            paid.setdefault(names.get(owners.split(b" ")[0], ""), set()).add(question)
+    for client in await ledger.clients(lineage):
+        async for page in ledger.scan_pages(lineage, keys.client(client.client).questions):
+            paid.setdefault(client.client, set()).update(page)
 
 
 def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newest: int) -> int:

@@ -20,8 +20,8 @@ from unicodedata import is_normalized, normalize
 import msgspec
 from msgspec import Struct
 
-from accounting.budgets import Budget, Scope
-from accounting.currency import RHO, Currency
+from accounting.budgets import Accepts, Budget, Scope
+from accounting.currency import EPSILON, RHO, Currency
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import ActRefused, LedgerRefusal
 from accounting.ledger.receipts import (
@@ -35,6 +35,7 @@ from accounting.ledger.receipts import (
 )
 from accounting.losses import Cost
 from accounting.report import AccountState
+from accounting.sampling_error import least_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -291,6 +292,9 @@ class Account:
 
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
     that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
+
+    `archived` is how many of the receipts of a lineage or a client are in the store no more, and `sealed` what any
+    account had paid for by the newest of the lineage's that is not (`seals`), by its number.
     """
 
     lineage: str
@@ -308,6 +312,8 @@ class Account:
     began: int | None = None
     before: int = 0
     group: str = ""
+    archived: int = 0
+    sealed: Mapping[int, bytes] = field(default_factory=dict, hash=False)
 
     scope: ClassVar[Scope]
 
@@ -406,6 +412,22 @@ class LineageAccount(Account):
 
     scope = "lineage"
 
+    @property
+    def state(self) -> AccountState:
+        """The state that reports are made of: with blocks, of a budget that accepts what the blocks have paid for.
+
+        The account's own budget admitted none of it. Its kind of charges may be narrower than theirs, and its delta too
+        small for the noise sampler's error in the sum over all blocks: a weaker kind and a larger delta hold all the
+        same.
+        """
+        if not self.blocks:
+            return super().state
+        pure, proven = self.budget.currency is EPSILON, all(cost.is_proven for cost in self.tally)
+        accepts: Accepts = ("pure" if pure else "any") if proven else "unproven-pure" if pure else "unproven"
+        most = max(self.spent, self.highest_limit, self.budget.limit)
+        delta = self.budget.delta if pure else max(self.budget.delta, least_delta(RHO.value(most)))
+        return replace(super().state, budget=replace(self.budget, accepts=accepts, delta=delta))
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockAccount(Account):
@@ -452,6 +474,24 @@ class ClientAccount(Account):
     display: str = ""
 
     scope = "client"
+
+
+@dataclass(frozen=True)
+class ChargedModel:
+    """The charges of a lineage for one model by one mechanism, which of a pay-once model names the tier.
+
+    model: its random id, as its certificate has it. releases: rows, or steps of a pay-once model, that the lineage
+    paid for. spent: what they cost, in 1e-12 of what the account counts. first, last: seconds since the epoch. blocks:
+    those of the lineage that paid, each all of it.
+    """
+
+    model: str
+    mechanism: str
+    releases: int
+    spent: int
+    first: float
+    last: float
+    blocks: tuple[str, ...] = ()
 
 
 RAISED_AFTER_ANSWERS = (

@@ -72,6 +72,8 @@ IDEMPOTENCY_KEYS = 20_000
 """Largest number of idempotency keys remembered for a client; the oldest are forgotten first."""
 
 TALLY = b"n:"
+SEALED = b"sealed:"
+"""Prefix of the fields of an account that say what it had paid for by archived receipts: their number follows."""
 PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
 
@@ -410,14 +412,15 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         return None
     if keys.kind is LineageAccount:
         written = fields.get(b"format", b"1").decode(errors="replace")
-        if written not in (*map(str, FORMATS.values()), FORGOTTEN):
-            raise WrongFormat(keys.lineage, written, *FORMATS.values())
+        if written not in (*map(str, FORMATS), FORGOTTEN):
+            raise WrongFormat(keys.lineage, written, FORMATS)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
         own["blocks"] = int(fields.get(b"blocks", b"0"))
-        if written not in (str(FORMATS[own["blocks"] > 0]), FORGOTTEN):
-            raise ValueError("the lineage's format is not that of so many blocks")
+        format_ = FORMATS[2 if int(fields.get(b"archived", b"0")) else own["blocks"] > 0]
+        if written not in (str(format_), FORGOTTEN):
+            raise ValueError("the lineage's format is not that of so many blocks or archived receipts")
         own["promoted"] = {
             name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())
             for name, models in fields.items()
@@ -465,6 +468,8 @@ def _account(fields: Fields) -> dict[str, Any]:
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
         "questions": int(fields[b"asked"]),
+        "archived": int(fields.get(b"archived", b"0")),
+        "sealed": {int(name.removeprefix(SEALED)): text for name, text in fields.items() if name.startswith(SEALED)},
     }
 
 

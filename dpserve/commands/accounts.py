@@ -20,7 +20,8 @@ from accounting.ledger import (
     LineageAccount,
     Receipt,
 )
-from accounting.ledger.charged_models import ChargedModel, charged_models
+from accounting.ledger.charged_models import charged_models
+from accounting.ledger.values import ChargedModel
 from accounting.picorho import to_rho
 from dpserve.commands import options
 from dpserve.commands.acts import LineageOption, clients, groups, lineage_named, lineages

@@ -18,6 +18,7 @@ from accounting.explanation import (
 )
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Account, BlockAccount, ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
+from accounting.ledger.seals import sealed_sums
 from accounting.losses import Cost
 from accounting.report import Amount, Remaining
 from audit.reports import check_files
@@ -103,7 +104,8 @@ class AccountToExplain(LedgerOption):
         if self.client is not None:
             account, shared = await opened.payers(whole.lineage, self.client)
             shared = [each for each in shared if not (isinstance(each, LineageAccount) and each.blocks)]
-            unlimited = await _holds(opened, whole.lineage, self.client)
+            unlimited = sealed_sums(account, whole.archived).holds
+            unlimited = unlimited or await _holds(opened, whole.lineage, self.client)
         elif self.block is not None:
             account = await opened.block(whole.lineage, self.block)
             shared = [account]
@@ -184,7 +186,7 @@ def _rates(attack: str) -> tuple[float, float]:
 
 
 async def _holds(ledger: Ledger, lineage: str, client: str) -> bool:
-    """Return whether the client has paid for a pay-once model: one of its receipts says so."""
+    """Return whether the client has paid for a pay-once model: one of its receipts in the store says so."""
     after = 0
     while page := await ledger.client_receipts(lineage, client, after=after, count=_PAGE):
         if any(receipt.terms.after for receipt in page):

@@ -21,12 +21,12 @@ from accounting.ledger.journal import JournalContents, JournalFiles, journal_fol
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
-from accounting.ledger.verification import Verification, Watcher
+from accounting.ledger.verification import Archived, Verification, Watcher, unwatched
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.acts import ActOnLineage, lineage_named
+from dpserve.commands.acts import ActOnLineage, lineage_named, seconds_in
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
@@ -72,6 +72,24 @@ class LostLineage(Options):
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
 
+class NamedArchive(Options):
+    """The archive of receipts that are in the store no more."""
+
+    archive: str | None = option(
+        None, "The folder or URL of archived receipts, to read them, too.", default_text="what was sealed of them"
+    )
+    archive_identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted archive.")
+
+    def receipts(self, watch: Watcher) -> Archived | None:
+        """Return the receipts of the archive, if one is named."""
+        from accounting.ledger import archives, backup_chains, backup_streams
+
+        if self.archive is None:
+            return None
+        keys = backup_streams.identities(self.archive_identity) if self.archive_identity is not None else []
+        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch).receipts
+
+
 @app.command("status")
 def status(ledger: LedgerOption) -> None:
     """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
@@ -107,16 +125,21 @@ async def _fence(ledger: Ledger, lineage: str) -> str:
 @app.command("verify")
 def verify(
     of: EveryLineage,
+    named: NamedArchive,
     as_json: bool = option(False, "Print a line of JSON for each lineage, with every missing receipt.", "--json"),
 ) -> None:
-    """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
+    """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong.
+
+    Of archived receipts it takes what was sealed of them, or with --archive reads them, too.
+    """
 
     async def apply(opened: Ledger) -> list[Verification]:
         findings = []
         for name in await _lineages(opened, of):
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
-                findings.append(await verified(opened, name, _journals_of(name, of.journal), watch=watch))
+                journals = _journals_of(name, of.journal)
+                findings.append(await verified(opened, name, journals, archived=named.receipts(watch), watch=watch))
         return findings
 
     with shares("verifying") as watch:
@@ -128,8 +151,8 @@ def verify(
             typer.echo(json.dumps(_verification_fields(checked)))
             continue
         typer.echo(
-            f"{checked.lineage}: {checked.receipts} receipts, {checked.acts} acts, the newest act's hash "
-            f"{checked.acts_head.hex()}: "
+            f"{checked.lineage}: {checked.receipts} receipts{_unread(checked)}, {checked.acts} acts, the newest act's "
+            f"hash {checked.acts_head.hex()}: "
             f"{'wrong' if checked.findings else 'right'}"
         )
         for finding in checked.findings:
@@ -141,10 +164,16 @@ def verify(
         )
 
 
+def _unread(checked: Verification) -> str:
+    return f" ({checked.unread} of them archived, by their seal)" if checked.unread else ""
+
+
 def _verification_fields(checked: Verification) -> dict[str, object]:
     return {
         "lineage": checked.lineage,
         "receipts": checked.receipts,
+        "archived": checked.archived,
+        "archived_unread": checked.unread,
         "acts": checked.acts,
         "newest_act_hash": checked.acts_head.hex(),
         "right": not checked.findings,
@@ -170,6 +199,7 @@ def _verification_fields(checked: Verification) -> dict[str, object]:
 @app.command("export")
 def export(
     lineage: ActOnLineage,
+    named: NamedArchive,
     form: str = option("csv", "csv or jsonl.", "--format"),
     out: Path | None = option(None, "The file to write.", default_text="standard output"),
 ) -> None:
@@ -178,7 +208,11 @@ def export(
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
+        receipts = named.receipts(unwatched)
+        kept = (await opened.lineage_or_forgotten(chosen)).archived
+        if receipts is None and kept:
+            typer.echo(f"receipts 1 to {kept} are archived and not in this: name their --archive", err=True)
+        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl", archived=receipts)
         if out is not None:
             await _write(out, lines)
             return
@@ -219,7 +253,7 @@ def follow(
     file = PositionFile(position)
     chosen = [lineage_named(each) for each in lineage or []]
     with file.locked():
-        asyncio.run(followed(ledger.opened, chosen, destination, file, every=every, once=once))
+        asyncio.run(followed(ledger.opened_to_read, chosen, destination, file, every=every, once=once))
 
 
 class EncryptedFor(Options):
@@ -265,11 +299,13 @@ def backup(
     ),
     chain: ChainOfBackups,
     encrypted: EncryptedFor,
+    named: NamedArchive,
     ledger: LedgerOption,
 ) -> None:
     """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile.
 
-    A file holds everything. In a folder, or a URL, each file holds what came since the one before.
+    A file holds everything, archived receipts, too. In a folder, or a URL, each file holds what came since the one
+    before.
     """
     from accounting.ledger import backup_chains, backup_streams
 
@@ -280,7 +316,9 @@ def backup(
     async def write(opened: Ledger) -> str:
         lineages = await _lineages_to_recover(opened, None)
         if not to_chain:
-            await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
+            await backup_chains.write_file(
+                opened, Path(place), lineages, keys=keys, archived=named.receipts(watch), watch=watch
+            )
             return f"backed up to {place}"
         days = chain.full_after
         new = await backup_chains.add_to_chain(
@@ -291,6 +329,7 @@ def backup(
             full=chain.full,
             full_after=None if days is None else days * 86_400,
             kept=chain.keep,
+            archived=named.receipts(watch),
             watch=watch,
         )
         return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
@@ -313,6 +352,38 @@ async def _note(ledger: Ledger, task: Task, began: float) -> None:
         await note_upkeep(ledger, task, began)
     except LedgerUnavailable as error:
         typer.echo(f"Warning: the {task} could not be noted in the ledger: {error}", err=True)
+
+
+@app.command("archive")
+def archive(
+    *,
+    place: str = option(..., "A folder, or a URL as s3://bucket/folder, which keeps the files.", argument=True),
+    older_than: str = option("90d", "Of requests that came so long ago: 90d, 12h, 30m or 45s."),
+    encrypted: EncryptedFor,
+    lineage: ActOnLineage,
+) -> None:
+    """Move a lineage's oldest receipts from the store to a file, once it is verified. What was charged stays charged.
+
+    Keep the files: they are the only copy beside backups. A service may go on meanwhile.
+    """
+    from accounting.ledger import archives, backup_chains, backup_streams
+
+    seconds = seconds_in(older_than, "--older-than")
+    keys = backup_streams.recipients(encrypted.recipient or ())
+
+    async def apply(opened: Ledger, chosen: str) -> archives.Archived:
+        files = backup_chains.Place(place)
+        return await archives.archive(opened, chosen, files, before=time.time() - seconds, keys=keys, watch=watch)
+
+    with shares("archiving") as watch, _files_at(place, "write"):
+        done = lineage.run_on(apply)
+    if not done.receipts:
+        typer.echo(f"{done.lineage}: no receipt is that old and not archived yet; {done.upto:,} are")
+        return
+    typer.echo(
+        f"{done.lineage}: archived {done.receipts:,} receipts, up to number {done.upto:,}, in {len(done.files)} files "
+        f"of {done.size:,} bytes in {place}: keep them"
+    )
 
 
 @app.command("rehearse")

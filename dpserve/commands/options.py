@@ -59,6 +59,10 @@ class LedgerOption(Options):
         """Return the ledger, opened for as long as its context lasts."""
         return open_ledger(self.ledger, self.ledger_replicas)
 
+    def opened_to_read(self) -> AbstractAsyncContextManager[Ledger]:
+        """Return the ledger, opened for as long as its context lasts, for a user of its store who may only read."""
+        return open_ledger(self.ledger, self.ledger_replicas, reads_only=True)
+
     def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
         """Open the ledger, act on it, close it, and return the result."""
 
@@ -228,7 +232,12 @@ def forgotten_lineage(lineage: str) -> WrongOption:
 
 
 def open_ledger(
-    ledger: str | None, replicas: int | None, *, journals: Path | None = None, rehearsal: bool = False
+    ledger: str | None,
+    replicas: int | None,
+    *,
+    journals: Path | None = None,
+    rehearsal: bool = False,
+    reads_only: bool = False,
 ) -> AbstractAsyncContextManager[Ledger]:
     """Return the ledger, opened for as long as its context lasts; whatever opens an owner's ledger calls this.
 
@@ -244,7 +253,7 @@ def open_ledger(
         from dpserve.configuration import stated_replicas
 
         replicas = stated_replicas()
-    return Ledger.open(location, replicas=replicas, journals=journals, rehearsal=rehearsal)
+    return Ledger.open(location, replicas=replicas, journals=journals, rehearsal=rehearsal, reads_only=reads_only)
 
 
 def ledger_location(given: str | None) -> str:

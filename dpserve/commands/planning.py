@@ -152,10 +152,28 @@ class PlanOptions(FileOptions):
             raise TrainingError(
                 "declare the class names of the rows with --class-names a,b,..., or give their --schema"
             )
-        found = self.read(source, classes=names, values=values, bounds=self.bounds or (), clip=self.clip, schema=schema)
+        found = self.read(
+            source,
+            classes=names,
+            values=values,
+            bounds=self.bounds or (),
+            clip=self.clip,
+            schema=schema,
+            unit=self._unit_among(source, schema),
+        )
         if self.public and source != "digits":
             check_public(found, source)
         return found
+
+    def _unit_among(self, source: str, schema: Schema | None) -> str | None:
+        """Return the column of units if the rows have one: public rows may lack it, as each counts for one unit."""
+        if self.unit is None or source == "digits" or source.lower().endswith(".npz"):
+            return None
+        # Only who reads a table should wait for Arrow.
+        from training.inputs.table_records import column_names
+
+        encoding = self.encoding or (None if schema is None else schema.encoding)
+        return self.unit if self.unit in column_names(source, encoding, self.sheet) else None
 
 
 def plan(

@@ -15,6 +15,7 @@ from accounting.ledger import (
     LedgerUnavailable,
     LineageForgotten,
     MechanismNotAccepted,
+    ReceiptsArchived,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
@@ -68,8 +69,8 @@ def as_problem(error: Exception) -> Problem:
             return _exhausted(error)
         case InvalidRows():
             return Problem(ProblemType.INVALID_ROWS, str(error), row=error.row, column=error.column)
-        case ScopeMissing():
-            return Problem(ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
+        case ReceiptsArchived() | ScopeMissing():
+            return _with_a_member(error)
         case MechanismNotAccepted():
             return Problem(ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
         case Overloaded():
@@ -83,6 +84,12 @@ def as_problem(error: Exception) -> Problem:
             return Problem(kind, sentence or str(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(ProblemType.INTERNAL, FAILED)
+
+
+def _with_a_member(error: ReceiptsArchived | ScopeMissing) -> Problem:
+    if isinstance(error, ReceiptsArchived):
+        return Problem(ProblemType.RECEIPTS_ARCHIVED, str(error), archived=error.archived)
+    return Problem(ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
 
 
 def _exhausted(error: BudgetExhausted) -> Problem:

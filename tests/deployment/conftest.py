@@ -21,6 +21,8 @@ LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "self-audit.env")
 """Files that the owner writes into components."""
+STORES = ("secret.env", "owner.env", "follower.env")
+"""Files with the store's address, for the service, the owner's jobs and the follower."""
 COMPONENTS = ("follow", "gateway", "gateway-tls", "ingress", "monitoring", "self-audit", "tls")
 
 
@@ -43,7 +45,7 @@ def commands_that_write(name):
 def k8s(tmp_path_factory):
     """A copy of k8s/ with what an owner writes into it."""
     folder = tmp_path_factory.mktemp("k8s") / "k8s"
-    shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("secret.env", "users.acl", *ENVS))
+    shutil.copytree(ROOT / "k8s", folder, ignore=shutil.ignore_patterns("users.acl", *STORES, *ENVS))
     subprocess.run(["bash", "-ec", commands_that_write("secret.env")], cwd=folder.parent, check=True, timeout=60)
     for name in ("admin", "metrics"):
         file = folder / "components" / "monitoring" / f"{name}.env"

@@ -5,24 +5,20 @@ import copy
 import os
 import re
 import shutil
-import socket
 import subprocess
-import sys
 import tomllib
 from importlib.metadata import version
+from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 import pydantic
 import pytest
-import redis
 import yaml
 
-from accounting.ledger.embedded import server_binary
-from accounting.ledger.store import RIGHTS
+from accounting.ledger.store import READING_RIGHTS, RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
-from tests.owners_commands import Owner, use_every_command
 from training.devices import DEVICES
 
 from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, SECOND, kustomize
@@ -33,7 +29,7 @@ CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 
 NAMES = {"k8s-app": "kube-dns"}
 """The labels of the pods that resolve names, in every cluster; they have none of ours."""
-THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls"}
+THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls"}
 """Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
 SETS = (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE)
 
@@ -277,6 +273,29 @@ def test_replicas_keep_their_journals_where_the_backup_finds_them(rendered):
     assert "DPSERVE_HOME=/var/lib/dpserve " in (ROOT / "Dockerfile").read_text()
 
 
+def test_the_owners_pod_restores_from_where_backups_and_journals_are(rendered):
+    resources = rendered["redis"]
+    deployment = named(resources, "Deployment", "dpserve-owner")
+    assert deployment["spec"]["replicas"] == 0
+    backup, owner = template_of(named(resources, "CronJob", "dpserve-backup")), deployment["spec"]["template"]
+    (policy,) = [
+        each
+        for each in resources
+        if each["kind"] == "NetworkPolicy"
+        and selects(each["spec"]["podSelector"]["matchLabels"], owner["metadata"]["labels"])
+    ]
+    assert policy["metadata"]["name"] == "dpserve-backup"  # which lets it reach the store
+    kept = [
+        {mount["name"]: mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"]} for pod in (backup, owner)
+    ]
+    assert kept[0].items() <= kept[1].items()
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    commands = re.findall(r"kubectl exec deployment/dpserve-owner -- dpserve (.*)", page)
+    assert [words.split()[1] for words in commands] == ["restore", "reconcile", "verify"]
+    (place,) = [word for words in commands for word in words.split() if "/" in word]
+    assert place in " ".join(containers(backup)[0]["args"])
+
+
 def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_claim(rendered):
     resources = rendered[EVERYTHING]
     (container,) = containers(named(resources, "Deployment", "dpserve-follower")["spec"]["template"])
@@ -284,9 +303,6 @@ def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_c
     position = container["args"][container["args"].index("--position") + 1]
     (mount,) = [each for each in container["volumeMounts"] if position.startswith(f"{each['mountPath']}/")]
     assert mount["name"] == "follower"
-    (told,) = container["env"]
-    service = containers(named(resources, "Deployment", "dpserve")["spec"]["template"])[0]
-    assert told in service["env"]  # the same ledger
     (rule,) = named(resources, "NetworkPolicy", "dpserve-valkey")["spec"]["ingress"]
     let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
     assert {"app.kubernetes.io/name": "dpserve-follower"} in let_in
@@ -373,7 +389,7 @@ def test_an_overlay_without_the_owners_secrets_is_not_rendered():
         done = kustomize(ROOT / "k8s" / "overlays" / overlay)
         if not (ROOT / "k8s" / "overlays" / "redis" / "secret.env").exists():
             assert done.returncode != 0
-            assert "secret.env" in done.stderr or "users.acl" in done.stderr
+            assert ".env" in done.stderr or "users.acl" in done.stderr
     listed = subprocess.run(["git", "ls-files", "k8s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert not re.search(r"\.env$|users\.acl$", listed, re.MULTILINE)
     ignored = (ROOT / "k8s" / ".gitignore").read_text().split()
@@ -394,66 +410,43 @@ def test_the_bundles_volume_can_be_made_first(rendered):
 
 
 def test_both_pages_name_the_rights_that_the_ledger_looks_for(k8s):
-    *_, last = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
-    assert last.split(maxsplit=4)[4] == RIGHTS
+    default, *users = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
+    assert default == "user default off"
+    rights = {each.split()[1]: each.split(maxsplit=4)[4] for each in users}
+    assert rights == {"dpserve": RIGHTS, "owner": RIGHTS, "follower": READING_RIGHTS}
     assert f"`{RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
+    assert f"`{READING_RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
 
 
 def store_of(resources):
-    """Return the store's configuration and its users in an overlay, and where its pods look for it."""
-    written = next(data["valkey.conf"] for each in resources if "valkey.conf" in (data := each.get("data") or {}))
-    users, url = (
-        next(base64.b64decode(data[name]).decode() for each in resources if name in (data := each.get("data") or {}))
-        for name in ("users.acl", "DPSERVE_LEDGER")
-    )
-    return written, users, url
+    """Return the store's configuration, its users, and the address of the service, the owner and the follower."""
+    data = {re.sub("-[a-z0-9]{10}$", "", each["metadata"]["name"]): each.get("data") or {} for each in resources}
+    users = base64.b64decode(data["dpserve-valkey-users"]["users.acl"]).decode()
+    secrets = ("dpserve-ledger", "dpserve-ledger-owner", "dpserve-ledger-follower")
+    urls = {name: base64.b64decode(data[name]["DPSERVE_LEDGER"]).decode().strip() for name in secrets}
+    return data["dpserve-valkey-config"]["valkey.conf"], users, urls
 
 
-def test_the_store_of_the_overlays_runs_every_command_of_the_owner(rendered, tmp_path, free_port, monkeypatch):
-    assert store_of(rendered["redis"]) == store_of(rendered["gpu"])
-    written, users, url = store_of(rendered["redis"])
-    # Somebody who may look, and empty the store before a backup is restored.
-    (tmp_path / "users.acl").write_text(users.rstrip() + "\nuser administrator on >of-the-test ~* &* +@all\n")
-    for before, after in (("/data", str(tmp_path)), ("/etc/valkey-users", str(tmp_path))):
-        assert before in written
-        written = written.replace(before, after)
-    (tmp_path / "valkey.conf").write_text(written)
-    port = free_port()
-    process = subprocess.Popen(
-        [str(server_binary()), str(tmp_path / "valkey.conf"), "--port", str(port), "--bind", "127.0.0.1"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert any("Ready to accept connections" in line for line in process.stdout)
-        assert "@dpserve-valkey:6379/0" in url
-        url = url.strip().replace("dpserve-valkey:6379", f"127.0.0.1:{port}")
-        for name in os.environ.keys() - configuration.environment_without_settings().keys():
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
-        monkeypatch.setenv("DPSERVE_LEDGER", url)
-        with redis.Redis(port=port, username="administrator", password="of-the-test") as administrator:
-            use_every_command(Owner(tmp_path), administrator.flushall)
-        words = [sys.executable, "-u", "-m", "dpserve", "serve", str(tmp_path / "model"), "--port", "0", "--no-admin"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as service:
-            assert any("serving model on" in line for line in service.stdout)
-            service.terminate()
-        with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
-            stranger.ping()
-        with redis.Redis.from_url(url) as clerk, pytest.raises(redis.ResponseError, match="permissions"):
-            clerk.flushall()
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def free_port():
-    """A function that returns a free port."""
-
-    def find():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
-
-    return find
+def test_pods_have_the_address_of_their_own_user_and_who_signs_the_stores_certificate(rendered):
+    resources = rendered[EVERYTHING]
+    _, users, urls = store_of(resources)
+    user = {"dpserve-ledger": "dpserve", "dpserve-ledger-owner": "owner", "dpserve-ledger-follower": "follower"}
+    assert {name: urlsplit(url).username for name, url in urls.items()} == user
+    assert len({urlsplit(url).password for url in urls.values()}) == len(user)
+    assert {f"user {each} on " in users for each in user.values()} == {True}
+    asked = {}
+    for each in resources:
+        if (pod := pod_of(each)) is None or each["metadata"]["name"] == "dpserve-valkey":
+            continue
+        (container,) = pod["containers"]
+        (told,) = [env for env in container["env"] if env["name"] == "DPSERVE_LEDGER"]
+        name = re.sub("-[a-z0-9]{10}$", "", told["valueFrom"]["secretKeyRef"]["name"])
+        asked[each["metadata"]["name"]] = user[name]
+        authority = parse_qs(urlsplit(urls[name]).query)["ssl_ca_certs"][0]
+        (mount,) = [each for each in container["volumeMounts"] if authority.startswith(f"{each['mountPath']}/")]
+        (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+        # The authority alone, and not the store's key.
+        assert volume["secret"]["items"] == [{"key": "ca.crt", "path": authority.rpartition("/")[2]}]
+        assert volume["secret"]["secretName"] == "dpserve-valkey-tls"
+    jobs = dict.fromkeys(("dpserve-backup", "dpserve-rehearsal", "dpserve-owner"), "owner")
+    assert asked == {"dpserve": "dpserve", "dpserve-follower": "follower", **jobs}

@@ -8,10 +8,14 @@ from pathlib import Path
 import promql_parser
 import pytest
 
+from dpserve.settings import ServeSettings
 from service.admin.verdicts import keep, newest
 from tests.docs.test_shown_commands import parsed
+from tests.owners_commands import ledger_commands
 
 from .conftest import EVERYTHING, ROOT
+from .policy import pod_of
+from .test_manifests import named
 
 COMPONENT = ROOT / "k8s" / "components" / "monitoring"
 OF_OTHERS = {"up"} | {
@@ -94,11 +98,62 @@ def test_the_alerts_are_those_that_an_owner_needs(rendered):
         assert rule["annotations"]["summary"]
     page = (ROOT / "docs" / "deploying.md").read_text()
     assert all(f"`{name}`" in page for name in found)
-    commands = re.findall(r"'dpserve ([^']+)'", " ".join(str(rule["annotations"]) for rule in found.values()))
-    assert {"ledger status", "ledger verify", "ledger rehearse ledger.backup", "clients list"} <= set(commands)
-    for command in set(commands):
-        # What is about one account is named without it.
-        parsed([*command.split(), "NAME"] if command.endswith("set-budget") else command.split())
+
+
+def annotations(rendered):
+    """The words of all alerts."""
+    return " ".join(word for rule in rules(rendered) for word in rule.get("annotations", {}).values())
+
+
+def running(resources, words):
+    """The containers that run a command: jobs that have it among their own, or else those of the service."""
+    pods = [each for each in resources if pod_of(each)]
+    jobs = [each for each in pods if each["kind"] == "CronJob"]
+    own = [each for each in jobs if f"dpserve {' '.join(words)}" in str(pod_of(each)["containers"][0]["args"])]
+    chosen = own or [named(pods, "Deployment", "dpserve")]
+    return [pod_of(each)["containers"][0] for each in chosen]
+
+
+def paths(words):
+    """The words of a command that can only be files or folders."""
+    return [word for word in words if not word.startswith("-") and ("/" in word or "." in word)]
+
+
+def is_kept(path, container):
+    """Whether a container has a volume with this path."""
+    return any(f"{path.rstrip('/')}/".startswith(f"{each['mountPath']}/") for each in container["volumeMounts"])
+
+
+def test_each_command_of_an_alert_runs_where_its_files_are(rendered):
+    texts = annotations(rendered)
+    commands = [found.split() for found in re.findall(r"'dpserve ([^']+)'", texts)]
+    assert {("ledger", "status"), ("ledger", "rehearse", "/backups/ledger/")} <= set(map(tuple, commands))
+    for words in commands:
+        # What is about one account, or one file, is named without it.
+        parsed([*words, "NAME"] if words[-1] in ("set-budget", "rehearse") else words)
+        for container in running(rendered[EVERYTHING], words):
+            assert all(is_kept(path, container) for path in paths(words)), words
+    assert len([words for words in commands if paths(words)]) == 1
+
+
+def test_a_file_that_is_in_no_pod_is_found(rendered):
+    """As `ledger rehearse ledger.backup` was, which no pod of the redis overlay has."""
+    words = ["ledger", "rehearse", "ledger.backup"]
+    assert [is_kept(path, each) for each in running(rendered[EVERYTHING], words) for path in paths(words)] == [False]
+
+
+def test_all_that_an_alert_names_is_there(rendered):
+    texts, resources = annotations(rendered), rendered[EVERYTHING]
+    for name in re.findall(r"(?:CronJob (?!of )|cronjob/)([\w-]+)", texts):
+        assert named(resources, "CronJob", name)
+    for name in re.findall(r"\b[\w-]+\.(?:conf|toml|acl|env)\b", texts):
+        assert any(name in (each.get("data") or {}) for each in resources), name
+    sources = (ROOT / "service" / "admin" / "app.py").read_text(), (ROOT / "service" / "http" / "app.py").read_text()
+    for route, owner in re.findall(r"GET (/[\w/]+)( of the owner's port)?", texts):
+        assert f'"{route}"' in sources[0 if owner else 1]
+    settings = {f"--{name.replace('_', '-')}" for name in ServeSettings.model_fields}
+    options = {name for command in ledger_commands().values() for each in command.params for name in each.opts}
+    assert {name.rstrip("-") for name in re.findall(r"--[a-z-]+", texts)} - {"--from"} <= settings | options
 
 
 def routes(node):

@@ -1,5 +1,6 @@
 """`dpserve ledger follow` as a process: each line once, whatever is away for a while, until SIGTERM."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -11,6 +12,10 @@ import pytest
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from accounting.ledger import Ledger
+from accounting.ledger.archives import archive
+from accounting.ledger.backup_chains import Place
+from tests.faults.books import asking, open_accounts
 from tests.faults.servers import DURABLE, StoreServer
 
 FOLLOW = [sys.executable, "-u", "-m", "dpserve", "ledger", "follow"]
@@ -166,6 +171,26 @@ def test_a_collector_gets_a_log_record_for_each_line(run, opened, collector):
     assert attributes["dpserve.kind"] == "add-client"
     assert abs(records[1].time_unix_nano / 1e9 - (run.folder / "position.json").stat().st_mtime) < 3600
     assert run("ledger", "follow", "--once", "--position", "position.json").stdout == ""
+
+
+def test_receipts_that_were_archived_before_they_came_are_a_line_of_their_own(run, store, collector):
+    async def use():
+        async with await Ledger.connect(run.environment["DPSERVE_LEDGER"]) as ledger:
+            await open_accounts(ledger, "people")
+            for number in range(3):
+                await ledger.charge(asking("people", "ann", f"{number}"))
+            await archive(ledger, "people", Place(str(run.folder / "archive")), before=float("inf"))
+
+    asyncio.run(use())
+    lines = [json.loads(line) for line in run("ledger", "follow", "--once").stdout.splitlines()]
+    newest = [(line["chain"], line["number"], line["kind"]) for line in lines[-3:]]
+    assert newest == [("acts", 3, "archive"), ("receipts", 2, "archived"), ("receipts", 3, "receipt")]
+    run.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector.server_port}/"
+    run("ledger", "follow", "--to", "otlp", "--once")
+    records = [
+        record for request in collector.requests for record in request.resource_logs[0].scope_logs[0].log_records
+    ]
+    assert [json.loads(record.body.string_value) for record in records] == lines
 
 
 def test_a_collector_that_refuses_ends_it(run, opened, collector):

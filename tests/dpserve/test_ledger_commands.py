@@ -54,6 +54,28 @@ def test_the_books_are_shown_and_right(run, spent):
     assert "rho spent: 0.002 of 0.1" in shown
 
 
+def test_an_encrypted_archive_is_read_with_its_key(run, bundle, spent):
+    pyrage = pytest.importorskip("pyrage")
+    identity = pyrage.x25519.Identity.generate()
+    (run.folder / "key.txt").write_text(str(identity))
+    _ask(run, bundle, spent, ROWS + 1)
+    made = run("ledger", "archive", "kept/", "--older-than", "0s", "--recipient", str(identity.to_public()))
+    assert "archived 1 receipts, up to number 1, in 1 files" in made.stdout
+    assert "2 receipts (1 of them archived, by their seal)" in run("ledger", "verify").stdout
+    assert "--archive-identity" in run.fails("ledger", "verify", "--archive", "kept/")
+    key = ("--archive", "kept/", "--archive-identity", "key.txt")
+    assert "2 receipts, " in run("ledger", "verify", *key).stdout
+    assert "name their archive with --archive" in run.fails("ledger", "backup", "ledger.backup")
+    run("ledger", "backup", "ledger.backup", *key)
+    assert "can be restored" in run("ledger", "rehearse", "ledger.backup").stdout
+    exported = run("ledger", "export", "--format", "jsonl")
+    assert exported.stdout.count('"kind": "receipt"') == 1
+    assert "receipts 1 to 1 are archived" in exported.stderr
+    assert run("ledger", "export", "--format", "jsonl", *key).stdout.count('"kind": "receipt"') == 2
+    assert "no receipt is that old" in run("ledger", "archive", "kept/").stdout
+    assert "is no duration" in run("ledger", "archive", "kept/", "--older-than", "soon", status=2).stderr
+
+
 def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, spent):
     run("ledger", "backup", "ledger.backup")
     answered = _ask(run, bundle, spent, ROWS[::-1] + 1)

@@ -134,3 +134,39 @@ def test_a_budget_plans_for_units_and_chooses_no_kind_that_cannot_protect_them(p
     found = json.loads(planned.stdout)
     assert found["recommended"] != "objective-quantiles"
     assert "--unit person" in found["command"]
+
+
+def test_a_plan_for_units_leaves_their_column_out_of_public_rows_and_training_takes_its_words(people):
+    """The column of units is no feature of public rows either, with a schema or without, and they may lack it."""
+    schema = {
+        "fields": [
+            {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
+            {"name": "income", "type": "number", "constraints": {"minimum": 0, "maximum": 1000000}},
+            {"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}},
+        ]
+    }
+    (people.folder / "schema.json").write_text(json.dumps(schema))
+    without = [",".join(line.split(",")[:2] + line.split(",")[3:]) for line in rows(6).splitlines()]
+    (people.folder / "without.csv").write_text("\n".join(without) + "\n")
+    budget = ("--n", "200", "--rho", "0.5", "--delta", "1e-6", "--unit", "person", "--label", "ok")
+    plain = ("--class-names", "no,yes", "--bounds", "income=0:1e6", "--bounds", "age=0:120")
+    for declared in (("--schema", "schema.json"), plain):
+        for public in ("a.csv", "without.csv"):
+            said = people("plan", "--public", public, *budget, *declared).stdout
+            assert "--unit person" in said
+    trained = people(
+        *("train", "--data", "b.csv", "--label", "ok", "--schema", "schema.json", "--unit", "person"),
+        *("--budget", "rho:0.5", "--records-declared", "200", "--lineage", "l", "--out", "m"),
+    )
+    assert "Wrote the bundle m" in trained.stdout
+
+
+def test_a_schema_that_describes_a_column_of_people_is_answered_with_the_option_for_it(people):
+    fields = [
+        {"name": "person", "type": "string"},
+        {"name": "ok", "type": "string", "constraints": {"enum": ["a", "b"]}},
+    ]
+    (people.folder / "schema.json").write_text(json.dumps({"fields": fields}))
+    asked = ("plan", "--schema", "schema.json", "--label", "ok", "--n", "99", "--rho", "1", "--delta", "1e-6")
+    said = people(*asked, status=1).stderr
+    assert "take its field out, and name the column with --unit, --id or --ignore" in " ".join(said.split())

@@ -1,6 +1,8 @@
 """Servers for the fault tests, each a process of its own on loopback: stores, Sentinels, a cluster, services."""
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,9 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from accounting.ledger.embedded import server_binary
+from accounting.ledger.store import LEAST_VERSION
 from tests.command_line import ran
 
 _PYTHON = (sys.executable, "-u", "-m")
@@ -23,6 +27,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@cache
+def encrypting_server() -> str | None:
+    """Return a Valkey or Redis that speaks TLS, which DPSERVE_TEST_TLS_STORE or PATH has, if any."""
+    found = os.environ.get("DPSERVE_TEST_TLS_STORE") or shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        return None
+    version = re.search(r"v=(\d+)\.(\d+)", ran_to_its_end(found, "--version"))
+    said = ran_to_its_end(found, "--port", "0", "--tls-port", "1", "--bind", "127.0.0.1")
+    new = version is not None and (int(version[1]), int(version[2])) >= LEAST_VERSION
+    return found if new and "No tls-cert-file configured" in said else None
+
+
+def ran_to_its_end(*words: str) -> str:
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False)
+    return done.stdout
 
 
 @dataclass
@@ -102,7 +123,7 @@ class Services:
     price: str | None = "rho:0.001"
 
     def command_line(self, *words: object) -> str:
-        done = ran([*map(str, words), "--ledger", self.ledger], self.bundle.parent, self._environment())
+        done = ran([*map(str, words), "--ledger", self.ledger], self.bundle.parent, self.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -120,7 +141,7 @@ class Services:
                     self.ledger,
                     *map(str, words),
                 ],
-                env=self._environment(),
+                env=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -142,5 +163,6 @@ class Services:
     def _price(self) -> list[str]:
         return [] if self.price is None else ["--price", self.price]
 
-    def _environment(self) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
         return os.environ | {"DPSERVE_HOME": str(self.home), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

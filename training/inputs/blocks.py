@@ -36,7 +36,7 @@ Sources: Lecuyer et al., SOSP 2019 (block composition); Luo et al., OSDI 2021 (P
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,8 +58,14 @@ _ISO_DATE = 10
 
 
 def period_of(text: str, by: Period) -> str:
-    """Return the name of the period in which a date lies, which opens a text as ISO 8601 has it. Raises ValueError."""
+    """Return the name of the period in which a date lies, which opens a text as ISO 8601 has it. Raises ValueError.
+
+    An instant with an offset from UTC lies where it does in UTC, as files say that keep instants and no texts.
+    """
     day = date.fromisoformat(text[:_ISO_DATE])
+    with suppress(ValueError, OverflowError):  # no instant, or one beyond the calendar
+        if (instant := datetime.fromisoformat(text)).tzinfo is not None:
+            day = instant.astimezone(UTC).date()
     if by == "week":
         year, week, _ = day.isocalendar()
         return f"{year:04}-W{week:02}"

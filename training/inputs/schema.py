@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from accounting.messages import OptionName, Wording, joined, message
 from training.errors import DataError, TrainingError
 from training.inputs.columns import (
     BooleanColumn,
@@ -163,7 +164,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
         raise DataError(f"{file_name} needs a list of fields, as a Table Schema has it")
     match = content.get("fieldsMatch", "equal")
     match = match[0] if isinstance(match, list) and len(match) == 1 else match
-    problems = list(_problems_of_table(content, match))
+    problems: list[Wording] = list(_problems_of_table(content, match))
     columns: list[Any] = []
     earlier: set[str] = set()
     class_names: dict[str, tuple[str, ...]] = {}
@@ -185,7 +186,7 @@ def parse_schema(content: Any, file_name: str = "the schema", folder: Path = Pat
             twice = next(name for name, count in Counter(names).items() if count > 1)
             problems.append(f"two columns have a coordinate {twice!r}: rename one of them")
     if problems:
-        raise DataError("\n - ".join([f"{file_name} cannot be used:", *problems]))
+        raise DataError(joined([f"{file_name} cannot be used:", *problems], "\n - "))
     missing = _as_texts(content.get("missingValues", [""])) or ()
     return Schema(tuple(columns), class_names, match == "subset", missing, content.get("encoding"))
 
@@ -211,7 +212,7 @@ class _Field:
         self._name = self._field.get("name")
         self._where = f"field {self._name!r}" if isinstance(self._name, str) else f"field number {index + 1}"
         self._missing = missing
-        self.problems: list[str] = []
+        self.problems: list[Wording] = []
         self.class_names: tuple[str, ...] = ()
 
     def column(self) -> Column | None:
@@ -259,7 +260,15 @@ class _Field:
             return self._validated(BooleanColumn, common | self._given(true="trueValues", false="falseValues"))
         if type_ == "string":
             if "text" not in field:
-                self._wrong('needs constraints.enum with its levels, or "text": {} where it is free text')
+                self._wrong(
+                    'needs constraints.enum with its levels, or "text": {} where it is free text. A name or key of '
+                    "each record or person is no feature: take its field out, and name the column with "
+                    + OptionName("unit")
+                    + ", "
+                    + OptionName("id")
+                    + " or "
+                    + OptionName("ignore")
+                )
                 return None
             return self._text(constraints, common)
         bounds = {name: constraints.get(name) for name in ("minimum", "maximum")}
@@ -368,8 +377,8 @@ class _Field:
                 self._wrong(f"{where}: {detail[:1].lower()}{detail[1:]}" if where else detail)
             return None
 
-    def _wrong(self, what: str) -> None:
-        self.problems.append(f"{self._where}: {what}")
+    def _wrong(self, what: Wording) -> None:
+        self.problems.append(message(f"{self._where}: ") + what)
 
 
 def draft(

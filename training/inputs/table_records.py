@@ -185,7 +185,10 @@ def _check_names(table: Table, columns: Sequence[str], label: str, ignore: Seque
     if extra and not subset:
         raise DataError(
             f"{table.name} has columns that the schema does not describe: {', '.join(_some(extra))}. Describe them, "
-            "leave them out with " + OptionName("ignore") + ', or set "fieldsMatch": "subset" to leave out all others'
+            "leave them out with "
+            + OptionName("ignore")
+            + ', or set "fieldsMatch": "subset" to leave out all others. One that names the person behind each '
+            "record is " + OptionName("unit") + ", or " + OptionName("id")
         )
 
 

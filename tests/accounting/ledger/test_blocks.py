@@ -32,6 +32,7 @@ from accounting.ledger.recovery import DeclaredLoss, reconcile
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
 from accounting.losses import Cost, GaussianLoss, LaplaceLoss
+from accounting.report import account_report
 from accounting.sampling_error import PURE_DELTA
 
 from .conftest import COST, asking, dump, open_accounts, releases
@@ -137,6 +138,38 @@ async def test_a_block_counts_what_its_lineage_counts(ledger: Ledger, lineage: s
     assert (await ledger.block(lineage, OCTOBER)).spent == 5 * 10**11
     with pytest.raises(MechanismNotAccepted):
         await ledger.charge(asking(lineage, "ann", "2", blocks=(OCTOBER,)))
+
+
+async def test_a_lineage_with_blocks_accepts_what_its_blocks_accept(ledger: Ledger, lineage: str) -> None:
+    """Its own account only counts, and what it accepted when it opened refuses nothing."""
+    any_charge = Budget(10**13, "any", 1e-6)
+    gaussian = Budget(PRICE // 2, "gaussian", 1e-6)
+    await open_accounts(ledger, lineage, gaussian, ann=any_charge)
+    await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
+    await ledger.open_block(lineage, OCTOBER, gaussian, time=0.0)
+    laplace = Cost((LaplaceLoss(0.5),))
+    with pytest.raises(MechanismNotAccepted):
+        await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=(OCTOBER,)))
+    await ledger.charge(asking(lineage, "ann", "1", cost=laplace, blocks=(SEPTEMBER,)))
+    account = await ledger.lineage(lineage)
+    assert account.spent == laplace.picorho > account.budget.limit
+    # What is said of the account is no reading of the Gaussian curve, for not every charge was Gaussian.
+    report = account_report(account.state, price=None)
+    assert (report.accepts, report.status, report.spent.rho) == ("any", "proven", laplace.picorho / 1e12)
+    assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_what_a_lineage_adds_up_over_its_blocks_can_be_reported(ledger: Ledger, lineage: str) -> None:
+    """The sum may be more than any one budget at its delta could be."""
+    small = Budget(PRICE, "gaussian", 1e-12)
+    await open_accounts(ledger, lineage, small, ann=Budget(8 * 10**15, "any", 1e-3))
+    await ledger.open_block(lineage, SEPTEMBER, Budget(8 * 10**15, "any", 1e-3), time=0.0)
+    dear = Cost((GaussianLoss(50),))
+    await ledger.charge(asking(lineage, "ann", "1", "2", cost=dear, blocks=(SEPTEMBER,)))
+    account = await ledger.lineage(lineage)
+    with pytest.raises(ValueError, match="delta must be at least"):
+        replace(small, limit=account.spent)
+    assert account_report(account.state, price=None).delta > small.delta
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
 """A record stays in one block: what is noted of blocks, whatever becomes of a training, and who is refused by it."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from training.block_choice import BlockChoice
 from training.errors import TrainingError
 from training.fit import Candidates, LambdaChosen, Request, Unwatched, fit
-from training.inputs.blocks import BlockDeclaration, noted_in_blocks
+from training.inputs.blocks import BlockDeclaration, noted_in_blocks, period_of
 from training.inputs.table_records import read_numbers
 
 BUDGET = "epsilon:3@1e-6"
@@ -99,3 +101,21 @@ def test_a_choice_that_was_paid_for_keeps_its_records_in_their_block(tmp_path):
     with pytest.raises(TrainingError):
         train("october")
     train("september")
+
+
+@pytest.mark.parametrize("by", ["day", "week", "month", "year"])
+def test_one_instant_is_in_one_block_however_its_file_writes_it(by):
+    """A text keeps its offset, and Arrow's instants come as UTC without one: both name the period in UTC."""
+    texts = ["2027-01-01T00:30:00+02:00", "2026-12-31T22:30:00Z", "2026-12-31 17:30:00-05:00"]
+    instants = pa.array([datetime.fromisoformat(text) for text in texts], pa.timestamp("us", "Europe/Berlin"))
+    name = {"day": "2026-12-31", "week": "2026-W53", "month": "2026-12", "year": "2026"}[by]
+    declared = BlockDeclaration((name,), BUDGET, "when", by)
+    for values in (pa.array(texts), instants):
+        places, refused = declared.places(values)
+        assert refused is None
+        assert places.tolist() == [0, 0, 0]
+
+
+def test_a_date_without_an_offset_is_in_the_period_that_it_names():
+    assert period_of("2027-01-01", "month") == period_of("2027-01-01T00:30:00", "month") == "2027-01"
+    assert period_of("0001-01-01T00:30:00+02:00", "day") == "0001-01-01"  # its instant in UTC has no date

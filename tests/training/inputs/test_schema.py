@@ -116,6 +116,7 @@ def test_a_schema_of_the_label_alone_is_refused():
         ({"name": "a", "type": "number", "constraints": {"minimum": 1, "maximum": 0}}, "must be finite and in order"),
         ({"name": "a", "type": "number", "constraints": {"minimum": "x", "maximum": 0}}, "minimum: input should be"),
         ({"name": "a", "type": "string"}, "needs constraints.enum with its levels, or"),
+        ({"name": "a", "type": "string"}, "take its field out, and name the column with `unit`, `id` or `ignore`"),
         ({"name": "a", "type": "string", "constraints": {"enum": []}}, "enum must list the levels"),
         ({"name": "a", "type": "string", "constraints": {"enum": ["x", "x"]}}, "a level is named twice"),
         ({"name": "a", "type": "string", "constraints": {"enum": [["x"]]}}, "enum must list texts or numbers"),

@@ -1,0 +1,350 @@
+"""An archive: the oldest receipts of a lineage move from the store to files in a folder or an object store.
+
+What decides on a charge stays in the store, and so does what was sealed of the receipts (`seals`): no decision, price
+or answer depends on where they lie. Each file holds receipts of one lineage, whole calls of its services, from the one
+after the file before on. The acts list the files with their SHA-256, so that there is no list beside them to be lost
+or altered.
+
+Promises: the store gives up receipts only once a file of them is on the disk, was read again and has the bytes that
+were written, and the act that names it is written in the same step; whatever ends in between leaves the store as it
+was, and at most a file that no act names. To do it again is harmless. Of two that archive at once one does, and the
+other one says so. Memory is bounded, however many receipts there are; the newest call stays in the store.
+"""
+
+import hashlib
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from accounting.ledger.accounts import UNREADABLE, reading
+from accounting.ledger.backup_chains import FileLines, Place, Summed, write_lines
+from accounting.ledger.backups import batches
+from accounting.ledger.books import Books
+from accounting.ledger.charged_models import ChargedModels
+from accounting.ledger.errors import ActRefused, CannotRecover
+from accounting.ledger.ledger import Ledger
+from accounting.ledger.receipts import Act, Receipt
+from accounting.ledger.seals import ARCHIVE, Seal, Sums, identity, sums_digest
+from accounting.ledger.values import Account, LineageAccount
+from accounting.ledger.verification import Watcher, all_acts, all_receipts, unwatched, verify
+from accounting.ledger.wire import LineageKeys
+
+RECEIPTS_IN_A_FILE = 1_000_000
+"""The most receipts of a file, and of one step of the store."""
+
+_FORMAT = "dpserve ledger archive 1"
+_PIECE = 1 << 18
+_ACCOUNTS_IN_A_CALL = 50
+
+
+class _Line(Struct, frozen=True, omit_defaults=True):
+    """A line of a file: whose receipts follow, after which number; a receipt; or the SHA-256 of all lines before."""
+
+    format: str = ""
+    lineage: str = ""
+    after: int = 0
+    receipt: Receipt | None = None
+    end: str = ""
+
+
+_read_line = msgspec.json.Decoder(_Line).decode
+
+
+class Archive:
+    """The files of archived receipts in one place."""
+
+    def __init__(self, place: Place, *, keys: Sequence[Any] = (), watch: Watcher = unwatched) -> None:
+        """Read files there. keys: the identities that decrypt them, if they are encrypted."""
+        self._place, self._keys, self._watch = place, keys, watch
+
+    def receipts(self, lineage: str, seals: Sequence[Seal], after: int = 0) -> Iterator[Receipt]:
+        """Yield the receipts of a lineage's seals with numbers above `after`, oldest first.
+
+        Raises CannotRecover for a file that is missing, or not the one that was sealed, by its last receipt.
+        """
+        for seal in seals:
+            if seal.receipts > after:
+                for receipt in self._file(lineage, seal):
+                    if receipt.sequence > after:
+                        yield receipt
+
+    def _file(self, lineage: str, seal: Seal) -> Iterator[Receipt]:
+        lines = FileLines(
+            lambda: self._place.open(seal.file),
+            seal.file,
+            seal.size,
+            sha256=seal.sha256,
+            keys=self._keys,
+            whole="the archive",
+            option="archive_identity",
+            watch=self._watch,
+        )
+        last: Receipt | None = None
+        try:
+            for last in _read_file(lines, lineage, seal.after):
+                yield last
+        except UNREADABLE as error:
+            raise CannotRecover(f"{seal.file} of the archive cannot be read: {error}") from error
+        if last is None or identity([last]).hex() != seal.newest:
+            raise CannotRecover(f"{seal.file} of the archive does not hold the receipts that were sealed")
+
+
+def _read_file(lines: Iterable[str], lineage: str, after: int) -> Iterator[Receipt]:
+    """Yield the receipts of a file. Raises CannotRecover, and what `UNREADABLE` names."""
+    summed, end = hashlib.sha256(), ""
+    for number, text in enumerate(lines):
+        line = _read_line(text)
+        if number == 0 and (line.format, line.lineage, line.after) != (_FORMAT, lineage, after):
+            raise CannotRecover(
+                f"this is not a file of archived receipts of lineage {lineage} after {after}, in the format {_FORMAT!r}"
+            )
+        if end:
+            raise CannotRecover("a file of archived receipts goes on after its end")
+        if line.end:
+            end = line.end
+            continue
+        summed.update(text.encode())
+        if line.receipt is not None:
+            yield line.receipt
+    if end != summed.hexdigest():
+        raise CannotRecover("a file of archived receipts is cut short or was altered")
+
+
+@dataclass(frozen=True)
+class Archived:
+    """The outcome for a lineage: receipts and files of this time, and up to which receipt it is archived now."""
+
+    lineage: str
+    receipts: int
+    upto: int
+    files: tuple[str, ...]
+    size: int
+
+
+async def archive(
+    ledger: Ledger,
+    lineage: str,
+    place: Place,
+    *,
+    before: float,
+    keys: Sequence[Any] = (),
+    most: int = RECEIPTS_IN_A_FILE,
+    watch: Watcher = unwatched,
+) -> Archived:
+    """Move the receipts of requests that came before a time to files in a place, oldest first, up to the first newer.
+
+    before: seconds since the epoch. keys: the recipients to encrypt files for, if any. most: receipts of a file. The
+    lineage is verified first: without an archive, by what was sealed before.
+
+    Raises CannotRecover for books that are not right or a file that does not read back; ActRefused if somebody else
+    archives at the same time; UnknownLineage, LedgerUnavailable, OSError.
+    """
+    await _trim(ledger, lineage)
+    checked = await verify(ledger, lineage, watch=watch)
+    if checked.findings:
+        raise CannotRecover(
+            f"lineage {lineage} is not right, and nothing of it is archived: {checked.findings[0]}; 'dpserve ledger "
+            "verify' says all that is wrong"
+        )
+    files, size, began = list[str](), 0, (await ledger.lineage(lineage)).archived
+    upto = began
+    while (written := await _Sealing(ledger, lineage, place, before, keys, most, watch).run()) is not None:
+        await _trim(ledger, lineage)
+        files.append(written.file)
+        upto, size = written.receipts, size + written.size
+    return Archived(lineage, upto - began, upto, tuple(files), size)
+
+
+class _Sealing:
+    """Archives one file of receipts."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        lineage: str,
+        place: Place,
+        before: float,
+        keys: Sequence[Any],
+        most: int,
+        watch: Watcher,
+    ) -> None:
+        self._ledger, self._lineage, self._place = ledger, lineage, place
+        self._before, self._keys, self._most, self._watch = before, keys, most, watch
+
+    async def run(self) -> Seal | None:
+        """Seal one file, and give its receipts up; None if there is no receipt to archive."""
+        account, clients, groups, blocks = await self._ledger.snapshot(self._lineage)
+        accounts: list[Account] = [account, *clients, *groups, *blocks]
+        acts = await all_acts(self._ledger, self._lineage, account.newest_act)
+        with reading(self._lineage):
+            books, models = self._begun(account, accounts, acts)
+        async with aclosing(self._calls(account)) as calls:
+            first = await anext(calls, None)
+            if first is None:
+                return None
+            encrypted = ".age" if self._keys else ""
+            name = f"archive-{self._lineage}-{account.archived + 1:012}-{secrets.token_hex(4)}.zst{encrypted}"
+            entered = _Entered(self._lineage, books, models)
+            with self._place.create(name) as file:
+                summed = await write_lines(entered.lines(first, calls), file, self._keys)
+        try:
+            self._check_written(name, summed)
+            if books.findings or entered.newest is None:
+                raise CannotRecover(f"lineage {self._lineage} is not right: {'; '.join(books.findings)}")
+            sums = entered.sums()
+            seal = Seal(
+                account.archived,
+                entered.newest.sequence,
+                name,
+                summed.size,
+                summed.sha256,
+                identity([entered.newest]).hex(),
+                sums_digest({subject: one.encoding for subject, one in sums.items()}).hex(),
+                {service: books.links[service].hex() for service in sorted(entered.services)},
+            )
+            await self._seal(seal, sums)
+        except (CannotRecover, ActRefused):
+            self._place.remove(name)
+            raise
+        return seal
+
+    def _begun(
+        self, account: LineageAccount, accounts: Sequence[Account], acts: Sequence[Act]
+    ) -> tuple[Books, ChargedModels]:
+        books = Books(self._lineage, acts, accounts)
+        books.go_on_from_seal()
+        models = ChargedModels(account.budget.currency)
+        models.go_on(account)
+        return books, models
+
+    async def _calls(self, account: LineageAccount) -> AsyncGenerator[list[Receipt], None]:
+        """Yield the receipts to archive, those of a call together; never those of the newest call."""
+        call, count = list[Receipt](), 0
+        async for receipt in all_receipts(self._ledger, self._lineage, account.newest_receipt, after=account.archived):
+            if receipt.link and call:
+                count += len(call)
+                if count > self._most and count > len(call):
+                    return
+                yield call
+                call = []
+            if receipt.time >= self._before:
+                return
+            call.append(receipt)
+            if receipt.sequence % 1000 == 0:
+                self._watch(f"archiving the receipts of {self._lineage}", receipt.sequence / account.newest_receipt)
+
+    def _check_written(self, name: str, summed: Summed) -> None:
+        """Read a file again. Raises CannotRecover unless it has the bytes that were written."""
+        found, size = hashlib.sha256(), 0
+        with self._place.open(name) as file:
+            while data := bytes(file.read(_PIECE)):
+                found.update(data)
+                size += len(data)
+        if (size, found.hexdigest()) != (summed.size, summed.sha256):
+            raise CannotRecover(f"{name} does not read back as it was written")
+
+    async def _seal(self, seal: Seal, sums: dict[str, Sums]) -> None:
+        """Note what the accounts had paid for, then write the act and give the receipts up. Raises ActRefused."""
+        keys = LineageKeys(self._lineage)
+        for some in batches(sums.items(), _ACCOUNTS_IN_A_CALL):
+            ids = [_id(subject, keys) for subject, _ in some]
+            texts = [{"id": id_, "text": one.encoding.decode()} for (_, id_), (_, one) in zip(ids, some, strict=True)]
+            named = list(dict.fromkeys([keys.account, *(key for key, _ in ids)]))
+            arguments = {"upto": seal.receipts, "sums": texts}
+            reply = await self._ledger.call(self._lineage, "seal", named, arguments, durably=True)
+            self._check(reply)
+        reply = await self._ledger.act(
+            self._lineage,
+            "archive",
+            [keys.receipts],
+            {"after": seal.after, "upto": seal.receipts},
+            kind=ARCHIVE,
+            subject="lineage",
+            details=msgspec.structs.asdict(seal),
+        )
+        self._check(reply)
+
+    def _check(self, reply: Sequence[bytes]) -> None:
+        if reply != [b"done"]:
+            raise ActRefused(
+                "archived-between", f"receipts of lineage {self._lineage} were archived by somebody else meanwhile"
+            )
+
+
+class _Entered:
+    """The lines of a file, and what they say once they all were taken."""
+
+    def __init__(self, lineage: str, books: Books, models: ChargedModels) -> None:
+        self._lineage, self._books, self._models = lineage, books, models
+        self.newest: Receipt | None = None
+        self.services: set[str] = set()
+
+    async def lines(self, first: Sequence[Receipt], calls: AsyncIterator[list[Receipt]]) -> AsyncIterator[str]:
+        """Yield the lines."""
+        summed = hashlib.sha256()
+        title = _Line(format=_FORMAT, lineage=self._lineage, after=self._books.newest)
+        async for line in _lines(title, first, calls):
+            if line.receipt is not None:
+                self._enter(line.receipt)
+            packed = msgspec.json.encode(line) + b"\n"
+            summed.update(packed)
+            yield packed.decode()
+        self._books.close_call()
+        yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
+
+    def _enter(self, receipt: Receipt) -> None:
+        self._books.follow(receipt)
+        self._books.enter_sums(receipt)
+        self._models.enter(receipt)
+        self.newest = receipt
+        self.services.add(receipt.service)
+
+    def sums(self) -> dict[str, Sums]:
+        """Return what each account paid for up to the newest receipt, by its subject."""
+        found = {subject: payer.sums for subject, payer in self._books.payers.items()}
+        return found | {"lineage": replace(found["lineage"], models=self._models.listed)}
+
+
+async def _lines(title: _Line, first: Sequence[Receipt], calls: AsyncIterator[list[Receipt]]) -> AsyncIterator[_Line]:
+    yield title
+    for receipt in first:
+        yield _Line(receipt=receipt)
+    async for call in calls:
+        for receipt in call:
+            yield _Line(receipt=receipt)
+
+
+def _id(subject: str, keys: LineageKeys) -> tuple[str, str]:
+    """Return the key of an account, and its name in the store's functions."""
+    scope, _, name = subject.partition(":")
+    one = {"client": keys.client, "group": keys.group, "block": keys.block}[scope](name) if name else keys.own
+    return one.account, one.id
+
+
+async def _trim(ledger: Ledger, lineage: str) -> None:
+    """Take what an archive left over out of the store, in calls of a bounded size."""
+    account, clients, groups, blocks = await ledger.snapshot(lineage)
+    if not account.archived:
+        return
+    keys = LineageKeys(lineage)
+    every: list[Account] = [account, *clients, *groups, *blocks]
+    for some in batches((one.subject for one in every), _ACCOUNTS_IN_A_CALL):
+        named, ids, with_index = [keys.account], list[str](), list[str]()
+        for subject in some:
+            key, id_ = _id(subject, keys)
+            named.append(key)
+            ids.append(id_)
+            scope, _, name = subject.partition(":")
+            if scope == "client":
+                named.append(keys.client(name).receipts)
+                with_index.append(id_)
+        arguments = {"ids": ids, "clients": with_index}
+        named = list(dict.fromkeys(named))
+        while await ledger.call(lineage, "trim", named, arguments, durably=True) == [b"more"]:
+            continue
