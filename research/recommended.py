@@ -91,7 +91,7 @@ def _class_sums(records: Records, chosen: FeatureMap, whole: int, words: SeededR
 
 SHARED = ("lower", "upper", "bias", "image_shape")
 WAVES: dict[str, Any] = {name: getattr(FeatureChoice(), name) for name in ("random_features", "bandwidth", "seed")}
-"""What `train` takes by default."""
+"""The defaults of `train`."""
 
 OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "dpsgd-hog-fourier": _dp_sgd, "class-sums": _class_sums}
 RECOMMENDED = {name: "class-sums" if benchmark.classes >= 20 else "dpsgd" for name, benchmark in SETS.items()}

@@ -191,6 +191,7 @@ class Store:
         self._replicas = replicas
         self._must_wait = replicas > 0
         self._reads_only = reads_only
+        self._calling = "FCALL_RO" if reads_only else "FCALL"
         self._promotes = has_sentinels(url)
         self._connections = connections_to(url, deadline)
         self._free = asyncio.Semaphore(connections)
@@ -207,10 +208,6 @@ class Store:
     @property
     def _acknowledges_nothing(self) -> bool:
         return self.rehearsal or self._reads_only
-
-    @property
-    def _calling(self) -> str:
-        return "FCALL_RO" if self._reads_only else "FCALL"
 
     @property
     def waits(self) -> bool:

@@ -616,8 +616,8 @@ class HogFourier(OfImages):
     """Histograms of gradients, how light the parts of the image are, and random Fourier features of the histograms.
 
     A linear head on it is the sum of one on the histograms, one on means of pixels, and one that approximates the
-    Gaussian kernel of the histograms' directions. Each of the three has length 1, or 0 where it has no direction: of
-    weights from a half to one and a half none did better on rows of Fashion-MNIST that were held back from training.
+    Gaussian kernel of the histograms' directions. Each of the three has length 1, or 0 where it has no direction: means
+    half as heavy did worse on rows of Fashion-MNIST that were held back from training.
     """
 
     kind: Literal["hog-fourier"] = "hog-fourier"
