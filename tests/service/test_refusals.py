@@ -21,7 +21,7 @@ from accounting.ledger import (
     UnknownGroup,
 )
 from accounting.ledger.backup_streams import AgeMissing
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, SecretKeyMissing
 from accounting.ledger.recovery import LossUndeclared
 from service.errors import InvalidRows, Overloaded, RequestRefused
 from service.http.problems import Problem, ProblemType
@@ -29,7 +29,7 @@ from service.http.refusals import REFUSALS, as_problem
 
 OWNERS = {
     *(ActRefused, AgeMissing, BlocksNotNamed, CannotRecover, ChargedWithoutBlocks, LossUndeclared, OtherUnit, UnitLost),
-    *(UnknownBlock, UnknownGroup),
+    *(SecretKeyMissing, UnknownBlock, UnknownGroup),
 }
 """Raised for what the owner does, which no request of a client does."""
 
