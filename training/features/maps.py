@@ -582,6 +582,8 @@ class OfImages(FeatureMap):
 
     clip_norm: float = Field(default=1.0, ge=1.0, le=1.0)
     """Every row has the same norm already."""
+    kind: str
+    """Named here as it comes before the shape in what bundles have sealed."""
     image_shape: tuple[int, int, int]
     """Height, width and channels: 1 for grey, 3 for red, green and blue."""
 
