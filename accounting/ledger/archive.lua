@@ -59,10 +59,11 @@ local function trim(keys, args)
   if not lineage then
     return {'unknown'}
   end
-  local current, left = 'sealed:' .. text(lineage.archived), 10 * SLICE
+  local left = 10 * SLICE
   for _, id in ipairs(args.ids) do
     for _, field in ipairs(redis.call('HKEYS', keys[word(id)])) do
-      if string.sub(field, 1, 7) == 'sealed:' and field ~= current then
+      local upto = string.match(field, '^sealed:(%d+)$')
+      if upto and whole(upto) < lineage.archived then -- what is beyond it somebody else may be sealing
         redis.call('HDEL', keys[id], field)
       end
     end

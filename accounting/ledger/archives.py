@@ -6,9 +6,9 @@ after the file before on. The acts list the files with their SHA-256, so that th
 or altered.
 
 Promises: the store gives up receipts only once a file of them is on the disk, was read again and has the bytes that
-were written, and the act that names it is written in the same step; whatever ends in between leaves the store as it
-was, and at most a file that no act names. To do it again is harmless. Of two that archive at once one does, and the
-other one says so. Memory is bounded, however many receipts there are; the newest call stays in the store.
+were written, and the act that names it is written in the same step; whatever ends in between leaves every receipt in
+the store, and at most a file that no act names. To do it again is harmless. Of two that archive at once one does, and
+the other one says so. Memory is bounded, however many receipts there are; the newest call stays in the store.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-#!lua name=dpserve_33
+#!lua name=dpserve_34
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -22,12 +22,12 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `archive.lua`, loaded as one. Its name and its functions'
--- names carry the version, so that a store runs several versions side by side. A lineage is written in the format 4 until
--- its first block is opened, in 5 from then on, and in 6 once receipts of it were archived, so that versions which know
--- no blocks, or no archive, refuse it; one in any other format is refused here.
+-- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `archive.lua`, loaded as one. Its name and its
+-- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
+-- format 4 until its first block is opened, in 5 from then on, and in 6 once receipts of it were archived, so that
+-- versions which know no blocks, or no archive, refuse it; one in any other format is refused here.
 
-local VERSION = '33'
+local VERSION = '34'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE = '4', '5', '6'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -98,8 +98,8 @@ local function read_account(key, what)
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what), counts_epsilon = ACCEPTS[fields[3]].counts_epsilon,
-    takes_claims = ACCEPTS[fields[3]].takes_claims,
+    group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what),
+    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims,
   }
   local format = account.archived > 0 and FORMAT_WITH_ARCHIVE or account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
   if what == 'the lineage' and format ~= fields[10] then

@@ -379,6 +379,29 @@ async def test_of_two_archives_at_once_one_is_done(embedded_url: str, tmp_path: 
         assert (await verify(one, lineage, archived=_archive(tmp_path))).findings == ()
 
 
+async def test_what_an_archive_has_sealed_stays_while_another_tidies_up(
+    embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has sealed, and whose act is to come, and one that takes out what an earlier archive left over."""
+    lineage, place = new_lineage(), Place(str(tmp_path))
+    async with await Ledger.connect(embedded_url) as one, await Ledger.connect(embedded_url) as other:
+        await _used(one, lineage)
+        await _archived(one, lineage, tmp_path)
+        for number in range(3):
+            await one.charge(asking(lineage, "ann", f"later {number}"))
+        act = other.act
+
+        async def act_after_the_other(*words: Any, **more: Any) -> list[Any]:
+            assert (await archive(one, lineage, place, before=0.0)).receipts == 0
+            return await act(*words, **more)
+
+        monkeypatch.setattr(other, "act", act_after_the_other)
+        done = await _archived(other, lineage, tmp_path)
+        assert (done.receipts, done.upto) == (4, 12)
+        assert (await verify(one, lineage)).findings == ()
+        assert (await verify(one, lineage, archived=_archive(tmp_path))).findings == ()
+
+
 async def test_a_file_that_does_not_read_back_gives_nothing_up(
     embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
