@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -22,9 +22,8 @@ from research.comparison.cases import BENCHMARKS, Benchmark, Drawn
 from research.data import adult, cifar, mnist, newsgroups
 from research.data.labelled import LabelledSet
 from training.feature_choice import FeatureChoice
-from training.features import rules
 from training.features.hog import Shape
-from training.features.maps import FeatureMap, HogFourier
+from training.features.maps import FeatureMap
 from training.fitting.network import Network
 from training.inputs.columns import coordinates_of
 from training.inputs.records import Declaration, Records
@@ -89,10 +88,6 @@ def _class_sums(records: Records, chosen: FeatureMap, whole: int, words: SeededR
     return train_class_sums(records, "measured", chosen, whole, "measured", words, records_declared=len(records))
 
 
-SHARED = ("lower", "upper", "bias", "image_shape")
-WAVES: dict[str, Any] = {name: getattr(FeatureChoice(), name) for name in ("random_features", "bandwidth", "seed")}
-"""The defaults of `train`."""
-
 OPTIONS: dict[str, Train] = {"dpsgd": _dp_sgd, "dpsgd-hog-fourier": _dp_sgd, "class-sums": _class_sums}
 RECOMMENDED = {name: "class-sums" if benchmark.classes >= 20 else "dpsgd" for name, benchmark in SETS.items()}
 
@@ -132,9 +127,8 @@ def measure(
 def _measured(name: str, option: str, case: Case, epsilon: float) -> tuple[str, ...]:
     declared = declaration(name, case)
     records = Records(case.X, case.y, declared, (b"",))
-    chosen = rules.feature_map("identity", declared, SHAPES.get(name))
-    if option == "dpsgd-hog-fourier":
-        chosen = HogFourier(**{each: getattr(chosen, each) for each in SHARED}, **WAVES)
+    features: Literal["auto", "hog-fourier"] = "hog-fourier" if option == "dpsgd-hog-fourier" else "auto"
+    chosen = FeatureChoice(features=features, image_shape=SHAPES.get(name)).map_for(declared, head=False)
     whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
     started = time.process_time()
     model = OPTIONS[option](records, chosen, whole, SeededRandomness(case.seed, (name, option, f"{epsilon:g}")))

@@ -304,7 +304,7 @@ class Accounts:
     async def note(self, lineage: str, kind: str, details: Mapping[str, Any]) -> None:
         """Write an act that changes nothing in the store, as an export. Raises UnknownLineage."""
         (status,) = await self.act(lineage, "note", [], {}, kind=kind, subject="lineage", details=details)
-        _check_done(status, LineageKeys(lineage).own)
+        check_done(status, LineageKeys(lineage).own)
 
     async def _read_fields(self, lineage: str, *keys: str, asker: Asker | None = None) -> list[Fields]:
         """Return the fields of each key, or raise LedgerDamaged for one that is no hash."""
@@ -365,7 +365,7 @@ class Accounts:
             whole = LineageKeys(account.lineage).own
             await self._check_unused(whole)
             raise whole.unknown
-        _check_done(status, account, details.get("group", ""))
+        check_done(status, account, details.get("group", ""))
 
     # Lineages
 
@@ -414,7 +414,7 @@ class Accounts:
                 subject="lineage",
                 details={},
             )
-            _check_done(status, keys.own)
+            check_done(status, keys.own)
         if folder is not None:
             # A backup from before would bring the lineage back, without what the store says of it now.
             await asyncio.to_thread(mark_forgotten, folder, lineage)
@@ -453,7 +453,7 @@ class Accounts:
         )
         if status == b"other-unit":
             raise OtherUnit(lineage, fields[0].decode(), unit)
-        _check_done(status, LineageKeys(lineage).own)
+        check_done(status, LineageKeys(lineage).own)
 
     async def promote(self, lineage: str, name: str, model: str) -> None:
         """Have services that serve several models of this lineage under `name` answer from `model`, an id.
@@ -474,7 +474,7 @@ class Accounts:
             subject=account_subject("model", name),
             details={"model": model},
         )
-        _check_done(status, keys.own)
+        check_done(status, keys.own)
 
     async def _acts_of_kind(self, lineage: str, kind: str) -> int:
         count = after = 0
@@ -982,7 +982,7 @@ def _check_delta(account: Account, budget: Budget) -> None:
         raise ActRefused("delta", text) from error
 
 
-def _check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
+def check_done(status: bytes, keys: AccountKeys[Account], group: str = "") -> None:
     """Raise for an act about an account that was not done. group: which it was to belong to."""
     match status:
         case b"unknown":

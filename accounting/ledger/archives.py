@@ -22,12 +22,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from accounting.ledger.accounts import UNREADABLE, reading
+from accounting.ledger.accounts import UNREADABLE, check_done, reading
 from accounting.ledger.backup_chains import FileLines, Place, Summed, write_lines
 from accounting.ledger.backups import batches
 from accounting.ledger.books import Books
 from accounting.ledger.charged_models import ChargedModels
-from accounting.ledger.errors import ActRefused, CannotRecover
+from accounting.ledger.errors import CannotRecover, LedgerRefusal
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.seals import ARCHIVE, Seal, Sums, identity, sums_digest
@@ -161,42 +161,38 @@ async def archive(
     return Archived(lineage, upto - began, upto, tuple(files), size)
 
 
+@dataclass(frozen=True)
 class _Sealing:
-    """Archives one file of receipts."""
+    """Archives one file of receipts: the parameters of `archive`."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        lineage: str,
-        place: Place,
-        before: float,
-        keys: Sequence[Any],
-        most: int,
-        watch: Watcher,
-    ) -> None:
-        self._ledger, self._lineage, self._place = ledger, lineage, place
-        self._before, self._keys, self._most, self._watch = before, keys, most, watch
+    ledger: Ledger
+    lineage: str
+    place: Place
+    before: float
+    keys: Sequence[Any]
+    most: int
+    watch: Watcher
 
     async def run(self) -> Seal | None:
         """Seal one file, and give its receipts up; None if there is no receipt to archive."""
-        account, clients, groups, blocks = await self._ledger.snapshot(self._lineage)
+        account, clients, groups, blocks = await self.ledger.snapshot(self.lineage)
         accounts: list[Account] = [account, *clients, *groups, *blocks]
-        acts = await all_acts(self._ledger, self._lineage, account.newest_act)
-        with reading(self._lineage):
+        acts = await all_acts(self.ledger, self.lineage, account.newest_act)
+        with reading(self.lineage):
             books, models = self._begun(account, accounts, acts)
         async with aclosing(self._calls(account)) as calls:
             first = await anext(calls, None)
             if first is None:
                 return None
-            encrypted = ".age" if self._keys else ""
-            name = f"archive-{self._lineage}-{account.archived + 1:012}-{secrets.token_hex(4)}.zst{encrypted}"
-            entered = _Entered(self._lineage, books, models)
-            with self._place.create(name) as file:
-                summed = await write_lines(entered.lines(first, calls), file, self._keys)
+            encrypted = ".age" if self.keys else ""
+            name = f"archive-{self.lineage}-{account.archived + 1:012}-{secrets.token_hex(4)}.zst{encrypted}"
+            entered = _Entered(self.lineage, books, models)
+            with self.place.create(name) as file:
+                summed = await write_lines(entered.lines(first, calls), file, self.keys)
         try:
             self._check_written(name, summed)
             if books.findings or entered.newest is None:
-                raise CannotRecover(f"lineage {self._lineage} is not right: {'; '.join(books.findings)}")
+                raise CannotRecover(f"lineage {self.lineage} is not right: {'; '.join(books.findings)}")
             sums = entered.sums()
             seal = Seal(
                 account.archived,
@@ -209,15 +205,15 @@ class _Sealing:
                 {service: books.links[service].hex() for service in sorted(entered.services)},
             )
             await self._seal(seal, sums)
-        except (CannotRecover, ActRefused):
-            self._place.remove(name)
+        except (CannotRecover, LedgerRefusal):
+            self.place.remove(name)
             raise
         return seal
 
     def _begun(
         self, account: LineageAccount, accounts: Sequence[Account], acts: Sequence[Act]
     ) -> tuple[Books, ChargedModels]:
-        books = Books(self._lineage, acts, accounts)
+        books = Books(self.lineage, acts, accounts)
         books.go_on_from_seal()
         models = ChargedModels(account.budget.currency)
         models.go_on(account)
@@ -226,23 +222,23 @@ class _Sealing:
     async def _calls(self, account: LineageAccount) -> AsyncGenerator[list[Receipt], None]:
         """Yield the receipts to archive, those of a call together; never those of the newest call."""
         call, count = list[Receipt](), 0
-        async for receipt in all_receipts(self._ledger, self._lineage, account.newest_receipt, after=account.archived):
+        async for receipt in all_receipts(self.ledger, self.lineage, account.newest_receipt, after=account.archived):
             if receipt.link and call:
                 count += len(call)
-                if count > self._most and count > len(call):
+                if count > self.most and count > len(call):
                     return
                 yield call
                 call = []
-            if receipt.time >= self._before:
+            if receipt.time >= self.before:
                 return
             call.append(receipt)
             if receipt.sequence % 1000 == 0:
-                self._watch(f"archiving the receipts of {self._lineage}", receipt.sequence / account.newest_receipt)
+                self.watch(f"archiving the receipts of {self.lineage}", receipt.sequence / account.newest_receipt)
 
     def _check_written(self, name: str, summed: Summed) -> None:
         """Read a file again. Raises CannotRecover unless it has the bytes that were written."""
         found, size = hashlib.sha256(), 0
-        with self._place.open(name) as file:
+        with self.place.open(name) as file:
             while data := bytes(file.read(_PIECE)):
                 found.update(data)
                 size += len(data)
@@ -251,16 +247,16 @@ class _Sealing:
 
     async def _seal(self, seal: Seal, sums: dict[str, Sums]) -> None:
         """Note what the accounts had paid for, then write the act and give the receipts up. Raises ActRefused."""
-        keys = LineageKeys(self._lineage)
+        keys = LineageKeys(self.lineage)
         for some in batches(sums.items(), _ACCOUNTS_IN_A_CALL):
-            ids = [_id(subject, keys) for subject, _ in some]
-            texts = [{"id": id_, "text": one.encoding.decode()} for (_, id_), (_, one) in zip(ids, some, strict=True)]
-            named = list(dict.fromkeys([keys.account, *(key for key, _ in ids)]))
+            owners = [(keys.account_of(subject), one) for subject, one in some]
+            named = list(dict.fromkeys([keys.account, *(owner.account for owner, _ in owners)]))
+            texts = [{"id": owner.id, "text": one.encoding.decode()} for owner, one in owners]
             arguments = {"upto": seal.receipts, "sums": texts}
-            reply = await self._ledger.call(self._lineage, "seal", named, arguments, durably=True)
-            self._check(reply)
-        reply = await self._ledger.act(
-            self._lineage,
+            reply = await self.ledger.call(self.lineage, "seal", named, arguments, durably=True)
+            check_done(reply[0], keys.own)
+        reply = await self.ledger.act(
+            self.lineage,
             "archive",
             [keys.receipts],
             {"after": seal.after, "upto": seal.receipts},
@@ -268,13 +264,7 @@ class _Sealing:
             subject="lineage",
             details=msgspec.structs.asdict(seal),
         )
-        self._check(reply)
-
-    def _check(self, reply: Sequence[bytes]) -> None:
-        if reply != [b"done"]:
-            raise ActRefused(
-                "archived-between", f"receipts of lineage {self._lineage} were archived by somebody else meanwhile"
-            )
+        check_done(reply[0], keys.own)
 
 
 class _Entered:
@@ -320,13 +310,6 @@ async def _lines(title: _Line, first: Sequence[Receipt], calls: AsyncIterator[li
             yield _Line(receipt=receipt)
 
 
-def _id(subject: str, keys: LineageKeys) -> tuple[str, str]:
-    """Return the key of an account, and its name in the store's functions."""
-    scope, _, name = subject.partition(":")
-    one = {"client": keys.client, "group": keys.group, "block": keys.block}[scope](name) if name else keys.own
-    return one.account, one.id
-
-
 async def _trim(ledger: Ledger, lineage: str) -> None:
     """Take what an archive left over out of the store, in calls of a bounded size."""
     account, clients, groups, blocks = await ledger.snapshot(lineage)
@@ -334,17 +317,9 @@ async def _trim(ledger: Ledger, lineage: str) -> None:
         return
     keys = LineageKeys(lineage)
     every: list[Account] = [account, *clients, *groups, *blocks]
-    for some in batches((one.subject for one in every), _ACCOUNTS_IN_A_CALL):
-        named, ids, with_index = [keys.account], list[str](), list[str]()
-        for subject in some:
-            key, id_ = _id(subject, keys)
-            named.append(key)
-            ids.append(id_)
-            scope, _, name = subject.partition(":")
-            if scope == "client":
-                named.append(keys.client(name).receipts)
-                with_index.append(id_)
-        arguments = {"ids": ids, "clients": with_index}
-        named = list(dict.fromkeys(named))
+    for some in batches((keys.account_of(one.subject) for one in every), _ACCOUNTS_IN_A_CALL):
+        indices = {one.id: one.receipts for one in some if one.receipts}
+        arguments = {"ids": [one.id for one in some], "clients": list(indices)}
+        named = list(dict.fromkeys([keys.account, *(one.account for one in some), *indices.values()]))
         while await ledger.call(lineage, "trim", named, arguments, durably=True) == [b"more"]:
             continue

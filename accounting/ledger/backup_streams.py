@@ -52,8 +52,13 @@ def recipients(texts: Sequence[str]) -> list[Any]:
     return found
 
 
-def identities(file: Path) -> list[Any]:
-    """Read the secret keys of a file: as age-keygen writes them, or of SSH. Raises ValueError for any other file."""
+def identities(file: Path | None) -> list[Any]:
+    """Read the secret keys of a file, if one is named: as age-keygen writes them, or of SSH.
+
+    Raises ValueError for any other file.
+    """
+    if file is None:
+        return []
     age, data = _age(), file.read_bytes()
     try:
         if data.startswith(b"-----BEGIN"):

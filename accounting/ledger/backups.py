@@ -534,7 +534,9 @@ async def _restore_questions(writing: "_Restoring", paid: PaidQuestions, numbers
             waiting += len(questions)
         if waiting >= _MOST_WAITING or found is None:
             for subject, questions in later.items():
-                await writing.part(writing.keys.questions_of(subject), "set", ([question] for question in questions))
+                await writing.part(
+                    writing.keys.account_of(subject).questions, "set", ([question] for question in questions)
+                )
             later, waiting = {}, 0
 
 
@@ -548,7 +550,7 @@ async def _is_all_there_is(writing: "_Restoring", contents: _Contents, numbers: 
     subjects = [account_subject("client", name) for name in section.clients]
     subjects += [account_subject("group", name) for name in section.groups]
     for subject in subjects:
-        async for page in writing.ledger.scan_pages(writing.lineage, keys.questions_of(subject)):
+        async for page in writing.ledger.scan_pages(writing.lineage, keys.account_of(subject).questions):
             paid.note_later(subject, page)
     named = {kind: {number: name for name, number in numbers[kind].items()} for kind in ("client", "group")}
     agreement = paid.compare(named)

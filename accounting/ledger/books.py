@@ -297,10 +297,10 @@ class Books:
             if receipt.group:
                 group = self._payer(account_subject("group", receipt.group))
                 group.pay(receipt, receipt.group_releases)
-                group.questions += receipt.group_questions - receipt.lineage_questions
+                group.questions += receipt.later_questions_of_group
             own = self._payer(account_subject("client", receipt.client))
             own.pay(receipt, receipt.releases)
-            own.questions += len(receipt.questions) - receipt.lineage_questions
+            own.questions += receipt.later_questions
             own.holds = own.holds or bool(receipt.terms.after)
             if receipt.sequence > self.archived:
                 own.index.add(receipt.number, receipt.sequence)

@@ -235,6 +235,16 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.terms.times * self.lineage_questions
 
     @property
+    def later_questions(self) -> int:
+        """Number of questions that the client paid for after somebody else had: those that its own set holds."""
+        return len(self.questions) - self.lineage_questions
+
+    @property
+    def later_questions_of_group(self) -> int:
+        """Number of questions that the client's group paid for after somebody else had."""
+        return self.group_questions - self.lineage_questions
+
+    @property
     def flaw(self) -> str:
         """A sentence that says why no such charge can have been made; empty for a possible receipt."""
         terms = self.terms

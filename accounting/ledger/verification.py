@@ -170,8 +170,9 @@ async def _walk(
             watch(f"the receipts of {lineage}", books.newest / account.newest_receipt)
         books.settle()
     books.compare(account, [*clients, *groups, *blocks])
+    await _note_questions(ledger, account, books.paid, clients, groups, watch)
     check = _check_questions if is_whole else _check_newer_questions
-    findings = [*books.findings, *await check(ledger, account, books, clients, groups, watch)]
+    findings = [*books.findings, *await check(ledger, account, books, [*clients, *groups])]
     if contents.others[1] != {block.block.encode(): b"%d" % block.number for block in blocks}:
         findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
@@ -212,19 +213,13 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
 
 
 async def _check_questions(
-    ledger: Accounts,
-    account: LineageAccount,
-    books: Books,
-    clients: Sequence[ClientAccount],
-    groups: Sequence[GroupAccount],
-    watch: Watcher,
+    ledger: Accounts, account: LineageAccount, books: Books, inner: Sequence[ClientAccount | GroupAccount]
 ) -> list[str]:
-    """Return what is wrong with the questions that the store takes to be paid for.
+    """Return what is wrong with the questions that the store takes to be paid for, which were noted.
 
     A service may have charged more of them since `account` was read. A question is stored after its receipt, in one
     step, so the receipts that are read after the questions explain all that came meanwhile.
     """
-    await _note_questions(ledger, account, books.paid, clients, groups, watch)
     newest = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt
     numbers = await ledger.numbers(account.lineage)
     async for page in receipt_pages(ledger, account.lineage, newest, after=account.newest_receipt):
@@ -235,37 +230,31 @@ async def _check_questions(
         findings.append("the questions that the lineage has paid for are not those of its receipts")
     findings += [
         f"the questions that {one.title} has paid for are not those of its receipts"
-        for one in (*clients, *groups)
+        for one in inner
         if one.subject in agreement.wrong
     ]
     return findings
 
 
 async def _check_newer_questions(
-    ledger: Accounts,
-    account: LineageAccount,
-    books: Books,
-    clients: Sequence[ClientAccount],
-    groups: Sequence[GroupAccount],
-    watch: Watcher,
+    ledger: Accounts, account: LineageAccount, books: Books, inner: Sequence[ClientAccount | GroupAccount]
 ) -> list[str]:
-    """Return what is wrong with the questions that the store takes to be paid for, where receipts were archived.
+    """Return what is wrong with the questions that were noted as paid for, where receipts were archived.
 
     Whoever paid first for an archived receipt's question only that receipt says, but how many each account has paid
     for its sums and receipts do, and every question that a receipt in the store names must be there.
     """
-    await _note_questions(ledger, account, books.paid, clients, groups, watch)
     newest, late = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt, Counter[str]()
     async for page in receipt_pages(ledger, account.lineage, newest, after=account.newest_receipt):
         for receipt in page:
             late["lineage"] += receipt.lineage_questions
-            late[account_subject("client", receipt.client)] += len(receipt.questions) - receipt.lineage_questions
-            late[account_subject("group", receipt.group)] += receipt.group_questions - receipt.lineage_questions
+            late[account_subject("client", receipt.client)] += receipt.later_questions
+            late[account_subject("group", receipt.group)] += receipt.later_questions_of_group
     agreement = books.paid.compare_newer(await ledger.numbers(account.lineage))
     findings = []
     if not agreement.is_first_right:
         findings.append("questions that receipts paid for are not among those that the lineage has paid for")
-    for one in (account, *clients, *groups):
+    for one in (account, *inner):
         most = one.questions + late[one.subject]
         if one.subject in agreement.wrong or not one.questions <= agreement.stored.get(one.subject, 0) <= most:
             findings.append(f"the questions that {one.title} has paid for are not those of its receipts")

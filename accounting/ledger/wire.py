@@ -152,10 +152,10 @@ class LineageKeys:
         """Return a group's keys."""
         return self._account_keys(GroupAccount, group, "questions")
 
-    def questions_of(self, subject: str) -> str:
-        """Return the key of the set of questions of a client or group (`account_subject`)."""
+    def account_of(self, subject: str) -> AccountKeys[Account]:
+        """Return the keys of the account of a subject (`account_subject`)."""
         scope, _, name = subject.partition(":")
-        return (self.client(name) if scope == "client" else self.group(name)).questions
+        return {"client": self.client, "group": self.group, "block": self.block}[scope](name) if name else self.own
 
     def block(self, block: str) -> AccountKeys[BlockAccount]:
         """Return a block's keys: of its questions the lineage's own say that they are paid for."""
@@ -418,7 +418,7 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
         own["blocks"] = int(fields.get(b"blocks", b"0"))
-        format_ = FORMATS[2 if int(fields.get(b"archived", b"0")) else own["blocks"] > 0]
+        format_ = FORMATS[2 if int(fields.get(b"archived", b"0")) else 1 if own["blocks"] else 0]
         if written not in (str(format_), FORGOTTEN):
             raise ValueError("the lineage's format is not that of so many blocks or archived receipts")
         own["promoted"] = {

@@ -86,7 +86,7 @@ class NamedArchive(Options):
 
         if self.archive is None:
             return None
-        keys = backup_streams.identities(self.archive_identity) if self.archive_identity is not None else []
+        keys = backup_streams.identities(self.archive_identity)
         return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch).receipts
 
 
@@ -282,7 +282,7 @@ class StoredBackup(Options):
         """Return the lines of each of its files, which are read as they are needed."""
         from accounting.ledger import backup_chains, backup_streams
 
-        keys = backup_streams.identities(self.identity) if self.identity is not None else []
+        keys = backup_streams.identities(self.identity)
         if backup_chains.is_chain(place):
             return backup_chains.links_of_chain(backup_chains.Place(place), chain=self.chain, keys=keys, watch=watch)
         return [backup_chains.lines_of_file(Path(place), keys=keys, watch=watch)]

@@ -14,8 +14,7 @@ LARGEST_EXPONENT = 10
 def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
     """`hog.described` of rows (n, height * width * channels) from 0 to 1."""
     height, width, channels = shape
-    levels = graph("Round", graph.times(scaled, float(hog.LEVELS)))
-    pixels = graph("Reshape", levels, graph.integers([-1, height, width, channels]))
+    pixels = graph("Reshape", _levels(graph, scaled), graph.integers([-1, height, width, channels]))
     gradients = _gradients(graph, pixels, shape)
     if channels == 1:
         return gradients
@@ -26,13 +25,17 @@ def described_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
 def pooled_by(graph: Graph, scaled: str, shape: hog.Shape) -> str:
     """`pooling.pooled` of rows (n, height * width * channels) from 0 to 1: whole numbers, each divided once."""
     height, width, channels = shape
-    levels = graph("Round", graph.times(scaled, float(hog.LEVELS)))
-    down = graph("Reshape", levels, graph.integers([-1, height, width * channels]))
+    down = graph("Reshape", _levels(graph, scaled), graph.integers([-1, height, width * channels]))
     down = graph("MatMul", graph.constant(pooling.members(height)), down)
     across = graph("Reshape", down, graph.integers([-1, pooling.cells(height), width, channels]))
     sums = graph("MatMul", graph.constant(pooling.members(width)), across)
     rows = graph("Reshape", sums, graph.integers([-1, pooling.width_of(shape)]))
     return graph("Div", rows, graph.constant(pooling.counts(shape)))
+
+
+def _levels(graph: Graph, scaled: str) -> str:
+    """`hog.levels`, row by row."""
+    return graph("Round", graph.times(scaled, float(hog.LEVELS)))
 
 
 def _part(graph: Graph, values: str, axes: list[int], starts: list[int], ends: list[int]) -> str:

@@ -111,6 +111,11 @@ ENCODER_FILE = "encoder.onnx"
 UNIT_ROWS = _CLIP_NORMS[0]
 """A clip norm that draws every row to length 1."""
 
+_Waves = Annotated[int, Field(ge=2, le=_LARGEST_DIMENSION, multiple_of=2)]
+"""The number of Fourier features: a cosine and a sine of each frequency."""
+_Bandwidth = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
+_Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
 
 class FeatureMap(BaseModel):
     """The common fields of all maps; also a map's part of the certificate."""
@@ -245,9 +250,9 @@ class Fourier(FeatureMap):
     """Random Fourier features: inner products approximate exp(-||v - v'||^2 / (2 bandwidth^2))."""
 
     kind: Literal["fourier"] = "fourier"
-    random_features: int = Field(ge=2, le=_LARGEST_DIMENSION, multiple_of=2)
-    bandwidth: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False)
-    seed: int = Field(ge=0, lt=2**32)
+    random_features: _Waves
+    bandwidth: _Bandwidth
+    seed: _Seed
 
     @property
     def dimension(self) -> int:
@@ -267,7 +272,7 @@ class Relu(FeatureMap):
 
     kind: Literal["relu"] = "relu"
     random_features: int = Field(ge=1, le=_LARGEST_DIMENSION)
-    seed: int = Field(ge=0, lt=2**32)
+    seed: _Seed
 
     @property
     def dimension(self) -> int:
@@ -623,9 +628,9 @@ class HogFourier(OfImages):
     """
 
     kind: Literal["hog-fourier"] = "hog-fourier"
-    random_features: int = Field(ge=2, le=_LARGEST_DIMENSION, multiple_of=2)
-    bandwidth: float = Field(ge=1e-6, le=1e6, allow_inf_nan=False)
-    seed: int = Field(ge=0, lt=2**32)
+    random_features: _Waves
+    bandwidth: _Bandwidth
+    seed: _Seed
 
     @property
     def dimension(self) -> int:
