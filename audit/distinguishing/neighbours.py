@@ -1,9 +1,9 @@
 """Neighbouring models: trained with one record and without it, and the row at which they differ most.
 
-The record is a natural one, an outlier, or a mislabelled canary that is searched for; or the adversary poisons: it chooses
-all other records, too, as differential privacy lets it (Chadha, Jagielski, Papernot, Choquette-Choo and Nasr, "Auditing
-private prediction", ICML 2024, find that what private answers tell hangs on whether it may). More than any of them shows
-`audit.distinguishing.likelihood.worst_case`, two rows of logits as far apart as the proof allows.
+The record is a natural one, an outlier, or a mislabelled canary that is searched for; or the adversary poisons: it
+chooses all other records, too, as differential privacy lets it (Chadha, Jagielski, Papernot, Choquette-Choo and Nasr,
+"Auditing private prediction", ICML 2024, find that what private answers tell hangs on whether it may). More than any of
+them shows `audit.distinguishing.likelihood.worst_case`, two rows of logits as far apart as the proof allows.
 """
 
 import math
