@@ -1,4 +1,4 @@
-#!lua name=dpserve_34
+#!lua name=dpserve_35
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -27,7 +27,7 @@
 -- format 4 until its first block is opened, in 5 from then on, and in 6 once receipts of it were archived, so that
 -- versions which know no blocks, or no archive, refuse it; one in any other format is refused here.
 
-local VERSION = '34'
+local VERSION = '35'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE = '4', '5', '6'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

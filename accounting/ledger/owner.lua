@@ -109,19 +109,26 @@ local function read_account(key, what)
   return account
 end
 
--- Returns the fields of an account as they are now: a period that has begun since the last charge is begun.
+-- Returns the fields of an account as they are now: a period that has begun since the last charge is begun, and stands
+-- behind the one that it ends.
 local function fields_of(key)
   local fields = redis.call('HGETALL', key)
-  local period, refilled
-  for at = 1, #fields, 2 do
-    period = fields[at] == 'period' and at + 1 or period
-    refilled = refilled or fields[at] == 'refill'
-  end
-  if refilled then
-    local at = period or #fields + 2
-    fields[at - 1], fields[at] = 'period', written_period(read_account(key, key))
+  if redis.call('HEXISTS', key, 'refill') == 1 then
+    fields[#fields + 1], fields[#fields + 2] = 'period', written_period(read_account(key, key))
   end
   return fields
+end
+
+-- Returns how many receipts of an account were archived when the lineage had archived those up to a number. What was
+-- sealed is JSON, as the caller wrote it, without the numbers that are 0.
+local function sealed_receipts(account, archived)
+  local sealed = archived > 0 and redis.call('HGET', account, 'sealed:' .. text(archived))
+  if not sealed then
+    return 0 -- the account is newer
+  end
+  local ok, sums = pcall(cjson.decode, sealed)
+  local receipts = ok and type(sums) == 'table' and (sums.receipts or 0)
+  return whole(receipts) or damaged('what was sealed of an account cannot be read')
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -578,21 +585,21 @@ local function page(keys, args)
   return redis.call('XRANGE', keys[1], text(amount(args.after) + 1), '+', 'COUNT', args.count)
 end
 
--- KEYS  a client's index; receipts, account.  ARGV  as for `page`.  Replies the receipts that the index names, but for
--- those that were archived: an index may be trimmed after the receipts.
+-- KEYS  a client's index; receipts, account, the client's account.  ARGV  as for `page`, and id, the name of that account's
+-- key.  Replies the receipts that the index names, but for those that were archived: an index may be trimmed after the
+-- receipts, and what was sealed of the client says how many of its entries these are.
 local function page_of_client(keys, args)
   local found, archived = {}, stored(redis.call('HGET', keys.account, 'archived') or '0', 'the lineage')
-  repeat
-    local entries = page(keys, args)
-    for _, entry in ipairs(entries) do
-      local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
-      local id = number .. '-' .. own
-      if whole(number) > archived then
-        found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
-      end
-      args.after = whole(own)
+  args.after = text(math.max(amount(args.after), sealed_receipts(keys[word(args.id)], archived)))
+  for _, entry in ipairs(page(keys, args)) do
+    local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
+    local id = number .. '-' .. own
+    if whole(number) > archived then
+      found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
+    elseif not args.newest_first then
+      damaged('what was sealed of a client is not what its index says')
     end
-  until args.newest_first or #entries < args.count or #found >= args.count
+  end
   return found
 end
 
