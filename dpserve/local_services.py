@@ -92,10 +92,9 @@ def own_services(
             stack.enter_context(_service(cast(CertifiedHead, head), folder / which, chosen, price, trials))
             for head, which in ((pair.head_in, "in"), (pair.head_out, "out"))
         )
-        note = (
-            f"The models were trained on the digits, Lambda = {lam:g}, with and without "
-            f"{'a searched' if kind == 'mislabelled' else 'one'} {kind} record."
-        )
+        records_of = "records that the auditor chose" if kind == "poisoned" else "the digits"
+        one = {"mislabelled": "a searched mislabelled", "poisoned": "one more"}.get(kind, f"one {kind}")
+        note = f"The models were trained on {records_of}, Lambda = {lam:g}, with and without {one} record."
         yield ServicePair(pair, row, (first[0], second[0]), (first[1], second[1]), note)
 
 

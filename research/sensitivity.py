@@ -50,7 +50,7 @@ class Measurement:
 def measure_certified_head(
     records: Records, train: Callable[[Records], CertifiedHead], seed: int, progress: OnCount = lambda _: None
 ) -> tuple[Measurement, ...]:
-    """Return the weights' and the logits' movement for a natural, an outlying and a searched mislabelled record.
+    """Return the weights' and the logits' movement for a natural, an outlying, a searched and a poisoned record.
 
     The claims are the certificate's (training.fitting.sensitivity). The logits' is at the strongest row that was found,
     for rows of feature norm 1, as is the claim.
@@ -170,7 +170,7 @@ def measure(
         refuse(context, "of a certified model", "again")
         with counting("training neighbours", len(KINDS)) as progress:
             moved = measure_certified_head(records, lambda some: trained(some, lam), seed, progress)
-        shown.show(sensitivity_report(model, {"three kinds of record": moved}))
+        shown.show(sensitivity_report(model, {"kinds of record": moved}))
     if model != "published":
         raise ValueError(f"a model is certified or published, not {model!r}")
     refuse(context, "of a published model", "lam")

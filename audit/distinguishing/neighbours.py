@@ -1,10 +1,12 @@
 """Neighbouring models: trained with one record and without it, and the row at which they differ most.
 
-The record is a natural one, an outlier, or a mislabelled canary that is searched for. What an adversary who may choose
-both the records and the row can do is more than any of them shows; `audit.distinguishing.likelihood.worst_case` shows
-that.
+The record is a natural one, an outlier, or a mislabelled canary that is searched for; or the adversary poisons: it
+chooses all other records, too, as differential privacy lets it (Chadha, Jagielski, Papernot, Choquette-Choo and Nasr,
+"Auditing private prediction", ICML 2024, find that what private answers tell hangs on whether it may). More than any of
+them shows `audit.distinguishing.likelihood.worst_case`, two rows of logits as far apart as the proof allows.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
@@ -17,13 +19,14 @@ from mechanisms.elementary import softmax
 from training.exact.questions import MeteredModel
 from training.inputs.records import Declaration, Records, Units
 
-Kind = Literal["natural", "outlier", "mislabelled"]
+Kind = Literal["natural", "outlier", "mislabelled", "poisoned"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _FINALISTS = 8
 _PROPOSALS = 64
 _ROUNDS = 60
-
+_LIT = (0.25, 0.5)
+_SHARED = (0.0, 0.125, 0.25, 0.375, 0.5)
 
 AnyHead = TypeVar("AnyHead", bound=MeteredModel)
 Train = Callable[[Records], AnyHead]
@@ -67,11 +70,14 @@ def neighbours(kind: Kind, records: Records, train: Train[AnyHead], rng: np.rand
 
     mislabelled: a row with its least likely class is added. Of all records' rows and as many random ones within the
     declared bounds, the few with the largest gradient at the minimum are each trained with, and the one that moves the
-    logits of some row most, for its sensitivity, is taken. Where records have privacy units, all records of that
+    logits of some row most, for its sensitivity, is taken. poisoned: the records are replaced by as many that make the
+    added one matter most (`_poison`). Where records have privacy units, all records of that
     record's unit are left out, and what is added is a unit of its own. Raises what training raises.
     """
     if kind == "mislabelled":
         return _mislabel(records, train, rng)
+    if kind == "poisoned":
+        return _poison(records, train, rng)
     whole = train(records)
     if kind == "natural":
         index = int(rng.integers(len(records)))
@@ -96,6 +102,41 @@ def _mislabel(records: Records, train: Train[AnyHead], rng: np.random.Generator)
         pair = Neighbours("mislabelled", train(with_record(records, row, label)), base, row, label)
         tried.append((float(pair.movement(np.concatenate([row[None], records.X])).max()), pair))
     return max(tried, key=lambda scored: scored[0])[1]
+
+
+def _poison(records: Records, train: Train[AnyHead], rng: np.random.Generator) -> Neighbours:
+    """Return neighbours of records that the adversary chose, as many as there are: only their declaration is used.
+
+    To first order one record x of class y moves the weights by H^-1 (p - e_y) x^T, where H is Lambda and the curvature
+    that the others add along x: the sum of p (1 - p) <z, x>^2 over their rows z. The proof allows for p_y = 0 and no
+    curvature. Copies of x with another class bring p_y to 0, but their curvature grows with the margin that they make.
+    Rows that share a small part c of x and little with one another push the weights along x by c each, and add c^2 of
+    curvature: many of them bring p_y near 0, and leave H near Lambda. So the rows are corners of the declared bounds, x
+    with some features at their upper bound, and each of the others with a part of these and as many more features as
+    make it as long. The share that moves the logits most is taken, as trained.
+    """
+    declaration, pairs = records.declaration, []
+    lower, upper, features = np.asarray(declaration.lower), np.asarray(declaration.upper), declaration.features
+    order = rng.permutation(features)
+    for lit, shared in sorted({(math.ceil(lit * features), share) for lit in _LIT for share in _SHARED}):
+        own, rest = order[:lit], order[lit:]
+        of_own = min(round(shared * lit), lit)
+        picked = np.zeros((len(records), features), bool)
+        for row in picked:
+            row[rng.choice(own, of_own, replace=False)] = True
+            row[rng.choice(rest, min(lit - of_own, len(rest)), replace=False)] = True
+        others = _declared(records, np.where(picked, upper, lower))
+        x = np.where(np.isin(np.arange(features), own), upper, lower)
+        pair = Neighbours("poisoned", train(with_record(others, x, 0)), train(others), x, 0)
+        pairs.append((float(pair.movement(x[None])[0]), pair))
+    return max(pairs, key=lambda scored: scored[0])[1]
+
+
+def _declared(records: Records, X: Floats) -> Records:
+    """Return rows X of the last class, each a unit of its own where the records have units."""
+    units = None if records.units is None else Units(records.units.column, np.arange(len(X)))
+    y = np.full(len(X), len(records.declaration.classes) - 1)
+    return Records(X, y, records.declaration, records.source, units)
 
 
 def remove_record(records: Records, index: int) -> Records:

@@ -108,7 +108,7 @@ class ModelsToTrain(Options):
     """Two models to train on the digits and to serve."""
 
     kind: str = option(
-        "mislabelled", "The record that makes the difference: natural, outlier or mislabelled.", "--record"
+        "poisoned", "The record that makes the difference: natural, outlier, mislabelled or poisoned.", "--record"
     )
     mechanism: str = option("gaussian", "How the two services make answers private.", complete=options.mechanism_names)
     price: str = option("noise-multiplier:1", "The price of one row, as of `dpserve serve`.")

@@ -164,7 +164,7 @@ def _compare(console: Console) -> None:
     )
     _say(
         console,
-        f"Two heads, trained with and without one record, are served and asked {TRIALS:,} times each. Who knows all "
+        f"Two heads, trained with and without one record, are served and asked {TRIALS:,} times each. Who chose all "
         "other records tries to tell whether that one was used.",
     )
     for mechanism, refuted in (("published", True), ("selected-neuron", False)):

@@ -235,7 +235,7 @@ def stop(reader):
 @pytest.mark.parametrize(
     ("page", "place", "given", "says"),
     [
-        ("auditing.md", 0, {}, "mislabelled"),
+        ("auditing.md", 0, {}, "the auditor chose"),
         ("mechanisms.md", 0, {"FILE": "FILE.npz"}, "noise"),
         ("releases.md", 0, {"--out model": "--out sgd"}, "Wrote the bundle sgd"),
     ],

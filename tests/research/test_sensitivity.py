@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from audit.distinguishing.neighbours import KINDS
 from research.sensitivity import Measurement, app, measure_certified_head, measure_published_network, sensitivity_report
 from training.features.maps import Identity
 from training.inputs.records import Declaration, Records
@@ -26,7 +27,7 @@ def test_a_certified_head_moves_as_far_as_its_certificate_allows_at_most(records
     found = measure_certified_head(
         records, lambda some: train_head(some, Recipe("r", feature_map, 5.0), "l"), 0, seen.append
     )
-    assert len(seen) == 3
+    assert len(seen) == len(KINDS)
     weights, logits = found
     assert 0.1 < logits.share <= weights.share <= 1
     assert weights.claimed == pytest.approx((2**0.5 + 2e-3) / 5, rel=1e-6)
