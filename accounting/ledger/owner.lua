@@ -88,7 +88,7 @@ local function read_account(key, what)
     return nil
   end
   if what == 'the lineage' and fields[10] ~= FORMAT and fields[10] ~= FORMAT_WITH_BLOCKS
-    and fields[10] ~= FORMAT_WITH_ARCHIVE then
+    and fields[10] ~= FORMAT_WITH_ARCHIVE and fields[10] ~= FORMAT_OF_BLOCKS_ALONE then
     error({word = 'format', line = fields[10] or '1'}, 0)
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
@@ -99,10 +99,11 @@ local function read_account(key, what)
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
     group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what),
-    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims,
+    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
   }
   local format = account.archived > 0 and FORMAT_WITH_ARCHIVE or account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
-  if what == 'the lineage' and format ~= fields[10] then
+  if what == 'the lineage' and format ~= fields[10]
+    and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
     damaged('the number of blocks, or of archived receipts')
   end
   read_period(account, fields[14], fields[15], what)
@@ -140,6 +141,10 @@ local function check_unused(what, others)
   end
 end
 
+local function format_with_block(format)
+  return format == FORMAT and FORMAT_WITH_BLOCKS or format
+end
+
 -- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
 -- of one number would be taken to have paid for each other's questions. The first block makes the lineage one with blocks,
 -- whose own account refuses nothing any more.
@@ -148,8 +153,7 @@ local function write_new(lineage, names, account, scope, name, fields)
   redis.call('HSET', lineage, 'clients', number)
   if scope == 'block' then
     local blocks = stored(redis.call('HGET', lineage, 'blocks') or '0', 'the number of blocks')
-    local format = redis.call('HEXISTS', lineage, 'archived') == 1 and FORMAT_WITH_ARCHIVE or FORMAT_WITH_BLOCKS
-    redis.call('HSET', lineage, 'format', format, 'blocks', text(blocks + 1))
+    redis.call('HSET', lineage, 'format', format_with_block(redis.call('HGET', lineage, 'format')), 'blocks', text(blocks + 1))
   end
   redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
