@@ -871,10 +871,11 @@ class Accounts:
         Those that were archived are left out. `newest_first` returns the newest instead, whatever `after` says.
         """
         keys = LineageKeys(lineage)
-        named = [keys.client(client).receipts, keys.receipts, keys.account]
-        page = {"after": after, "count": count, "newest_first": newest_first}
+        own = keys.client(client)
+        named = [own.receipts, keys.receipts, keys.account, own.account]
+        page = {"after": after, "count": count, "newest_first": newest_first, "id": own.id}
         entries = await self.call(lineage, "page_of_client", named, page, durably=False)
-        receipts = await self._read_receipts(lineage, entries[:count])
+        receipts = await self._read_receipts(lineage, entries)
         if any(receipt.client != client for receipt in receipts):
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts

@@ -59,7 +59,6 @@ local function trim(keys, args)
   if not lineage then
     return {'unknown'}
   end
-  local left = 10 * SLICE
   for _, id in ipairs(args.ids) do
     for _, field in ipairs(redis.call('HKEYS', keys[word(id)])) do
       local upto = string.match(field, '^sealed:(%d+)$')
@@ -68,28 +67,20 @@ local function trim(keys, args)
       end
     end
   end
+  local left = 10 * SLICE
   for _, id in ipairs(args.clients) do
-    local account, index, newest = keys[word(id)], keys[id .. ':receipts'], nil
+    local account, index = keys[word(id)], keys[id .. ':receipts']
     local state = read_account(account, 'the account of ' .. id)
-    local after = state and state.archived or 0
-    repeat
-      local entries, is_last = redis.call('XRANGE', index, text(after + 1), '+', 'COUNT', SLICE), true
-      for _, entry in ipairs(entries) do
-        local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
-        if whole(number) > lineage.archived then
-          is_last = true
-          break
-        end
-        newest, after, left, is_last = own, whole(own), left - 1, #entries < SLICE
-      end
-    until is_last or left <= 0
-    if newest and state then
+    local gone = state and sealed_receipts(account, lineage.archived) or 0
+    if state and state.archived < gone then
+      local upto = math.min(gone, state.archived + left)
       check_right('XTRIM', index, 'MINID', '1')
-      redis.call('HSET', account, 'archived', newest)
-      redis.call('XTRIM', index, 'MINID', text(whole(newest) + 1))
-    end
-    if left <= 0 then
-      return {'more'}
+      redis.call('HSET', account, 'archived', text(upto))
+      redis.call('XTRIM', index, 'MINID', text(upto + 1))
+      left = left - (upto - state.archived)
+      if left == 0 then
+        return {'more'}
+      end
     end
   end
   return {'done'}

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from accounting.ledger.backup_streams import read_lines, writing
 from accounting.ledger.backups import Backup, Extent, Link
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, UnknownLineage
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.verification import Archived, Watcher, unwatched
 
@@ -62,12 +62,16 @@ class _List(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Written:
-    """The file that was written: its name, bytes, number in its chain, and how many receipts the chain holds."""
+    """The file that was written: its name, bytes, number in its chain, and how many receipts the chain holds.
+
+    postponed: the lineages without whose archive no new chain could begin, though the one that went on is old enough.
+    """
 
     name: str
     size: int
     number: int
     receipts: int
+    postponed: tuple[str, ...] = ()
 
 
 def is_chain(place: str) -> bool:
@@ -212,14 +216,19 @@ async def add_to_chain(
 ) -> Written:
     """Write what came since the newest file of a place's newest chain, or begin a chain where there is none.
 
-    full: begin a chain in any case; full_after: if the newest one began so many seconds ago. kept: how many chains stay
-    when one more is begun. Raises CannotRecover as `Backup` does, and OSError.
+    full: begin a chain in any case; full_after: if the newest one began so many seconds ago, and goes on all the same
+    where receipts were archived and `archived` is not given, as an old chain is better than none that goes on. kept:
+    how many chains stay when one more is begun. Raises CannotRecover as `Backup` does, and OSError.
     """
     now = now or datetime.now(UTC)
     names = place.names()
     lists = [name for name in names if _is_list(name)]
     newest = _read_list(place, lists[-1]) if lists else None
-    if newest is not None and (full or (full_after is not None and _age(newest, now) >= full_after)):
+    postponed = tuple[str, ...]()
+    if newest is not None and not full and full_after is not None and _age(newest, now) >= full_after:
+        postponed = await _not_in_store(ledger, lineages) if archived is None else ()
+        full = not postponed
+    if full:
         newest = None
     if newest is None:
         newest = _List(_FORMAT, secrets.token_hex(4), now.strftime(_TIME))
@@ -239,7 +248,18 @@ async def add_to_chain(
     if number == 1:
         for old in [one for one in lists if one != after.name][: max(0, len(lists) + 1 - kept)]:
             _remove_chain(place, old, names)
-    return Written(name, summed.size, number, sum(extents.receipts for extents in after.extents.values()))
+    receipts = sum(extents.receipts for extents in after.extents.values())
+    return Written(name, summed.size, number, receipts, postponed)
+
+
+async def _not_in_store(ledger: Ledger, lineages: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the lineages, of every one if none is named, of which receipts were archived."""
+    found = list[str]()
+    for lineage in lineages or await ledger.lineage_names():
+        with suppress(UnknownLineage):  # listed, and never opened
+            if (await ledger.lineage_or_forgotten(lineage)).archived:
+                found.append(lineage)
+    return tuple(found)
 
 
 def _is_list(name: str) -> bool:

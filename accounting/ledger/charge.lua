@@ -214,7 +214,8 @@ local function bring_back(call, account, request)
     'group', account.scope == 'client' and request.payer.group or '',
   })
   if account.scope == 'block' then
-    call.lineage.state.blocks = call.lineage.state.blocks + 1
+    local lineage = call.lineage.state
+    lineage.blocks, lineage.format = lineage.blocks + 1, format_with_block(lineage.format)
   end
 end
 
@@ -467,6 +468,11 @@ local function only_counts(account)
   return account.scope == 'lineage' and account.state.blocks > 0
 end
 
+local function accepts(state, terms)
+  return (state.accepts ~= 'gaussian' or terms.kind == 'gaussian') and (state.takes_claims or terms.kind ~= 'unproven')
+    and price_of(state, terms) ~= nil
+end
+
 -- What an account refuses of its part of a request.
 local function refusal(part)
   local account, lines, place = part.account, part.lines, part.place
@@ -475,9 +481,7 @@ local function refusal(part)
     return nil
   end
   for _, line in ipairs(lines) do
-    local kind = line.terms.kind
-    if line.at_most[place] > 0 and ((state.accepts == 'gaussian' and kind ~= 'gaussian')
-      or (not state.takes_claims and kind == 'unproven') or not price_of(state, line.terms)) then
+    if line.at_most[place] > 0 and not accepts(state, line.terms) then
       return {'not-accepted', account.scope, line.terms.cost, account.name}
     end
   end
@@ -546,6 +550,8 @@ local function pay(part)
     end
     if account.scope == 'block' then
       state.asked = state.asked + new
+    elseif new > 0 and state.format == FORMAT_WITH_BLOCKS and not accepts(state, line.terms) then
+      state.format = FORMAT_OF_BLOCKS_ALONE
     end
   end
 end
@@ -718,7 +724,7 @@ local function write(call, asker)
     end
   end
   if #call.entries > 0 then
-    write_account(call.lineage)
+    write_account(call.lineage, 'format', call.lineage.state.format)
   end
   for _, account in pairs(call.accounts) do
     in_slices('SADD', account.questions, account.fresh, 1)

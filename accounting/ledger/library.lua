@@ -1,4 +1,4 @@
-#!lua name=dpserve_34
+#!lua name=dpserve_36
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -24,11 +24,13 @@
 --
 -- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `archive.lua`, loaded as one. Its name and its
 -- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
--- format 4 until its first block is opened, in 5 from then on, and in 6 once receipts of it were archived, so that
--- versions which know no blocks, or no archive, refuse it; one in any other format is refused here.
+-- format 4 until its first block is opened, in 5 from then on, in 7 once its blocks have paid for what its own account
+-- does not accept, and in 6 once receipts of it were archived, so that versions which know no blocks, or no archive,
+-- refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
+-- is refused here.
 
-local VERSION = '34'
-local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE = '4', '5', '6'
+local VERSION = '36'
+local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE, FORMAT_OF_BLOCKS_ALONE = '4', '5', '6', '7'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 

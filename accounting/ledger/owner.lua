@@ -88,7 +88,7 @@ local function read_account(key, what)
     return nil
   end
   if what == 'the lineage' and fields[10] ~= FORMAT and fields[10] ~= FORMAT_WITH_BLOCKS
-    and fields[10] ~= FORMAT_WITH_ARCHIVE then
+    and fields[10] ~= FORMAT_WITH_ARCHIVE and fields[10] ~= FORMAT_OF_BLOCKS_ALONE then
     error({word = 'format', line = fields[10] or '1'}, 0)
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
@@ -99,29 +99,37 @@ local function read_account(key, what)
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
     group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what),
-    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims,
+    counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
   }
   local format = account.archived > 0 and FORMAT_WITH_ARCHIVE or account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
-  if what == 'the lineage' and format ~= fields[10] then
+  if what == 'the lineage' and format ~= fields[10]
+    and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
     damaged('the number of blocks, or of archived receipts')
   end
   read_period(account, fields[14], fields[15], what)
   return account
 end
 
--- Returns the fields of an account as they are now: a period that has begun since the last charge is begun.
+-- Returns the fields of an account as they are now: a period that has begun since the last charge is begun, and stands
+-- behind the one that it ends.
 local function fields_of(key)
   local fields = redis.call('HGETALL', key)
-  local period, refilled
-  for at = 1, #fields, 2 do
-    period = fields[at] == 'period' and at + 1 or period
-    refilled = refilled or fields[at] == 'refill'
-  end
-  if refilled then
-    local at = period or #fields + 2
-    fields[at - 1], fields[at] = 'period', written_period(read_account(key, key))
+  if redis.call('HEXISTS', key, 'refill') == 1 then
+    fields[#fields + 1], fields[#fields + 2] = 'period', written_period(read_account(key, key))
   end
   return fields
+end
+
+-- Returns how many receipts of an account were archived when the lineage had archived those up to a number. What was
+-- sealed is JSON, as the caller wrote it, without the numbers that are 0.
+local function sealed_receipts(account, archived)
+  local sealed = archived > 0 and redis.call('HGET', account, 'sealed:' .. text(archived))
+  if not sealed then
+    return 0 -- the account is newer
+  end
+  local ok, sums = pcall(cjson.decode, sealed)
+  local receipts = ok and type(sums) == 'table' and (sums.receipts or 0)
+  return whole(receipts) or damaged('what was sealed of an account cannot be read')
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -133,6 +141,10 @@ local function check_unused(what, others)
   end
 end
 
+local function format_with_block(format)
+  return format == FORMAT and FORMAT_WITH_BLOCKS or format
+end
+
 -- Gives an account that is new to the lineage the next number, and its fields. The number is used up first: two accounts
 -- of one number would be taken to have paid for each other's questions. The first block makes the lineage one with blocks,
 -- whose own account refuses nothing any more.
@@ -141,8 +153,7 @@ local function write_new(lineage, names, account, scope, name, fields)
   redis.call('HSET', lineage, 'clients', number)
   if scope == 'block' then
     local blocks = stored(redis.call('HGET', lineage, 'blocks') or '0', 'the number of blocks')
-    local format = redis.call('HEXISTS', lineage, 'archived') == 1 and FORMAT_WITH_ARCHIVE or FORMAT_WITH_BLOCKS
-    redis.call('HSET', lineage, 'format', format, 'blocks', text(blocks + 1))
+    redis.call('HSET', lineage, 'format', format_with_block(redis.call('HGET', lineage, 'format')), 'blocks', text(blocks + 1))
   end
   redis.call('HSET', names, name, number)
   redis.call('HSET', account, 'number', number, 'highest', '0', 'spent', '0', 'coined', '0', 'seq', '0', 'asked', '0',
@@ -578,21 +589,21 @@ local function page(keys, args)
   return redis.call('XRANGE', keys[1], text(amount(args.after) + 1), '+', 'COUNT', args.count)
 end
 
--- KEYS  a client's index; receipts, account.  ARGV  as for `page`.  Replies the receipts that the index names, but for
--- those that were archived: an index may be trimmed after the receipts.
+-- KEYS  a client's index; receipts, account, the client's account.  ARGV  as for `page`, and id, the name of that account's
+-- key.  Replies the receipts that the index names, but for those that were archived: an index may be trimmed after the
+-- receipts, and what was sealed of the client says how many of its entries these are.
 local function page_of_client(keys, args)
   local found, archived = {}, stored(redis.call('HGET', keys.account, 'archived') or '0', 'the lineage')
-  repeat
-    local entries = page(keys, args)
-    for _, entry in ipairs(entries) do
-      local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
-      local id = number .. '-' .. own
-      if whole(number) > archived then
-        found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
-      end
-      args.after = whole(own)
+  args.after = text(math.max(amount(args.after), sealed_receipts(keys[word(args.id)], archived)))
+  for _, entry in ipairs(page(keys, args)) do
+    local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
+    local id = number .. '-' .. own
+    if whole(number) > archived then
+      found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
+    elseif not args.newest_first then
+      damaged('what was sealed of a client is not what its index says')
     end
-  until args.newest_first or #entries < args.count or #found >= args.count
+  end
   return found
 end
 

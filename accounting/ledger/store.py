@@ -34,8 +34,9 @@ from accounting.ledger.errors import (
 )
 from accounting.messages import OptionName, Wording
 
-FORMATS = (4, 5, 6)
-"""The ways of writing a lineage that the library knows: without blocks, with them, and with archived receipts."""
+FORMATS = (4, 5, 6, 7)
+"""The ways of writing a lineage that the library knows: without blocks; with them; with archived receipts; and with
+blocks that have paid for what the lineage's own account does not accept."""
 
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""

@@ -418,8 +418,11 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
         own["blocks"] = int(fields.get(b"blocks", b"0"))
-        format_ = FORMATS[2 if int(fields.get(b"archived", b"0")) else 1 if own["blocks"] else 0]
-        if written not in (str(format_), FORGOTTEN):
+        plain, with_blocks, with_archive, blocks_alone = map(str, FORMATS)
+        known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
+        if int(fields.get(b"archived", b"0")):
+            known = (with_archive,)
+        if written not in (*known, FORGOTTEN):
             raise ValueError("the lineage's format is not that of so many blocks or archived receipts")
         own["promoted"] = {
             name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())

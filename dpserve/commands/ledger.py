@@ -332,6 +332,12 @@ def backup(
             archived=named.receipts(watch),
             watch=watch,
         )
+        if new.postponed:
+            typer.echo(
+                "Warning: the newest chain went on, although it is old enough for a new one, which holds the archived "
+                f"receipts of {', '.join(new.postponed)}, too: name their archive with --archive",
+                err=True,
+            )
         return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
 
     async def apply(opened: Ledger) -> str:

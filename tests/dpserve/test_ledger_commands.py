@@ -59,6 +59,7 @@ def test_an_encrypted_archive_is_read_with_its_key(run, bundle, spent):
     identity = pyrage.x25519.Identity.generate()
     (run.folder / "key.txt").write_text(str(identity))
     _ask(run, bundle, spent, ROWS + 1)
+    run("ledger", "backup", "chain/")
     made = run("ledger", "archive", "kept/", "--older-than", "0s", "--recipient", str(identity.to_public()))
     assert "archived 1 receipts, up to number 1, in 1 files" in made.stdout
     assert "2 receipts (1 of them archived, by their seal)" in run("ledger", "verify").stdout
@@ -66,6 +67,11 @@ def test_an_encrypted_archive_is_read_with_its_key(run, bundle, spent):
     key = ("--archive", "kept/", "--archive-identity", "key.txt")
     assert "2 receipts, " in run("ledger", "verify", *key).stdout
     assert "name their archive with --archive" in run.fails("ledger", "backup", "ledger.backup")
+    assert "name their archive with --archive" in run.fails("ledger", "backup", "chain/", "--full")
+    later = run("ledger", "backup", "chain/", "--full-after", "0")
+    assert "number 2 of its chain" in later.stdout
+    assert "name their archive with --archive" in later.stderr
+    assert "number 1 of its chain" in run("ledger", "backup", "chain/", "--full-after", "0", *key).stdout
     run("ledger", "backup", "ledger.backup", *key)
     assert "can be restored" in run("ledger", "rehearse", "ledger.backup").stdout
     exported = run("ledger", "export", "--format", "jsonl")

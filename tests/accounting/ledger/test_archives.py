@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -259,6 +260,29 @@ async def test_a_chain_that_ends_before_the_archive_needs_it(ledger: Ledger, lin
     async with Ledger.open(tmp_path / "restored") as restored:
         await restore(restored, *links_of_chain(chain))
         assert (await verify(restored, lineage, archived=_archive(archive_folder))).findings == ()
+
+
+async def test_a_chain_that_is_old_enough_goes_on_without_the_archive(
+    embedded_url: str, lineage: str, tmp_path: Path
+) -> None:
+    chain, now, week = Place(str(tmp_path / "chain")), datetime(2026, 1, 1, tzinfo=UTC), timedelta(days=7)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await _used(ledger, lineage)
+        await add_to_chain(ledger, chain, [lineage], full_after=week.total_seconds(), now=now)
+        await _archived(ledger, lineage, tmp_path / "archive")
+        for number in (2, 3):
+            await ledger.charge(asking(lineage, "ann", f"week {number}"))
+            now += week
+            written = await add_to_chain(ledger, chain, [lineage], full_after=week.total_seconds(), now=now)
+            assert (written.number, written.postponed) == (number, (lineage,))
+        with pytest.raises(CannotRecover, match=r"receipts 1 to 8 of lineage .* are archived"):
+            await add_to_chain(ledger, chain, [lineage], full=True)
+        async with Ledger.open(tmp_path / "restored") as restored:
+            await restore(restored, *links_of_chain(chain))
+            assert (await verify(restored, lineage)).findings == ()
+        readable = _archive(tmp_path / "archive")
+        new = await add_to_chain(ledger, chain, [lineage], full_after=week.total_seconds(), now=now, archived=readable)
+        assert (new.number, new.receipts, new.postponed) == (1, 12, ())
 
 
 async def test_a_service_is_reconciled_with_a_store_whose_receipts_are_archived(

@@ -23,8 +23,9 @@ from accounting.ledger import (
     MechanismNotAccepted,
     UnknownBlock,
 )
+from accounting.ledger import store as store_module
 from accounting.ledger.backups import backup, restore
-from accounting.ledger.errors import CannotRecover
+from accounting.ledger.errors import CannotRecover, WrongFormat
 from accounting.ledger.export import export
 from accounting.ledger.journal import read_journals
 from accounting.ledger.receipts import MOST_BLOCKS, charge_terms, read_terms
@@ -35,7 +36,7 @@ from accounting.losses import Cost, GaussianLoss, LaplaceLoss
 from accounting.report import account_report
 from accounting.sampling_error import PURE_DELTA
 
-from .conftest import COST, asking, dump, open_accounts, releases
+from .conftest import COST, asking, dump, faulty_version, open_accounts, releases
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +158,33 @@ async def test_a_lineage_with_blocks_accepts_what_its_blocks_accept(ledger: Ledg
     report = account_report(account.state, price=None)
     assert (report.accepts, report.status, report.spent.rho) == ("any", "proven", laplace.picorho / 1e12)
     assert (await verify(ledger, lineage)).findings == ()
+
+
+async def test_a_release_that_would_misread_what_the_blocks_paid_for_is_refused(
+    embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would report the lineage's sum by what its own account accepts: on the Gaussian curve, and too low."""
+    any_charge, older = Budget(10**13, "any", 1e-6), faulty_version((", '7'\n", ", '5'\n"), 9_600)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await open_accounts(ledger, lineage, Budget(10**13, "gaussian", 1e-6), ann=any_charge)
+        await ledger.open_block(lineage, SEPTEMBER, any_charge, time=0.0)
+        before = await ledger.charge(asking(lineage, "ann", "1", blocks=(SEPTEMBER,)))
+        with monkeypatch.context() as patched:
+            patched.setattr(store_module, "our_library", lambda: older)
+            async with await Ledger.connect(embedded_url) as beside:
+                await beside.charge(asking(lineage, "ann", "2", blocks=(SEPTEMBER,)))
+        await ledger.charge(asking(lineage, "ann", "1", cost=Cost((LaplaceLoss(0.5),)), blocks=(SEPTEMBER,)))
+        with monkeypatch.context() as patched:
+            patched.setattr(store_module, "our_library", lambda: older)
+            async with await Ledger.connect(embedded_url) as beside:
+                for again in ("1", "3"):
+                    with pytest.raises(WrongFormat, match="7"):
+                        await beside.charge(asking(lineage, "ann", again, blocks=(SEPTEMBER,)))
+        await ledger.open_block(lineage, OCTOBER, any_charge, time=0.0)
+        later = await ledger.charge(asking(lineage, "ann", "4", blocks=BOTH))
+        assert later.balance.spent > before.balance.spent
+        assert dump(embedded_url, lineage)[LineageKeys(lineage).account][b"format"] == b"7"  # type: ignore[index]
+        assert (await verify(ledger, lineage)).findings == ()
 
 
 async def test_what_a_lineage_adds_up_over_its_blocks_can_be_reported(ledger: Ledger, lineage: str) -> None:

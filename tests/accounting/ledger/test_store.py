@@ -454,7 +454,7 @@ async def test_versions_of_the_library_lie_side_by_side(
     assert _libraries(store) == {ours.name: ours.code, newer.name: newer.code}
 
 
-@pytest.mark.parametrize("written", ["1", "3", "7"])
+@pytest.mark.parametrize("written", ["1", "3", "8"])
 async def test_a_lineage_of_another_format_is_left_alone(
     changeable_url: str, store: "redis.Redis[bytes]", written: str
 ) -> None:

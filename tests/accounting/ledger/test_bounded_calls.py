@@ -1,0 +1,182 @@
+"""No call of the library takes longer the more receipts there are: whoever waits for the store waits a bounded time."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from accounting.ledger import ApiKey, Ledger, key_digest
+from accounting.ledger import store as store_module
+from accounting.ledger.archives import archive
+from accounting.ledger.backup_chains import Place
+from accounting.ledger.backups import backup, restore
+from accounting.ledger.recovery import reconcile
+from accounting.ledger.store import FunctionLibrary
+from accounting.ledger.verification import verify
+
+from .conftest import as_version, asking, new_lineage, open_accounts, releases
+
+pytestmark = pytest.mark.anyio
+
+VERSION = 9_100
+RECEIPTS = 3_000
+SLICE = 10
+"""In place of the library's 1,000, so that few receipts are many slices."""
+STEPS_OF_A_SLICE, STEPS_OF_AN_ARGUMENT = 30, 12
+"""Steps that a call may take for each entry of a slice, and for each of its arguments. A call that walked an archived
+index would take 3,000."""
+
+COUNTING = """
+local steps, calls = 0, {}
+
+local function stepped(reply)
+  steps = steps + 1 + (type(reply) == 'table' and #reply or 0)
+  return reply
+end
+
+local function stepped_call(...)
+  return stepped(redis.call(...))
+end
+
+local function stepped_pcall(...)
+  return stepped(redis.pcall(...))
+end
+
+local function size_of(value)
+  local size = 1
+  if type(value) == 'table' then
+    for name, each in pairs(value) do
+      size = size + size_of(each) + (name == 'count' and each or 0)
+    end
+  elseif type(value) == 'string' then
+    size = size + math.floor(#value / 16) -- questions are digests behind each other
+  end
+  return size
+end
+
+local function note_call(name, keys, args)
+  local ok, sent = pcall(cmsgpack.unpack, args[2] or '')
+  calls[#calls + 1] = name .. ' ' .. steps .. ' ' .. #keys + (ok and size_of(sent) or #args)
+end
+
+local VERSION = """
+
+WATCHED = """
+    callback = function(keys, args)
+      steps = 0
+      local ok, reply, line = attempt(run, keys, args)
+      note_call(name, keys, args)
+"""
+
+REPORT = """
+redis.register_function{function_name = 'calls_of_VERSION', callback = function()
+  local noted = calls
+  calls = {}
+  return noted
+end}
+"""
+
+
+def counting_library(version: int) -> FunctionLibrary:
+    """Return the library with a count of the steps of each call: rounds of loops, commands, and what these reply."""
+    code = as_version(store_module.our_library().code, version).code
+    code, loops = re.subn(r"\b(do|repeat)(?= *(?:--.*)?\n)", r"\1 steps = steps + 1", code)
+    code, commands = re.subn(r"redis\.(p?call)\(", r"stepped_\1(", code)
+    assert loops > 50
+    assert commands > 90
+    replaced = {
+        "\nlocal VERSION = ": COUNTING,
+        "local SLICE = 1000": f"local SLICE = {SLICE}",
+        "\n    callback = function(keys, args)\n      local ok, reply, line = attempt(run, keys, args)\n": WATCHED,
+    }
+    for right, other in replaced.items():
+        assert code.count(right) == 1
+        code = code.replace(right, other)
+    return FunctionLibrary.parse(code + REPORT.replace("VERSION", str(version)))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the library: its function, the steps that it took, and the size of what it was sent."""
+
+    function: str
+    steps: int
+    size: int
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.steps <= STEPS_OF_A_SLICE * SLICE + STEPS_OF_AN_ARGUMENT * self.size
+
+
+def calls_at(url: str) -> Iterator[Call]:
+    """Yield the calls since the last time."""
+    with redis.Redis.from_url(url, decode_responses=True, protocol=2) as store:
+        for line in store.fcall(f"calls_of_{VERSION}", 0):
+            function, steps, size = line.split(" ")
+            yield Call(function, int(steps), int(size))
+
+
+class LooksBeforeTrim(Ledger):
+    """A ledger of which clients read before the indices of archived receipts are taken out."""
+
+    async def call(self, lineage: str, function: str, *words: Any, **more: Any) -> list[Any]:
+        if function == "trim":
+            await look(self, lineage)
+        return await super().call(lineage, function, *words, **more)
+
+
+async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None:
+    """Call each function of the library on a lineage with many receipts, most of which are archived."""
+    await open_accounts(ledger, lineage, releases(2 * RECEIPTS), ann=releases(RECEIPTS), bob=releases(RECEIPTS))
+    await ledger.open_lineage(f"{lineage}-mistaken", releases(1), time=0.0)
+    await ledger.forget_lineage(f"{lineage}-mistaken", time=0.0)
+    await ledger.add_group(lineage, "team", releases(5), time=0.0)
+    await ledger.set_group(lineage, "bob", "team")
+    await ledger.set_budget(lineage, releases(3 * RECEIPTS))
+    await ledger.settle_unit(lineage, "person")
+    await ledger.promote(lineage, "name", "0" * 32)
+    await ledger.add_key(lineage, "ann", ApiKey(key_digest(f"another of {lineage}")))
+    for start in range(0, RECEIPTS, 100):
+        await ledger.charge_batch([asking(lineage, "ann", f"{number}") for number in range(start, start + 100)])
+    (receipt,) = (await ledger.charge(asking(lineage, "bob", "0", "new"))).receipts
+    await ledger.quote(asking(lineage, "ann", "0"))
+    await ledger.apply(lineage, [asking(lineage, "ann", "0").ledger_request])
+    lines = [line async for line in backup(ledger, [lineage])]
+    await look(ledger, lineage)
+    looking = LooksBeforeTrim(ledger.store)
+    assert (await archive(looking, lineage, Place(str(folder)), before=float("inf"))).receipts == RECEIPTS
+    await look(ledger, lineage)
+    assert [one.number for one in await ledger.client_receipts(lineage, "bob", count=5)] == [receipt.number]
+    await reconcile(ledger, lineage, [])
+    await ledger.revoke(lineage, "bob")
+    async with Ledger.open(folder / "restored") as restored:
+        await restore(restored, lines)
+        assert all(call.is_bounded for call in calls_at(f"unix://{restored.store.address}"))
+
+
+async def look(ledger: Ledger, lineage: str) -> None:
+    """Read as clients, services and the owner do."""
+    assert (await verify(ledger, lineage)).findings == ()
+    await ledger.authenticate(lineage, key_digest(f"{lineage}/ann"))
+    for after in (0, 1, RECEIPTS // 2, RECEIPTS - 1, RECEIPTS):
+        for newest_first in (False, True):
+            await ledger.client_receipts(lineage, "ann", after=after, count=5, newest_first=newest_first)
+        await ledger.receipts(lineage, after=after, count=5)
+    await ledger.note(lineage, "export", {})
+
+
+async def test_no_call_takes_longer_the_more_receipts_there_are(
+    embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = counting_library(VERSION)
+    monkeypatch.setattr(store_module, "our_library", lambda: library)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await use_every_function(ledger, new_lineage(), tmp_path)
+    calls = list(calls_at(embedded_url))
+    assert [call for call in calls if not call.is_bounded] == []
+    registered = set(re.findall(r"register(?:_on_lineage)?\('(\w+)'", library.code))
+    assert registered - {call.function for call in calls} == {"restore"}  # which was called on another store
