@@ -46,7 +46,7 @@ class CanaryTables:
 
     @property
     def ending(self) -> str:
-        """How the names of the files end: as CSV where the table was text, and else as Parquet."""
+        """The end of the files' names: CSV's where the table was text, and else Parquet's."""
         return ".parquet" if self.delimiter is None else ".csv"
 
     def files(self, encoding: str | None) -> dict[str, bytes]:
