@@ -228,6 +228,50 @@ def release(
     report.show(presentation.release_report(finding), "audit-release")
 
 
+@app.command("canaries")
+def canaries(
+    *,
+    table: str = option(..., "A table of records, as `train --data` takes it.", argument=True),
+    count: int = option(..., "How many canaries: about half of them will be trained on.", ge=2),
+    label: str = option("label", "The column of class names."),
+    classes: str | None = option(
+        None, "CLASS,CLASS,...: what labels are drawn from.", default_text="the label column's own values"
+    ),
+    unit: str | None = option(None, "The column of privacy units: each canary becomes one of its own."),
+    share: float = option(
+        0.5, "Of the rows that are no canaries: the share to train on. Shadow models need as many again.", ge=0, le=1
+    ),
+    encoding: str | None = option(None, "Of a CSV file: its encoding.", default_text="utf-8"),
+    sheet: str | None = option(None, "Of a spreadsheet with several sheets: the one to read."),
+    out: Path = option(..., "The new folder for the four tables, which hold records as they are."),
+    seed: int = option(0, "Rows, labels and coins follow from it.", ge=0),
+) -> None:
+    """Make canaries for 'attack': rows with labels drawn at random, half of them to be trained on.
+
+    Writes a table to train on, the canaries in it, those left out, and all other rows, for shadow models.
+    """
+    import numpy as np
+
+    from audit.membership.odd_records import with_canaries
+    from training.bundles.sealing import write_folder
+    from training.inputs.tables import open_table
+
+    drawn_from = None if classes is None else classes.split(",")
+    rows, rng = open_table(table, encoding, sheet), np.random.default_rng(seed)
+    made = with_canaries(rows, count, rng, label=label, classes=drawn_from, unit=unit, share=share)
+    files = made.files(encoding)
+    write_folder(out, files)
+    training, members, others, population = (out / name for name in files)
+    typer.echo(
+        f"Wrote {made.training.num_rows:,} records to train on, {made.members.num_rows:,} of them canaries, into {out}"
+    )
+    typer.echo(f"Train:  dpserve train --data {training} --label {label} ... --out MODEL")
+    typer.echo(
+        f"Attack: dpserve attack MODEL --members {members} --non-members {others} --population {population} "
+        f"--shadow-records {made.shadow_records} --label {label}"
+    )
+
+
 @app.command("sampler")
 def sampler(
     *,

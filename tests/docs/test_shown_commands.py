@@ -35,6 +35,11 @@ NOT_RUN = {
         "attacks.md",
         "attack network",
     ): "hours of PyTorch: tests/audit/membership and test_attacking.py have small networks",
+    ("attacks.md", "audit canaries"): "a table of the reader's: tests/dpserve/test_audit_canaries.py runs all three",
+    (
+        "attacks.md",
+        "train --data canaries/",
+    ): "the canaries of the line before, in tests/dpserve/test_audit_canaries.py",
     ("attacks.md", "attack --predict-url"): "needs a server: tests/dpserve/test_predict_url.py has four",
     ("auditing.md", "audit service --url-in"): "two services with different records: tests/dpserve/test_auditing.py",
     ("auditing.md", "train --data"): "tests/dpserve/test_canaries_command.py trains with canaries, on fewer records",

@@ -103,13 +103,13 @@ def save_sealed(folder: Path, tensors: Tensors, certificate: AnyCertificate) -> 
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a bundle's files into a new folder that its owner alone can read, which appears whole or not at all.
+    """Write files into a new folder that its owner alone can read, which appears whole or not at all.
 
     Raises BundleError if it exists already.
     """
     if folder.exists():
         raise BundleError(
-            f"{folder} exists already; a bundle is never overwritten, so name a new one with " + OptionName("out")
+            f"{folder} exists already, and is never overwritten: name a new one with " + OptionName("out")
         )
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -123,7 +123,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     except OSError as error:
-        raise BundleError(f"cannot write the bundle {folder}: {error.strerror}") from error
+        raise BundleError(f"cannot write the folder {folder}: {error.strerror}") from error
 
 
 def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = None) -> tuple[AnyCertificate, Tensors]:
