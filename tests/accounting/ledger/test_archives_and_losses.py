@@ -164,4 +164,4 @@ async def _lose_reply(service: Ledger, *rows: str) -> None:
 
 
 class LostReply(Exception):
-    """What ends a call before it is noted."""
+    """The end of a call before it is noted."""
