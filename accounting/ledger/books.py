@@ -20,7 +20,7 @@ from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
 from accounting.ledger.questions import PaidQuestions, WrongReceipts
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
-from accounting.ledger.seals import Sums, sealed_links, sealed_sums, seals_of, sums_digest
+from accounting.ledger.seals import Sums, resumed_links, sealed_links, sealed_sums, seals_of, sums_digest
 from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
@@ -204,7 +204,7 @@ class Books:
             if "key" in details or "ends" in details:
                 self._enter_keys(self._keys[act.subject], details)
             if act.kind == "reconcile":
-                self._resumed |= resumed_links(details)
+                self._resumed |= resumed_links(details).items()
         except (KeyError, TypeError, ValueError):
             self.findings.append(f"act {number} cannot be read")
 
@@ -426,8 +426,3 @@ class Books:
     def is_reconciled(self) -> bool:
         """Whether receipts may have been put back."""
         return any(act.kind == "reconcile" for act in self._acts)
-
-
-def resumed_links(details: dict[str, Any]) -> set[tuple[str, bytes]]:
-    """Return which services went on from which link after a reconciliation, by what its act says."""
-    return {(one["service"], bytes.fromhex(one["link"])) for one in details["services"]}

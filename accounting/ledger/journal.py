@@ -12,6 +12,7 @@ services never share a journal; a line that was torn by a crash is dropped, and 
 
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 import threading
@@ -82,20 +83,32 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
         )
 
 
+class Resumption(Struct, frozen=True):
+    """A service went on from a link that receipts end with which were archived, and which its journal lacks.
+
+    `writes` is how many of its writes were acknowledged by then.
+    """
+
+    writes: int
+    link: bytes
+
+
 class JournalContents(Acknowledged, frozen=True, kw_only=True):
-    """All that a journal says: its receipts, too, in order."""
+    """All that a journal says: its receipts, too, in order, and where it lacks some."""
 
     receipts: tuple[Receipt, ...]
+    resumptions: tuple[Resumption, ...] = ()
 
 
 class _Title(Acknowledged, frozen=True, kw_only=True):
     format: int
 
 
-class _Call(_Entry, frozen=True, kw_only=True):
-    """A line for the call that wrote these receipts."""
+class _Call(_Entry, frozen=True, kw_only=True, omit_defaults=True):
+    """A line for the call that wrote these receipts. resumed: the link that they follow, if not the one before."""
 
     receipts: tuple[Receipt, ...]
+    resumed: bytes = b""
 
 
 class Witness:
@@ -104,6 +117,7 @@ class Witness:
     def __init__(self, acknowledged: Acknowledged) -> None:
         """Know what was acknowledged before."""
         self.known = acknowledged
+        self._resumed = b""
 
     @classmethod
     def fresh(cls, lineage: str) -> "Witness":
@@ -120,6 +134,7 @@ class Witness:
     def resume(self, link: bytes) -> None:
         """Go on from another link, which receipts that were archived end with; `note` is to follow."""
         self.known = replace(self.known, link=link)
+        self._resumed = link
 
     def settle(self, unit: str) -> None:
         """Take down under which privacy unit this service charges from now on."""
@@ -226,7 +241,9 @@ class Journal(Witness):
             newest=acknowledged.newest,
             unit=acknowledged.unit,
             receipts=tuple(receipts),
+            resumed=self._resumed,
         )
+        self._resumed = b""
         self._write(_line(call))
         if self._failure is not None:
             raise _unusable(self._path.parent, self._failure)
@@ -340,14 +357,20 @@ class JournalFiles:
     def receipts(self) -> Iterator[Receipt]:
         """Yield the receipts up to what was acknowledged, in order. Raises ValueError for one that was altered."""
         for path in self._paths:
-            for acknowledged, receipts in _calls(path):
+            for acknowledged, receipts, _ in _calls(path):
                 if acknowledged.writes > self.acknowledged.writes:
                     return  # its service went on
                 yield from receipts
 
+    @property
+    def resumptions(self) -> tuple[Resumption, ...]:
+        """Where it lacks receipts. Raises ValueError as `receipts` does."""
+        calls = itertools.chain.from_iterable(map(_calls, self._paths))
+        return tuple(Resumption(acknowledged.writes, resumed) for acknowledged, _, resumed in calls if resumed)
+
     def read(self) -> JournalContents:
         """Return all that the journal says, its receipts in memory. Raises ValueError for one that was altered."""
-        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts))
+        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts), resumptions=self.resumptions)
 
 
 def open_journals(folder: Path) -> list[JournalFiles]:
@@ -372,21 +395,22 @@ def read_acknowledged(folder: Path) -> list[Acknowledged]:
     return [contents for contents in journals if contents is not None]
 
 
-def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt]]]:
-    """Yield what was acknowledged after each line of a journal's file, and the receipts of the line.
+def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt], bytes]]:
+    """Yield what was acknowledged after each line of a journal's file, the receipts of the line, and `resumed`.
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
     acknowledged: Acknowledged | None = None
     with path.open("rb") as file:
         for line in _whole_lines(file):
-            receipts: Sequence[Receipt] = ()
+            receipts, resumed = tuple[Receipt, ...](), b""
             try:
                 if acknowledged is None:
                     acknowledged = _read_title(line)
                 else:
                     call = msgspec.json.decode(line, type=_Call)
-                    receipts = call.receipts
+                    receipts, resumed = call.receipts, call.resumed
+                    acknowledged = replace(acknowledged, link=resumed or acknowledged.link)
                     acknowledged = replace(acknowledged.next_state(call.writes, receipts), unit=call.unit)
                     if (acknowledged.writes, acknowledged.link, acknowledged.newest) != (
                         call.writes,
@@ -396,7 +420,7 @@ def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt]]]:
                         raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:
                 raise _no_journal(path, error) from error
-            yield acknowledged, receipts
+            yield acknowledged, receipts, resumed
 
 
 def _read_journal(path: Path) -> Acknowledged | None:

@@ -8,10 +8,12 @@ questions that it paid for; it looks at no limit, because what was released was 
 are not passed over in silence, they have to be declared and are charged.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from accounting.ledger.accounts import reading
 from accounting.ledger.errors import (
     BlocksNotNamed,
     CannotRecover,
@@ -28,6 +30,7 @@ from accounting.ledger.receipts import (
     charge_terms,
     digest,
 )
+from accounting.ledger.seals import RECONCILE, sealed_links, seals_of
 from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import LineageKeys
@@ -110,7 +113,7 @@ async def reconcile(
     own = [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
     lost = await _lost_receipts(ledger, lineage, account.newest_receipt, own)
-    missing = _missing(own, lost, account.newest_receipt)
+    missing = _missing(own, lost, account.newest_receipt) + await _missing_archived(ledger, lineage, own)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -205,6 +208,29 @@ def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newes
     first, last = min(newest + 1, lost[0].sequence), lost[-1].sequence
     sequences = {receipt.sequence for journal in journals for receipt in journal.receipts}
     return last - first + 1 - len(sequences.intersection(range(first, last + 1)))
+
+
+async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[JournalContents]) -> int:
+    """Return how many calls at least must have been lost that no journal holds, as they were archived when it went on.
+
+    They are in the archive's files, and a store from before that archive does not know of it.
+    """
+    acts = await all_acts(ledger, lineage, (await ledger.lineage(lineage)).newest_act)
+    with reading(lineage):
+        known = {pair for seal in seals_of(acts) for pair in sealed_links([seal]).items()}
+        heard = Counter[str]()
+        for act in acts:
+            for one in act.details["services"] if act.kind == RECONCILE else ():
+                heard[one["service"]] = max(heard[one["service"]], one["writes"])
+    return len(
+        {
+            (journal.service, resumption.link)
+            for journal in journals
+            for resumption in journal.resumptions
+            if resumption.writes > heard[journal.service]
+        }
+        - known
+    )
 
 
 async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:

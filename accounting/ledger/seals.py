@@ -8,6 +8,7 @@ Promise: what is read here was hashed into the chain of acts, or `sums_digest` s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,9 @@ from accounting.ledger.values import Account, ChargedModel
 
 ARCHIVE = "archive"
 """The kind of act that says that receipts were archived."""
+
+RECONCILE = "reconcile"
+"""The kind of act that says that services were let on again."""
 
 
 class Sums(Struct, frozen=True, omit_defaults=True):
@@ -66,6 +70,22 @@ def seals_of(acts: Iterable[Act]) -> list[Seal]:
 def sealed_links(seals: Iterable[Seal]) -> dict[str, bytes]:
     """Return the link that each service's next call after all of these carries, by the service's id."""
     return {service: bytes.fromhex(link) for seal in seals for service, link in seal.links.items()}
+
+
+def resumed_links(details: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the link that each service went on from after a reconciliation, by its id and by what the act says."""
+    return {one["service"]: bytes.fromhex(one["link"]) for one in details["services"]}
+
+
+def link_after_acts(service: str, acts: Iterable[Act]) -> bytes | None:
+    """Return the link that a service went on from after the newest act that says so. Raises ValueError or KeyError."""
+    link: bytes | None = None
+    for act in acts:
+        if act.kind == ARCHIVE:
+            link = sealed_links(seals_of([act])).get(service, link)
+        elif act.kind == RECONCILE:
+            link = resumed_links(act.details).get(service, link)
+    return link
 
 
 def sealed_sums(account: Account, upto: int | None = None) -> Sums:

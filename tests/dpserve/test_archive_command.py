@@ -1,4 +1,4 @@
-"""Archives whose process, or whose store, is killed between any two of their steps."""
+"""Archives whose process, or whose store, is killed, or whose connection is cut, between any two of their steps."""
 
 import asyncio
 import os
@@ -14,6 +14,7 @@ from accounting.ledger import Ledger, LedgerUnavailable
 from accounting.ledger.archives import Archive, archive
 from accounting.ledger.backup_chains import Place
 from accounting.ledger.embedded import EmbeddedStore
+from accounting.ledger.seals import seals_of
 from accounting.ledger.store import our_library
 from accounting.ledger.verification import verify
 from tests.faults.books import asking, open_accounts
@@ -61,10 +62,10 @@ class KillingProxy:
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 if self._call in before + data:
-                    if not self._passes:
+                    if not (self._passes or self.has_killed):
                         await self._kill()
                         break
-                    self._kills_at_reply = True
+                    self._kills_at_reply = not self.has_killed
                 before = data[-64:]
                 to_store.write(data)
         back.cancel()
@@ -75,7 +76,9 @@ class KillingProxy:
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 if self._kills_at_reply:
+                    self._kills_at_reply = False
                     await self._kill()
+                    writer.transport.abort()
                     break
                 writer.write(data)
 
@@ -153,4 +156,46 @@ async def test_a_store_that_is_killed_during_an_archive_has_all_or_the_file(
             ).receipts == ()
             assert (await archive(ledger, LINEAGE, place, before=float("inf"))).upto == 5
             assert (await verify(ledger, LINEAGE, archived=Archive(place).receipts)).findings == ()
+            assert len(await ledger.client_index(LINEAGE, "ann")) == 1
+
+
+class Nothing:
+    """A process that stays."""
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "passes"),
+    [("seal", False), ("seal", True), ("archive", False), ("archive", True), ("trim", False), ("trim", True)],
+)
+async def test_no_file_is_removed_of_an_archive_whose_reply_was_lost(
+    tmp_path: Path, function: str, passes: bool
+) -> None:
+    """The store may have given the receipts up: then the file is the only one that has them."""
+    files = tmp_path / "archive"
+    readable = Archive(Place(str(files))).receipts
+    with EmbeddedStore(tmp_path / "ledger") as store:
+        async with await Ledger.connect(store.url) as ledger:
+            await open_accounts(ledger, LINEAGE)
+            for number in range(6):
+                await ledger.charge(asking(LINEAGE, "ann", f"row {number}"))
+            socket = store.url.removeprefix("unix://").partition("?")[0]
+            proxy = KillingProxy(lambda: asyncio.open_unix_connection(socket), function, passes=passes)
+            proxy.process.set_result(Nothing())
+            async with proxy.running() as url, await Ledger.connect(url) as cut:
+                with pytest.raises(LedgerUnavailable):
+                    await archive(cut, LINEAGE, Place(str(files)), before=float("inf"))
+                assert proxy.has_killed
+                is_done = function == "trim" or (function == "archive" and passes)
+                assert (await ledger.lineage(LINEAGE)).archived == (5 if is_done else 0)
+                written = set(files.iterdir())
+                assert (await verify(ledger, LINEAGE, archived=readable)).findings == ()
+                assert (await archive(cut, LINEAGE, Place(str(files)), before=float("inf"))).upto == 5
+            assert set(files.iterdir()) >= written
+            named = {seal.file for seal in seals_of(await ledger.acts(LINEAGE))}
+            assert named <= {path.name for path in files.iterdir()}
+            assert (await verify(ledger, LINEAGE)).findings == ()
+            assert (await verify(ledger, LINEAGE, archived=readable)).findings == ()
             assert len(await ledger.client_index(LINEAGE, "ann")) == 1
