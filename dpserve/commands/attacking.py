@@ -90,7 +90,9 @@ class ShadowOptions(Options):
         from training.devices import training_device
 
         if self.ray is None:
-            return partial(train_shadow_models, device=training_device(self.shadow_device or "auto"))
+            # Without a word on it the device is looked for where it is used: PyTorch takes seconds to say.
+            device = None if self.shadow_device is None else training_device(self.shadow_device)
+            return partial(train_shadow_models, device=device or "auto")
         if self.shadow_device not in (None, "cpu"):
             raise WrongOption(
                 "shadow_device", "goes without " + OptionName("ray") + ", whose workers train on their processors"
