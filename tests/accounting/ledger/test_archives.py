@@ -203,7 +203,7 @@ async def test_a_client_hears_which_of_its_receipts_are_archived(ledger: Ledger,
 
 @pytest.mark.parametrize("archived", [False, True])
 async def test_a_receipt_that_is_lost_is_not_called_archived(embedded_url: str, tmp_path: Path, archived: bool) -> None:
-    """Of receipts 11 to 14, of which bob's are the even ones, two are taken out."""
+    """Two are taken out of receipts 11 to 14, of which bob's are the even ones."""
     lineage = new_lineage()
     keys = LineageKeys(lineage)
     async with await Ledger.connect(embedded_url) as ledger:
