@@ -383,6 +383,12 @@ def archive(
 
     with shares("archiving") as watch, _files_at(place, "write"):
         done = lineage.run_on(apply)
+    if done.unnamed:
+        typer.echo(
+            f"Warning: the ledger names none of these files in {place}: {', '.join(done.unnamed)}. An archive did not "
+            "end, or the store was restored from a time before it: keep them until you know which",
+            err=True,
+        )
     if not done.receipts:
         typer.echo(f"{done.lineage}: no receipt is that old and not archived yet; {done.upto:,} are")
         return
