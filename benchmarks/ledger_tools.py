@@ -1,5 +1,7 @@
 """The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup, restore and archive.
 
+Beside them, how long another client of the store waited at most for a PING, which is sent every millisecond.
+
 The receipts are written as the ledger writes them, but by a pipeline of the store's own commands and not by a charge
 each: one of twenty clients asks one question, every tenth of which another one has asked, eight receipts to a call of
 the service. `verify` says whether the books that this makes are right. Each tool runs as a process of its own, as an
@@ -16,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -114,15 +117,16 @@ def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:
         [sys.executable, "-m", "dpserve", "ledger", *words, "--ledger", url], env=environment, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    said = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
+    with _Pings(url) as pings:
+        said = process.stdout.read().decode()
+        _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(said)
     ran, seconds = usage.ru_utime + usage.ru_stime, time.monotonic() - began
     print(
         f"{words[0]:<8} {seconds:8,.0f} s   {ran:8,.0f} s of a processor   {receipts / ran:10,.0f} receipts a second "
-        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most",
+        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most   {1000 * pings.longest:6,.0f} ms for a PING",
         flush=True,
     )
 
@@ -186,6 +190,36 @@ def _write_receipts(url: str, count: int, first: Receipt, numbers: Numbers) -> t
         key: {"spent": COST.picorho * releases, "seq": receipts, "asked": questions, f"n:{COST}": releases}
         for key, (releases, receipts, questions) in counts.items()
     }, calls
+
+
+class _Pings:
+    """Asks a store for a PING every millisecond, on a connection of its own, as long as the context lasts.
+
+    `longest` is how many seconds it waited for a reply at most.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.longest = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _ask(self) -> None:
+        while not self._ended.wait(0.001):
+            began = time.monotonic()
+            self._socket.sendall(b"PING\r\n")
+            self._socket.recv(64)
+            self.longest = max(self.longest, time.monotonic() - began)
 
 
 class _Pipeline:

@@ -528,7 +528,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         answers = self.predict_proba(X)
         sets = getattr(self.certificate_, "prediction_sets", None)
         if sets is None:
-            raise ValueError("this model has no prediction sets: no records were held back for them, prediction_sets=")
+            raise ValueError(
+                "this model has no prediction sets: no records were held back for them. "
+                "Fit it with prediction_sets='all'"
+            )
         inside: NDArray[np.bool_] = answers >= sets.least(thousandths(coverage), answers.shape[1])[self._order]
         return inside
 
