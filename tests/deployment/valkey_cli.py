@@ -1,4 +1,4 @@
-"""What k8s/components/ha/store.sh uses of `valkey-cli`, where the machine has the embedded server alone."""
+"""A `valkey-cli` with the words that k8s/components/ha/store.sh uses, where the machine has none."""
 
 import argparse
 import os
