@@ -1,6 +1,7 @@
 """The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup, restore and archive.
 
-Beside them, how long another client of the store waited at most for a PING, which is sent every millisecond.
+Beside them, how long another client of the store waited at most for a PING, which is sent every millisecond, and the
+longest call of the store, without what passes between calls: on a busy machine a PING waits for a processor, too.
 
 The receipts are written as the ledger writes them, but by a pipeline of the store's own commands and not by a charge
 each: one of twenty clients asks one question, every tenth of which another one has asked, eight receipts to a call of
@@ -112,6 +113,7 @@ async def _memory(url: str) -> tuple[int, int]:
 def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:
     """Run a command of `dpserve ledger`, and print what it took."""
     environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    asyncio.run(_note_slow_calls(url))
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "dpserve", "ledger", *words, "--ledger", url], env=environment, stdout=subprocess.PIPE
@@ -126,9 +128,29 @@ def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:
     ran, seconds = usage.ru_utime + usage.ru_stime, time.monotonic() - began
     print(
         f"{words[0]:<8} {seconds:8,.0f} s   {ran:8,.0f} s of a processor   {receipts / ran:10,.0f} receipts a second "
-        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most   {1000 * pings.longest:6,.0f} ms for a PING",
+        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most   {1000 * pings.longest:6,.0f} ms for a PING   "
+        f"{asyncio.run(_longest_call(url))}",
         flush=True,
     )
+
+
+async def _note_slow_calls(url: str) -> None:
+    """Let the store note calls of a millisecond or more from now on."""
+    async with Redis.from_url(url, protocol=2) as store:
+        await store.config_set("slowlog-log-slower-than", 1000)
+        await store.config_set("slowlog-max-len", 1_000_000)
+        await store.slowlog_reset()
+
+
+async def _longest_call(url: str) -> str:
+    """Return how long the longest call took since then, and its name."""
+    async with Redis.from_url(url, protocol=2) as store:
+        calls = await store.slowlog_get(1_000_000)
+    longest = max(calls, key=lambda call: call["duration"], default=None)
+    if longest is None:
+        return "no call took 1 ms"
+    named = b" ".join(longest["command"].split(b" ")[:2]).decode()
+    return f"{longest['duration'] / 1000:,.0f} ms for {named}"
 
 
 async def _load(url: str, count: int) -> None:
