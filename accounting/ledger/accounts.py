@@ -923,6 +923,17 @@ class Accounts:
         with reading(lineage):
             return [entry[0] for entry in entries]
 
+    async def paid_for(self, lineage: str, asked: Sequence[tuple[str, Sequence[bytes]]]) -> list[bool]:
+        """Return for each client and its questions whether it has paid for all of these; without a client, anybody."""
+        keys = LineageKeys(lineage)
+        named, receipts = [keys.questions], list[dict[str, Any]]()
+        for client, questions in asked:
+            own = keys.client(client) if client else None
+            named += [own.account, own.questions] if own else []
+            receipts.append({"id": own.id if own else "", "questions": binary(b"".join(questions))})
+        reply = await self.call(lineage, "paid", list(dict.fromkeys(named)), {"receipts": receipts}, durably=False)
+        return [paid == 1 for paid in reply]
+
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""
         if not entries:

@@ -24,7 +24,7 @@ def records(*months, named=True):
     """A hundred records of each month, each with a person and values of its own."""
     columns = "age,income,who,ok" + (",day" if named else "") + "\n"
     return columns + "".join(
-        f"{20 + index % 60},{1000 * (index % 60) + 7 * index + int(month[-2:])},{month}/{index},"
+        f"{20 + index % 60},{1000 * (index % 60 + int(month[-2:])) + 7 * index},{month}/{index},"
         f"{'yes' if index % 60 > 30 else 'no'}" + (f",{month}-{1 + index % 28:02}" if named else "") + "\n"
         for month in months
         for index in range(100)
@@ -175,6 +175,20 @@ def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run
     said = run(*base, "--out", "b", "--block-name", "b", status=1).stderr
     assert "100 records of the block b have rows that are in the block a, too" in said
     run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others", "yes")
+
+
+def test_names_that_were_given_anew_for_the_rows_of_another_block_are_warned_of(run):
+    """A unit in two blocks is refused by its name alone, which pseudonyms of each extract's own hide."""
+    for block, name in (("a", "q"), ("b", "r")):
+        (run.folder / f"{block}.csv").write_text(records("2026-09", named=False).replace("2026-09/", name))
+    base = (*TRAIN, *HEAD, "--unit", "who")
+    assert "TWO BLOCKS" not in run(*base, "--data", "a.csv", "--out", "a", "--block-name", "a").stderr
+    again = (*base, "--data", "b.csv", "--block-name", "b")
+    said = " ".join(run(*again, "--out", "b").stderr.split())
+    assert "PERHAPS THE SAME RECORDS IN TWO BLOCKS" in said
+    assert "the block 'a', and 100 of 100 rows are equal to rows there" in said
+    assert "--equal-rows-in-blocks-are-others yes" in said
+    assert "TWO BLOCKS" not in run(*again, "--out", "c", "--equal-rows-in-blocks-are-others", "yes").stderr
 
 
 def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
