@@ -32,6 +32,7 @@ from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
 from service.pay_once import hold_request
 from training.bundles.certificate import ModelCertificate
+from training.kinds.registry import release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 
 
@@ -194,7 +195,8 @@ def block_budgets_of(certificate: ModelCertificate, accepts: Accepts) -> dict[st
     Those of models of the lineage that it was computed from are among them, which are charged with it. accepts: what an
     account pays for that pays for the model.
     """
-    earlier = certificate.earlier_here if isinstance(certificate, ReleaseCertificate) else ()
+    release = release_certificate(certificate)
+    earlier = () if release is None else release.earlier_here
     of_each = [(certificate.blocks, certificate.block_budget, accepts)]
     of_each += [(each.blocks, each.block_budget, accepts_for(Cost.parse(each.cost))) for each in earlier]
     budgets: dict[str, Budget | None] = {}
