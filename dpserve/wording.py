@@ -15,7 +15,7 @@ _PARAMETERS = {
     "lineage_budget": "lineage_budget=(EPSILON, DELTA)",
 }
 """The options that Python gives otherwise than by a parameter of the same name."""
-_TEXTS = frozenset({"decimal", "encoding", "features", "unlabelled"})
+_TEXTS = frozenset({"decimal", "encoding", "features", "prediction_sets", "unlabelled"})
 """The options whose values are texts, which messages give as they are: Python puts them in quotation marks."""
 _FLAGS = {"lineage_budget": "--epsilon E --delta D"}
 """The options that the command line gives by other flags than one of their name."""

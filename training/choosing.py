@@ -121,7 +121,9 @@ def parted(records: Records, key: bytes) -> tuple[Records, Records]:
     """Return the records that train, and those that validate: each by its own hash, or its unit's."""
     validates = np.array([int.from_bytes(each[:8], "little") % ONE_IN == 0 for each in keyed(records, key)], dtype=bool)
     if validates.all():
-        raise TrainingError("there are too few records to choose by: none is left to train on")
+        raise TrainingError(
+            "there are too few records to choose by: none is left to train on. Train without " + OptionName("choose")
+        )
     return records.taken(~validates), records.taken(validates)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from accounting import picorho
 from accounting.arrays import Floats
+from accounting.messages import OptionName
 from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed
@@ -34,7 +35,10 @@ def hold_back(records: Records, one_in: int, randomness: Randomness) -> tuple[Re
     coins = randomness.words(int(of.max(initial=-1)) + 1) < np.uint64(2**64 // one_in)
     held = coins[of]
     if held.all():
-        raise TrainingError("there are too few records to hold any back: none is left to train on")
+        raise TrainingError(
+            "there are too few records to hold any back: none is left to train on. Train without prediction sets, by "
+            + OptionName("prediction_sets", "off")
+        )
     return records.taken(~held), records.taken(held)
 
 

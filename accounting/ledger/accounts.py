@@ -5,6 +5,7 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 """
 
 import asyncio
+import itertools
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ from accounting.ledger.receipts import (
     read_act,
     read_receipt,
 )
+from accounting.ledger.seals import sealed_sums
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
 from accounting.ledger.values import (
     Account,
@@ -76,6 +78,7 @@ _MOST_NAMED = 10_000
 _LONGEST_REASON = 1000
 _MODEL_ID = re.compile("[0-9a-f]{32}")
 
+_LINEAGES_AT_ONCE = 64
 _TRIES = 16
 """Largest number of tries of an act, where other acts keep coming before it."""
 _LONGEST_PAUSE = 0.01
@@ -498,7 +501,10 @@ class Accounts:
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name, but of those that were forgotten."""
         names = await self.lineage_names()
-        accounts = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
+        accounts: list[LineageAccount | BaseException] = []
+        for start in range(0, len(names), _LINEAGES_AT_ONCE):  # each with the store's deadline, which waiting counts in
+            some = map(self.lineage, names[start : start + _LINEAGES_AT_ONCE])
+            accounts += await asyncio.gather(*some, return_exceptions=True)
         for error in accounts:
             # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
             if isinstance(error, BaseException) and not isinstance(error, UnknownLineage | LineageForgotten):
@@ -885,15 +891,27 @@ class Accounts:
 
         Raises ReceiptsArchived where the receipt that follows `after`, which is none of 0, was archived; UnknownClient.
         """
+        keys = LineageKeys(lineage)
+        own = keys.client(client)
         newest = (await self.client(lineage, client)).newest_receipt
         receipts = await self.client_receipts(lineage, client, after=after, count=count)
-        return receipts, _archived_before(after, newest, [receipt.number for receipt in receipts])
+        gap = _gap_before(lineage, after, newest, [receipt.number for receipt in receipts])
+        if gap:
+            fields = await self._read_fields(lineage, keys.account, own.account)
+            with reading(lineage):
+                account = await self._account(own, fields[1], listed=True)
+                sealed = sealed_sums(account, (await self._account(keys.own, fields[0])).archived)
+            _check_archived(lineage, after, gap, sealed.receipts)
+        return receipts, gap
 
     async def lineage_page(self, lineage: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
         """Return what `receipts` does, and how many receipts before these were archived. Raises as `client_page`."""
         newest = (await self.lineage(lineage)).newest_receipt
         receipts = await self.receipts(lineage, after=after, count=count)
-        return receipts, _archived_before(after, newest, [receipt.sequence for receipt in receipts])
+        gap = _gap_before(lineage, after, newest, [receipt.sequence for receipt in receipts])
+        if gap:
+            _check_archived(lineage, after, gap, (await self.lineage(lineage)).archived)
+        return receipts, gap
 
     async def client_index(self, lineage: str, client: str, *, after: int = 0, count: int = 1000) -> list[bytes]:
         """Return at most `count` entries of a client's index, `OWN-NUMBER`: its own number of a receipt, the lineage's.
@@ -904,6 +922,17 @@ class Accounts:
         entries = await self.call(lineage, "page", [key], {"after": after, "count": count}, durably=False)
         with reading(lineage):
             return [entry[0] for entry in entries]
+
+    async def paid_for(self, lineage: str, asked: Sequence[tuple[str, Sequence[bytes]]]) -> list[bool]:
+        """Return for each client and its questions whether it has paid for all of these; without a client, anybody."""
+        keys = LineageKeys(lineage)
+        named, receipts = [keys.questions], list[dict[str, Any]]()
+        for client, questions in asked:
+            own = keys.client(client) if client else None
+            named += [own.account, own.questions] if own else []
+            receipts.append({"id": own.id if own else "", "questions": binary(b"".join(questions))})
+        reply = await self.call(lineage, "paid", list(dict.fromkeys(named)), {"receipts": receipts}, durably=False)
+        return [paid == 1 for paid in reply]
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""
@@ -947,17 +976,24 @@ _REFUSALS: Mapping[ActRefusal, str] = {
 }
 
 
-def _archived_before(after: int, newest: int, numbers: Sequence[int]) -> int:
-    """Return how many receipts before a page were archived: numbers have no gap, so a page shows what is not there.
+def _gap_before(lineage: str, after: int, newest: int, numbers: Sequence[int]) -> int:
+    """Return the number of the receipt before a page of those above `after`, if it does not begin there, or else 0.
 
-    newest: as it was before the page was read. Raises ReceiptsArchived.
+    newest: as it was before the page was read. Raises LedgerDamaged for a gap within the page.
     """
-    archived = numbers[0] - 1 if numbers else max(after, newest)
-    if archived <= after:
-        return 0
+    for before, number in itertools.pairwise(numbers):
+        if number != before + 1:
+            raise LedgerDamaged(lineage, f"receipt {before + 1} is missing")
+    last = numbers[0] - 1 if numbers else newest
+    return last if last > after else 0
+
+
+def _check_archived(lineage: str, after: int, gap: int, archived: int) -> None:
+    """Raise ReceiptsArchived for a gap behind a receipt, LedgerDamaged for one of more than was archived."""
+    if gap > archived:
+        raise LedgerDamaged(lineage, f"receipt {max(after, archived) + 1} is missing")
     if after:
-        raise ReceiptsArchived(archived)
-    return archived
+        raise ReceiptsArchived(gap)
 
 
 def _charge_act_fields(key: ApiKey) -> dict[str, str]:

@@ -12,6 +12,7 @@ the other one says so. Memory is bounded, however many receipts there are; the n
 """
 
 import hashlib
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -30,7 +31,7 @@ from accounting.ledger.charged_models import ChargedModels
 from accounting.ledger.errors import CannotRecover, LedgerRefusal
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import Act, Receipt
-from accounting.ledger.seals import ARCHIVE, Seal, Sums, identity, sums_digest
+from accounting.ledger.seals import ARCHIVE, Seal, Sums, identity, seals_of, sums_digest
 from accounting.ledger.values import Account, LineageAccount
 from accounting.ledger.verification import Watcher, all_acts, all_receipts, unwatched, verify
 from accounting.ledger.wire import LineageKeys
@@ -39,6 +40,8 @@ RECEIPTS_IN_A_FILE = 1_000_000
 """The most receipts of a file, and of one step of the store."""
 
 _FORMAT = "dpserve ledger archive 1"
+_NAME = r"archive-{}-\d{{12}}-[0-9a-f]{{8}}\.zst(?:\.age)?"
+"""The pattern of files' names, by the lineage."""
 _PIECE = 1 << 18
 _ACCOUNTS_IN_A_CALL = 50
 
@@ -79,7 +82,7 @@ class Archive:
             lambda: self._place.open(seal.file),
             seal.file,
             seal.size,
-            sha256=seal.sha256,
+            sha256="" if seal.lines else seal.sha256,
             keys=self._keys,
             whole="the archive",
             option="archive_identity",
@@ -87,7 +90,7 @@ class Archive:
         )
         last: Receipt | None = None
         try:
-            for last in _read_file(lines, lineage, seal.after):
+            for last in _read_file(lines, lineage, seal):
                 yield last
         except UNREADABLE as error:
             raise CannotRecover(f"{seal.file} of the archive cannot be read: {error}") from error
@@ -95,14 +98,15 @@ class Archive:
             raise CannotRecover(f"{seal.file} of the archive does not hold the receipts that were sealed")
 
 
-def _read_file(lines: Iterable[str], lineage: str, after: int) -> Iterator[Receipt]:
+def _read_file(lines: Iterable[str], lineage: str, seal: Seal) -> Iterator[Receipt]:
     """Yield the receipts of a file. Raises CannotRecover, and what `UNREADABLE` names."""
     summed, end = hashlib.sha256(), ""
     for number, text in enumerate(lines):
         line = _read_line(text)
-        if number == 0 and (line.format, line.lineage, line.after) != (_FORMAT, lineage, after):
+        if number == 0 and (line.format, line.lineage, line.after) != (_FORMAT, lineage, seal.after):
             raise CannotRecover(
-                f"this is not a file of archived receipts of lineage {lineage} after {after}, in the format {_FORMAT!r}"
+                f"this is not a file of archived receipts of lineage {lineage} after {seal.after}, in the format "
+                f"{_FORMAT!r}"
             )
         if end:
             raise CannotRecover("a file of archived receipts goes on after its end")
@@ -114,17 +118,24 @@ def _read_file(lines: Iterable[str], lineage: str, after: int) -> Iterator[Recei
             yield line.receipt
     if end != summed.hexdigest():
         raise CannotRecover("a file of archived receipts is cut short or was altered")
+    if seal.lines and end != seal.lines:
+        raise CannotRecover(f"{seal.file} does not say what the archive lists: it was altered")
 
 
 @dataclass(frozen=True)
 class Archived:
-    """The outcome for a lineage: receipts and files of this time, and up to which receipt it is archived now."""
+    """The outcome for a lineage: receipts and files of this time, and up to which receipt it is archived now.
+
+    unnamed: files of the lineage in the place that no act names: of an archive that did not end, or is under way, or
+    that the store does not know, as it was restored from a time before.
+    """
 
     lineage: str
     receipts: int
     upto: int
     files: tuple[str, ...]
     size: int
+    unnamed: tuple[str, ...] = ()
 
 
 async def archive(
@@ -158,7 +169,12 @@ async def archive(
         await _trim(ledger, lineage)
         files.append(written.file)
         upto, size = written.receipts, size + written.size
-    return Archived(lineage, upto - began, upto, tuple(files), size)
+    acts = await all_acts(ledger, lineage, (await ledger.lineage(lineage)).newest_act)
+    with reading(lineage):
+        named = {seal.file for seal in seals_of(acts)}
+    written_here = re.compile(_NAME.format(re.escape(lineage)))
+    unnamed = tuple(name for name in place.names() if written_here.fullmatch(name) and name not in named)
+    return Archived(lineage, upto - began, upto, tuple(files), size, unnamed)
 
 
 @dataclass(frozen=True)
@@ -203,6 +219,8 @@ class _Sealing:
                 identity([entered.newest]).hex(),
                 sums_digest({subject: one.encoding for subject, one in sums.items()}).hex(),
                 {service: books.links[service].hex() for service in sorted(entered.services)},
+                entered.digest,
+                self.place.name,
             )
             await self._seal(seal, sums)
         except (CannotRecover, LedgerRefusal):
@@ -274,6 +292,7 @@ class _Entered:
         self._lineage, self._books, self._models = lineage, books, models
         self.newest: Receipt | None = None
         self.services: set[str] = set()
+        self.digest = ""
 
     async def lines(self, first: Sequence[Receipt], calls: AsyncIterator[list[Receipt]]) -> AsyncIterator[str]:
         """Yield the lines."""
@@ -285,8 +304,9 @@ class _Entered:
             packed = msgspec.json.encode(line) + b"\n"
             summed.update(packed)
             yield packed.decode()
-        self._books.close_call()
-        yield msgspec.json.encode(_Line(end=summed.hexdigest())).decode() + "\n"
+        self._books.settle()
+        self.digest = summed.hexdigest()
+        yield msgspec.json.encode(_Line(end=self.digest)).decode() + "\n"
 
     def _enter(self, receipt: Receipt) -> None:
         self._books.follow(receipt)

@@ -89,7 +89,13 @@ class Place:
         """
         self._files, path = pa_fs.FileSystem.from_uri(place if "://" in place else str(Path(place).absolute()))
         self.path = path.rstrip("/")
+        self._scheme = place.partition("://")[0]
         self._is_local = isinstance(self._files, pa_fs.LocalFileSystem)
+
+    @property
+    def name(self) -> str:
+        """The place as it can be named again, without any password: a path, or a URL."""
+        return self.path if self._is_local else f"{self._scheme}://{self.path.lstrip('/')}"
 
     def names(self) -> list[str]:
         """Return the names of the files in it, in order."""

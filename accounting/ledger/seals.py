@@ -49,7 +49,8 @@ class Seal(Struct, frozen=True):
 
     size, sha256: of the file; newest: a digest of the newest of these receipts (`identity`), sums: of what every
     account had paid for (`sums_digest`), both in hexadecimal; links: the link that the next call of each service with
-    a receipt among them carries, by its id.
+    a receipt among them carries, by its id; lines: the SHA-256 of what the file says, however it is compressed or
+    encrypted; place: where it was written. Former seals lack the last two.
     """
 
     after: int
@@ -60,6 +61,8 @@ class Seal(Struct, frozen=True):
     newest: str
     sums: str
     links: dict[str, str]
+    lines: str = ""
+    place: str = ""
 
 
 def seals_of(acts: Iterable[Act]) -> list[Seal]:

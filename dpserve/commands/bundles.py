@@ -84,7 +84,7 @@ def _evaluation(bundle: Path, certificate: ProvenCertificate) -> Evaluation | No
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path} holds no evaluation: {error}") from error
     if evaluation.model_id != certificate.model_id or evaluation.unit != certificate.unit:
-        raise BundleError(f"{path} is the evaluation of another model")
+        raise BundleError(f"{path} is the evaluation of another model: take it away, and evaluate again if you must")
     if figures != evaluation.figures():
         raise BundleError(f"the figures in {path}, of tier {tier!r}, do not follow from what was released")
     return evaluation

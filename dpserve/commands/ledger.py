@@ -10,29 +10,45 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from accounting.ledger import Ledger, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
+from accounting.ledger import (
+    ActRefused,
+    Ledger,
+    LedgerDamaged,
+    LedgerError,
+    LedgerUnavailable,
+    LineageForgotten,
+    UnknownLineage,
+)
+from accounting.ledger.accounts import reading
 from accounting.ledger.backups import restore as restored
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
+from accounting.ledger.journal import JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
-from accounting.ledger.verification import Archived, Verification, Watcher, unwatched
+from accounting.ledger.values import LineageAccount
+from accounting.ledger.verification import Archived, Verification, Watcher, all_acts, unwatched
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
+from accounting.messages import message_of
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.acts import ActOnLineage, lineage_named, seconds_in
+from dpserve.commands.acts import ActOnLineage, chosen_lineage, lineage_named, seconds_in
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
+from dpserve.wording import as_flag
 from service.errors import CannotServe
 from service.telemetry.logs import configure
 from training.private_files import owners_alone
+
+if TYPE_CHECKING:
+    from accounting.ledger import archives
 
 app = Group("Check, copy and mend the ledger.")
 
@@ -72,6 +88,25 @@ class LostLineage(Options):
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
 
+class ArchivedLineages(ActsOnLedger):
+    """The lineages of a ledger whose receipts are archived."""
+
+    lineage: list[str] | None = option(
+        None,
+        "A lineage, or a bundle of it. Repeatable; needed when the ledger has several.",
+        complete=options.lineage_names,
+    )
+    every: bool = option(False, "Archive every lineage that the ledger has.", "--all")
+
+    async def chosen(self, ledger: Ledger) -> list[str]:
+        """Return the names of the lineages."""
+        if self.every:
+            return [account.lineage for account in await ledger.lineages()]
+        if self.lineage is None:
+            return [await chosen_lineage(ledger, None)]
+        return list(dict.fromkeys(map(lineage_named, self.lineage)))
+
+
 class NamedArchive(Options):
     """The archive of receipts that are in the store no more."""
 
@@ -92,10 +127,15 @@ class NamedArchive(Options):
 
 @app.command("status")
 def status(ledger: LedgerOption) -> None:
-    """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
+    """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree.
 
-    async def read(opened: Ledger) -> list[tuple[str, ...]]:
+    Below, where its archived receipts are.
+    """
+
+    async def read(opened: Ledger) -> tuple[list[tuple[str, ...]], list[str]]:
         await _lineages_to_recover(opened, None)
+        accounts = await opened.lineages()
+        archived = [line for account in accounts if account.archived for line in await _archived_words(opened, account)]
         return [
             (
                 account.lineage,
@@ -107,13 +147,32 @@ def status(ledger: LedgerOption) -> None:
                 account.acts_head.hex()[:16],
                 await _fence(opened, account.lineage),
             )
-            for account in await opened.lineages()
-        ]
+            for account in accounts
+        ], archived
 
     table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
-    for row in ledger.run(read):
+    rows, archived = ledger.run(read)
+    for row in rows:
         table.add_row(*row)
     stdout_console().print(table, highlight=False)
+    for line in archived:
+        typer.echo(line)
+
+
+async def _archived_words(ledger: Ledger, account: LineageAccount) -> list[str]:
+    """Return a line for each place that receipts of a lineage were archived to."""
+    from accounting.ledger.seals import Seal, seals_of
+
+    places: dict[str, list[Seal]] = {}
+    with reading(account.lineage):
+        for seal in seals_of(await all_acts(ledger, account.lineage, account.newest_act)):
+            places.setdefault(seal.place, []).append(seal)
+    return [
+        f"{account.lineage}: {sum(seal.receipts - seal.after for seal in seals):,} receipts are archived, "
+        f"{seals[0].after + 1:,} to {seals[-1].receipts:,}, in {len(seals)} files of "
+        f"{sum(seal.size for seal in seals):,} bytes in {place or 'a place that was not noted'}"
+        for place, seals in places.items()
+    ]
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:
@@ -366,23 +425,46 @@ def archive(
     place: str = option(..., "A folder, or a URL as s3://bucket/folder, which keeps the files.", argument=True),
     older_than: str = option("90d", "Of requests that came so long ago: 90d, 12h, 30m or 45s."),
     encrypted: EncryptedFor,
-    lineage: ActOnLineage,
+    lineages: ArchivedLineages,
 ) -> None:
-    """Move a lineage's oldest receipts from the store to a file, once it is verified. What was charged stays charged.
+    """Move lineages' oldest receipts from the store to files, once each is verified. What was charged stays charged.
 
-    Keep the files: they are the only copy beside backups. A service may go on meanwhile.
+    Keep the files: they are the only copy beside backups. A service may go on meanwhile. A lineage that cannot be
+    archived keeps no other one from it, and makes the exit status 1.
     """
     from accounting.ledger import archives, backup_chains, backup_streams
 
     seconds = seconds_in(older_than, "--older-than")
     keys = backup_streams.recipients(encrypted.recipient or ())
 
-    async def apply(opened: Ledger, chosen: str) -> archives.Archived:
-        files = backup_chains.Place(place)
-        return await archives.archive(opened, chosen, files, before=time.time() - seconds, keys=keys, watch=watch)
+    failures = list[LedgerError]()
+
+    async def apply(opened: Ledger) -> list[archives.Archived]:
+        files, before, done = backup_chains.Place(place), time.time() - seconds, list[archives.Archived]()
+        for name in await lineages.chosen(opened):
+            try:
+                done.append(await archives.archive(opened, name, files, before=before, keys=keys, watch=watch))
+            except (CannotRecover, ActRefused, LedgerDamaged, UnknownLineage, LineageForgotten) as error:
+                failures.append(error)
+        return done
 
     with shares("archiving") as watch, _files_at(place, "write"):
-        done = lineage.run_on(apply)
+        all_done = lineages.run(apply)
+    for done in all_done:
+        _say_archived(done, place)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise CannotServe("\n".join(message_of(error).worded(as_flag) for error in failures))
+
+
+def _say_archived(done: "archives.Archived", place: str) -> None:
+    if done.unnamed:
+        typer.echo(
+            f"Warning: the ledger names none of these files in {place}: {', '.join(done.unnamed)}. An archive did not "
+            "end, or the store was restored from a time before it: keep them until you know which",
+            err=True,
+        )
     if not done.receipts:
         typer.echo(f"{done.lineage}: no receipt is that old and not archived yet; {done.upto:,} are")
         return
@@ -462,7 +544,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = [journal.read() for journal in _journals_of(name, of.journal)]
+            journals = _journals_of(name, of.journal)
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
@@ -473,10 +555,14 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
-                done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
+                done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
         return done
 
-    for one in of.run(apply):
+    # A question and a bar would not share the screen.
+    asks = lost.declare_lost is not None and not lost.yes
+    with nullcontext(unwatched) if asks else shares("reconciling") as watch:
+        all_done = of.run(apply)
+    for one in all_done:
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
@@ -489,7 +575,7 @@ def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
         raise CannotServe("nothing was changed")
 
 
-async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]) -> Cost:
+async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalFiles]) -> Cost:
     charged = set((await ledger.lineage(lineage)).tally)
     charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
     if not charged:

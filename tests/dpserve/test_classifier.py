@@ -547,7 +547,7 @@ class TestBundles:
         model = PrivateClassifier(**declared).fit(FRAME, "ok")
         bundle = model.save(run.folder / "bundle")
         assert (bundle.stat().st_mode & 0o777, (bundle / "certificate.json").stat().st_mode & 0o777) == (0o700, 0o600)
-        with pytest.raises(ValueError, match=r"exists already; a bundle is never overwritten"):
+        with pytest.raises(ValueError, match=r"exists already, and is never overwritten: name a new one with path="):
             model.save(bundle)
         process, address = run.start(bundle, "--port", 0)
         key = run("clients", "add", "alice", "--epsilon", 4, "--delta", 1e-6).stdout.strip()
@@ -667,6 +667,12 @@ def test_a_budget_and_tiers_are_checked_before_records_are_noted(declared, home,
 def test_a_fit_prints_nothing(declared, capfd, release):
     PrivateClassifier(**declared | {"release": release, "records_declared": 400}).fit(FRAME, "ok")
     assert capfd.readouterr().out == ""
+
+
+def test_a_model_without_prediction_sets_says_how_to_get_them(declared):
+    model = PrivateClassifier(**declared).fit(X, Y)
+    with pytest.raises(ValueError, match=r"no records were held back for them\. Fit it with prediction_sets='all'"):
+        model.predict_set(X)
 
 
 def test_values_beyond_the_bounds_are_clipped_on_demand(declared):

@@ -77,6 +77,9 @@ def test_an_evaluation_that_was_altered_or_does_not_follow_from_what_was_release
     content["figures"]["accuracy"]["estimate"] += 0.01
     path.write_text(json.dumps(content | {"seal": model.certificate.seal(content)}))
     assert "do not follow from what was released" in run.fails("inspect", "model")
+    content["model_id"] = "0" * 32
+    path.write_text(json.dumps(content | {"seal": model.certificate.seal(content)}))
+    assert "is the evaluation of another model: take it away, and evaluate again" in run.fails("inspect", "model")
 
 
 def test_the_model_s_lineage_pays_where_rows_were_trained_on(run, model):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,11 +75,19 @@ def test_an_encrypted_archive_is_read_with_its_key(run, bundle, spent):
     assert "number 1 of its chain" in run("ledger", "backup", "chain/", "--full-after", "0", *key).stdout
     run("ledger", "backup", "ledger.backup", *key)
     assert "can be restored" in run("ledger", "rehearse", "ledger.backup").stdout
+    status = run("ledger", "status").stdout
+    assert re.search(r": 1 receipts are archived, 1 to 1, in 1 files of [\d,]+ bytes in /.*/kept\n", status)
     exported = run("ledger", "export", "--format", "jsonl")
     assert exported.stdout.count('"kind": "receipt"') == 1
     assert "receipts 1 to 1 are archived" in exported.stderr
     assert run("ledger", "export", "--format", "jsonl", *key).stdout.count('"kind": "receipt"') == 2
     assert "no receipt is that old" in run("ledger", "archive", "kept/").stdout
+    run("ledger", "reconcile", "--lineage", "another", "--epsilon", "1", "--delta", "1e-6")
+    assert "several lineages" in run.fails("ledger", "archive", "kept/")
+    assert run("ledger", "archive", "kept/", "--all").stdout.count("no receipt is that old") == 2
+    both = run("ledger", "archive", "kept/", "--lineage", "another", "--lineage", "nobodys", status=1)
+    assert "another: no receipt is that old" in both.stdout
+    assert "nobodys" in both.stderr
     assert "is no duration" in run("ledger", "archive", "kept/", "--older-than", "soon", status=2).stderr
 
 

@@ -245,5 +245,14 @@ def test_a_timestamp_of_pandas_at_midnight_is_a_date(start, by_columns):
         again = http.post("/invocations", json={"dataframe_split": split})
         assert again.json()["predictions"] == first["predictions"], again.text
         assert again.json()["receipt"]["charged_rows"] == 0
+    in_utc = pd.DataFrame([ROW]).assign(since=pd.Timestamp(ROW["since"], tz="UTC"))
+    for frame in (in_utc, in_utc.assign(since=in_utc.since.map(pd.Timestamp.isoformat))):
+        again = http.post("/invocations", json={"dataframe_split": frame.astype(str).to_dict("split")})
+        assert again.json()["receipt"]["charged_rows"] == 0, again.text
+    absent = http.post("/predict", json={"instances": [ROW | {"since": None}]}).json()
+    nat = http.post("/invocations", json={"dataframe_records": [ROW | {"since": str(pd.NaT)}]}).json()
+    assert (nat["predictions"], nat["receipt"]["charged_rows"]) == (absent["predictions"], 0)
+    elsewhere = http.post("/invocations", json={"dataframe_records": [ROW | {"since": "2011-05-06T00:00:00+02:00"}]})
+    problem(elsewhere, 422, "invalid-rows")
     noon = http.post("/invocations", json={"dataframe_records": [ROW | {"since": "2011-05-06T12:00:00"}]})
     problem(noon, 422, "invalid-rows")

@@ -22,6 +22,7 @@ from training.errors import BundleError, TrainingError
 from training.inputs.digits import load_digits
 from training.inputs.records import Records, Units
 from training.inputs.sums import of_rows
+from training.inputs.validating import ONE_IN, keyed
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
 from training.pay_once.certificate import ChosenAmong, ReleaseCertificate
@@ -140,6 +141,14 @@ def test_all_records_of_a_unit_are_in_one_part_and_weigh_one_together():
         assert len(summed) == len(part.units.names)
         assert np.allclose(summed, 1)
     assert validating.sums.units == of_rows(validating.X, validating.y, units=validating.units.of).units
+
+
+def test_where_every_record_validates_the_refusal_says_how_to_train():
+    alone = make_records(n=1)
+    keys = (bytes([number]) * 32 for number in range(256))
+    validating = next(key for key in keys if int.from_bytes(next(iter(keyed(alone, key)))[:8], "little") % ONE_IN == 0)
+    with pytest.raises(TrainingError, match=r"none is left to train on\. Train without `choose`"):
+        parted(alone, validating)
 
 
 def job(records: Records, folder, **options) -> Job:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from accounting.losses import Cost
+from dpserve.wording import as_flag, as_parameter
 from mechanisms.gaussian_vector import whole_picorho
 from tests.seeded import Seeded
-from training.errors import BundleError, WrongOption
+from training.errors import BundleError, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
 from training.fit import BudgetPlan, Candidates, Request, fit
 from training.holding_back import hold_back, own_probabilities
@@ -92,6 +93,15 @@ def test_equal_records_are_held_back_each_by_a_coin_of_its_own():
     training, held = hold_back(many, 6, Seeded(0))
     assert len(training) + len(held) == 600
     assert 50 < len(held) < 155
+
+
+def test_where_every_record_is_held_back_the_refusal_says_how_to_train():
+    """One record and a coin that is even: 1 in 2."""
+    seeds = [seed for seed in range(64) if Seeded(seed).words(1)[0] < np.uint64(2**63)]
+    with pytest.raises(TrainingError, match=r"none is left to train on\. Train without") as refused:
+        hold_back(records(1), 2, Seeded(seeds[0]))
+    assert refused.value.args[0].worded(as_flag).endswith("by --prediction-sets off")
+    assert refused.value.args[0].worded(as_parameter).endswith("by prediction_sets='off'")
 
 
 def test_a_unit_is_held_back_as_a_whole_and_counts_once():

@@ -38,6 +38,7 @@ MOST_OBJECTS = 2**18
 """Objects and lists in a certificate: 100,000 columns of numbers have 200,000. Brackets in names count as well."""
 MOST_VALUES = 2**22
 """Values in a certificate: a million features have three million, a name and two bounds each. Commas in names count."""
+_COPY_AGAIN = "Copy the bundle again from where it was trained"
 _MOST_BESIDE = 2**16
 """Bytes, and also objects and values, of a file's parts whose number no certificate says."""
 _SEALED = "certificate"
@@ -153,14 +154,19 @@ def load_sealed(folder: Path, kind: type[AnyCertificate], device: str | None = N
     except OSError as error:
         raise _unreadable(folder, error) from error
     if certificate.with_digest_of(model) != certificate:
-        raise BundleError(f"{folder / MODEL_FILE} was changed after it was certified: its SHA-256 is another")
+        raise BundleError(
+            f"{folder / MODEL_FILE} was changed after it was certified: its SHA-256 is another. {_COPY_AGAIN}"
+        )
     _check_header(folder / MODEL_FILE, model, sealed.encode())
     try:
         tensors = load(model)
     except SafetensorError as error:
-        raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}") from error
+        raise BundleError(f"{folder / MODEL_FILE} is damaged: {error}. {_COPY_AGAIN}") from error
     if _sealed_in(model) != sealed:
-        raise BundleError(f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given")
+        raise BundleError(
+            f"{folder / CERTIFICATE_FILE} is not the certificate that these weights were given: the files of two "
+            f"bundles were mixed, or it was edited. {_COPY_AGAIN}"
+        )
     read_evaluation(folder, certificate)
     certificate.open_files(folder, device)
     return certificate, tensors
@@ -233,7 +239,9 @@ def _check_header(path: Path, model: bytes, sealed: bytes) -> None:
     """Refuse a model file whose header has more in it than the sealed certificate and the places of tensors."""
     length = int.from_bytes(model[:8], "little")
     if length > 2 * len(sealed) + _MOST_BESIDE:
-        raise BundleError(f"{path} is damaged: its header has {length:,} bytes, and its certificate {len(sealed):,}")
+        raise BundleError(
+            f"{path} is damaged: its header has {length:,} bytes, and its certificate {len(sealed):,}. {_COPY_AGAIN}"
+        )
     objects, values = sealed.count(b"{") + sealed.count(b"["), sealed.count(b",")
     _check_counts(path, model[8 : 8 + length], objects + _MOST_BESIDE, values + _MOST_BESIDE)
 

@@ -76,7 +76,7 @@ LONGEST_TEXT = 100_000
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 DATETIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII)
-_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0{1,6})?)?Z?", re.ASCII)
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0{1,6})?)?(Z|[+-]00:00)?", re.ASCII)
 """The time of day that a date has where it is written as a datetime."""
 _PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 """A pattern of dates, for `fullmatch`: what means the same in every language."""
@@ -557,6 +557,10 @@ class TimeColumn(Column):
             raise ValueRefused(f"{_quoted(value)} is no {self.kind}, as {self._example} is")
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def is_missing(self, value: object) -> bool:
+        """Also NaT, which pandas writes for a time that is missing."""
+        return super().is_missing(value) or (isinstance(value, str) and value.strip() == "NaT")
 
     def _takes_time(self, text: str) -> bool:
         """Tell whether a text is a datetime that the column takes: a date has one at midnight, as pandas writes it."""

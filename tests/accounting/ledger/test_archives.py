@@ -1,6 +1,8 @@
 """Receipts that move to files: what stays, what is refused, and what no crash or neighbour can spoil."""
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +26,7 @@ from accounting.ledger import (
 )
 from accounting.ledger.archives import Archive, Archived, archive
 from accounting.ledger.backup_chains import Place, add_to_chain, lines_of_file, links_of_chain, write_file
+from accounting.ledger.backup_streams import read_lines
 from accounting.ledger.backups import restore
 from accounting.ledger.charged_models import charged_models
 from accounting.ledger.errors import CannotRecover, SecretKeyMissing
@@ -88,6 +91,7 @@ async def test_what_was_charged_stays_charged_and_the_books_stay_right(
     acts = [act for act in await ledger.acts(lineage) if act.kind == "archive"]
     (sealed,) = [act.details for act in acts]
     assert (sealed["after"], sealed["receipts"], sealed["file"]) == (0, 8, done.files[0])
+    assert sealed["place"] == str(tmp_path)
     assert [*_archive(tmp_path)(lineage, seals_of(acts), 0)] == receipts[:8]
     assert [*_archive(tmp_path)(lineage, seals_of(acts), 5)] == receipts[5:8]
 
@@ -128,6 +132,10 @@ async def test_archives_follow_each_other(ledger: Ledger, lineage: str, tmp_path
     assert {one.name for one in tmp_path.iterdir()} == {*first.files, *second.files}
     fields = await _accounts(ledger, lineage)
     assert all(set(one.sealed) == {15} for one in fields)
+    left = first.files[0].rpartition("-")[0] + "-01234567.zst"
+    for name in (left, left.replace(lineage, f"{lineage}-1"), left + ".partial"):
+        (tmp_path / name).touch()
+    assert (nothing.unnamed, (await _archived(ledger, lineage, tmp_path)).unnamed) == ((), (left,))
 
 
 async def test_only_what_is_older_goes(ledger: Ledger, lineage: str, tmp_path: Path) -> None:
@@ -136,6 +144,36 @@ async def test_only_what_is_older_goes(ledger: Ledger, lineage: str, tmp_path: P
     assert (await archive(ledger, lineage, place, before=1.5)).receipts == 0
     assert not tmp_path.exists() or not list(tmp_path.iterdir())
     assert (await archive(ledger, lineage, place, before=1.6)).receipts == 8
+
+
+async def test_accounts_that_paid_nothing_are_sealed_as_such(embedded_url: str, tmp_path: Path) -> None:
+    lineage, readable = new_lineage(), _archive(tmp_path)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await ledger.open_lineage(lineage, releases(1), time=0.0)
+        for block in ("may", "june"):
+            await ledger.open_block(lineage, block, releases(20), time=0.0)
+        await ledger.add_group(lineage, "team", releases(30), time=0.0)
+        await _add_clients(ledger, lineage)
+        await ledger.set_group(lineage, "bob", "team")
+        for number in range(3):
+            await ledger.charge(asking(lineage, "ann", f"{number}", blocks=("may",)))
+        await _archived(ledger, lineage, tmp_path)
+        # A client who only asks what the lineage and its own group have paid for is charged alone.
+        for client, rows in (("bob", ("0", "new")), ("ann", ("0", "new"))):
+            await ledger.charge(asking(lineage, client, *rows, blocks=("may",)))
+        await ledger.charge(asking(lineage, "bob", "june's", blocks=("june",)))
+        assert (await ledger.client_page(lineage, "bob", after=0, count=9))[1] == 0
+        assert (await verify(ledger, lineage)).findings == ()
+        await _archived(ledger, lineage, tmp_path)
+        assert (await verify(ledger, lineage)).findings == ()
+        assert (await verify(ledger, lineage, archived=readable)).findings == ()
+        own = LineageKeys(lineage).block("june").account
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            assert not [name for name in store.hkeys(own) if name.startswith(b"sealed:")]
+            store.hset(own, "sealed:5", "{}")
+        assert (await verify(ledger, lineage)).findings == (
+            "what the accounts had paid for by archived receipts is not what was sealed",
+        )
 
 
 # What reads receipts
@@ -161,6 +199,27 @@ async def test_a_client_hears_which_of_its_receipts_are_archived(ledger: Ledger,
     assert ([one.sequence for one in page], archived) == ([11], 10)
     with pytest.raises(ReceiptsArchived, check=lambda error: error.archived == 10):
         await ledger.lineage_page(lineage, after=7, count=10)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_receipt_that_is_lost_is_not_called_archived(embedded_url: str, tmp_path: Path, archived: bool) -> None:
+    """Two are taken out of receipts 11 to 14, of which bob's are the even ones."""
+    lineage = new_lineage()
+    keys = LineageKeys(lineage)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await _used(ledger, lineage)
+        if archived:
+            await _archived(ledger, lineage, tmp_path)  # up to 8, and of bob's up to 4
+        for number in range(4):
+            await ledger.charge(asking(lineage, "ann" if number % 2 == 0 else "bob", f"later {number}"))
+        with redis.Redis.from_url(embedded_url, protocol=2) as store:
+            for key, number in ((keys.client("bob").receipts, 6), (keys.receipts, 13)):
+                store.xdel(key, *(entry for entry, _ in store.xrange(key, min=number, max=f"{number}-99999")))
+        for after in (11, 12):
+            with pytest.raises(LedgerDamaged, match="receipt 13 is missing"):
+                await ledger.lineage_page(lineage, after=after, count=10)
+        with pytest.raises(LedgerDamaged, match="receipt 6 is missing"):
+            await ledger.client_page(lineage, "bob", after=5, count=10)
 
 
 async def test_models_and_exports_of_archived_receipts_are_known(ledger: Ledger, lineage: str, tmp_path: Path) -> None:
@@ -341,6 +400,27 @@ async def test_a_damaged_file_is_found_and_harms_no_charge(embedded_url: str, tm
         assert not (tmp_path / "copy").exists()
         assert (await verify(ledger, lineage)).findings == ()
         assert (await ledger.charge(asking(lineage, "ann", "a0", "new"))).free == (True, False)
+
+
+async def test_a_file_that_says_the_same_is_taken_however_it_is_compressed(embedded_url: str, tmp_path: Path) -> None:
+    lineage, readable = new_lineage(), _archive(tmp_path)
+    async with await Ledger.connect(embedded_url) as ledger:
+        await _used(ledger, lineage)
+        (name,) = (await _archived(ledger, lineage, tmp_path)).files
+        path = tmp_path / name
+        with path.open("rb") as file:
+            lines = list(read_lines(file))
+        path.write_text("".join(lines))
+        assert (await verify(ledger, lineage, archived=readable)).findings == ()
+        await write_file(ledger, tmp_path / "copy", [lineage], archived=readable)
+        # One that says something else, with a right digest at its end.
+        lines[1] = lines[1].replace('"time":1.5', '"time":1.6').replace("1500000", "1600000")
+        summed = hashlib.sha256("".join(lines[:-1]).encode()).hexdigest()
+        path.write_text("".join(lines[:-1]) + json.dumps({"end": summed}) + "\n")
+        assert (await verify(ledger, lineage, archived=readable)).findings != ()
+        path.write_text("".join(lines[:-1]))
+        (finding,) = (await verify(ledger, lineage, archived=readable)).findings
+        assert "cut short" in finding
 
 
 async def test_another_file_in_its_place_is_found(embedded_url: str, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(model: ReleasedWeights)
         (lambda c: c.update(cost="gaussian:0.01"), "cost is 'gaussian:0.01' and should be"),
         (lambda c: c.update(assumptions=[]), "the assumptions are not those"),
         (lambda c: c.update(release="free"), "does not know"),
-        (lambda c: c.update(name="other"), "is not the certificate that these weights were given"),
+        (lambda c: c.update(name="other"), "the files of two bundles were mixed, or it was edited"),
     ],
 )
 def test_a_changed_certificate_is_refused(model: ReleasedWeights, tmp_path: Path, change, message: str) -> None:
