@@ -422,8 +422,10 @@ def fit(
         noted_in_lineage(
             records, request.lineage, state, accepted=request.overlapping_lineage_is_accepted, watcher=watcher
         ) as warning,
-        noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others),
+        noted_in_blocks(records, request.lineage, state, equal_rows_are_others=others) as block_warnings,
     ):
+        for each in block_warnings:
+            watcher.hear(Warned(each))
         if request.encoder is not None:
             with watcher.steps_with_progress(len(records), "features") as done:
                 compute_features(feature_map, records.X, done)

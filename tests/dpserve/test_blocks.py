@@ -24,7 +24,7 @@ def records(*months, named=True):
     """A hundred records of each month, each with a person and values of its own."""
     columns = "age,income,who,ok" + (",day" if named else "") + "\n"
     return columns + "".join(
-        f"{20 + index % 60},{1000 * (index % 60) + 7 * index + int(month[-2:])},{month}/{index},"
+        f"{20 + index % 60},{1000 * (index % 60 + int(month[-2:])) + 7 * index},{month}/{index},"
         f"{'yes' if index % 60 > 30 else 'no'}" + (f",{month}-{1 + index % 28:02}" if named else "") + "\n"
         for month in months
         for index in range(100)
@@ -177,6 +177,20 @@ def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run
     run(*base, "--out", "b", "--block-name", "b", "--equal-rows-in-blocks-are-others", "yes")
 
 
+def test_names_that_were_given_anew_for_the_rows_of_another_block_are_warned_of(run):
+    """A unit in two blocks is refused by its name alone, which pseudonyms of each extract's own hide."""
+    for block, name in (("a", "q"), ("b", "r")):
+        (run.folder / f"{block}.csv").write_text(records("2026-09", named=False).replace("2026-09/", name))
+    base = (*TRAIN, *HEAD, "--unit", "who")
+    assert "TWO BLOCKS" not in run(*base, "--data", "a.csv", "--out", "a", "--block-name", "a").stderr
+    again = (*base, "--data", "b.csv", "--block-name", "b")
+    said = " ".join(run(*again, "--out", "b").stderr.split())
+    assert "PERHAPS THE SAME RECORDS IN TWO BLOCKS" in said
+    assert "the block 'a', and 100 of 100 rows are equal to rows there" in said
+    assert "--equal-rows-in-blocks-are-others yes" in said
+    assert "TWO BLOCKS" not in run(*again, "--out", "c", "--equal-rows-in-blocks-are-others", "yes").stderr
+
+
 def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):
     train("autumn", MONTHS[:2])
     assert "has blocks" in run.fails("serve", "autumn", "--epsilon", "3", "--delta", "1e-6")
@@ -248,3 +262,36 @@ def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
     assert left(run) == before
     with pytest.raises(ValueError, match="block_budget"):
         PrivateClassifier(blocks="2026-09", **declared | {"block_budget": None}).fit(path, "ok")
+
+
+def served_once(run, *bundles):
+    """Start and end a service, which charges for what it serves; return what each block has paid."""
+    process, _ = run.start(*bundles)
+    process.terminate()
+    process.wait()
+    return left(run)
+
+
+def test_what_is_refused_opens_no_block(run, train):
+    """Serving, exporting and fitting ask every block first, those that would open, too."""
+    train("first", MONTHS[:1], kind=ONCE)
+    assert set(served_once(run, "first")) == {MONTHS[0]}
+    run("lineage", "set-budget", "sales", "--block", "2026-09", "--rho", "0.06", "--delta", "1e-6", "--yes")
+    train("both", MONTHS[:2], kind=ONCE)
+    assert "the block 2026-09 has" in run.fails("serve", "both")
+    assert "2026-09" in run.fails("export", "both", "--to", "safetensors", "--out", "away")
+    dear = ("--release", "weights", "--lam", "1", "--price", "rho:3")
+    train("dear", MONTHS[2:], kind=dear)
+    assert "the block 2026-11" in run.fails("serve", "dear")
+    assert "2026-11" in run.fails("export", "dear", "--to", "safetensors", "--out", "away")
+    assert set(left(run)) == {MONTHS[0]}
+
+
+def test_a_model_that_starts_from_one_that_nobody_was_charged_for_pays_for_its_blocks_too(run, train):
+    sgd = ("--release", "dpsgd", "--price", "rho:0.05", "--records-declared", "100", "--steps", "5")
+    train("september", MONTHS[:1], kind=sgd)
+    train("october", MONTHS[1:2], "--start", "september", kind=sgd)
+    spent = served_once(run, "october")
+    assert set(spent) == set(MONTHS[:2])
+    assert all(abs(each - 5 * 10**10) < 10 for each in spent.values())
+    assert served_once(run, "september", "october") == spent

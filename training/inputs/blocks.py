@@ -28,8 +28,9 @@ question and price by all answers before. View the answers as one sequence of re
    (`accounting/budgets.py`: Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
 
 A unit must lie in one block for step 1 and 2 to hold of all its records at once. `noted_in_blocks` refuses one that the
-digests know from another block; that no unit has another name there is assumed, as it is of lineages. A record that was
-written into two blocks is two records to this promise, and a person with both loses at most what both spent.
+digests know from another block, and warns of new names for rows that are there; that no unit has another name there is
+assumed, as it is of lineages. A record that was written into two blocks is two records to this promise, and a person
+with both loses at most what both spent.
 Sources: Lecuyer et al., SOSP 2019 (block composition); Luo et al., OSDI 2021 (PrivateKube).
 """
 
@@ -43,9 +44,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.messages import OptionName
+from accounting.messages import Message, OptionName
 from training.errors import TrainingError
-from training.inputs.lineage import KnownRecords, Shared
+from training.inputs.lineage import Known, KnownRecords, Shared, other_names
 from training.inputs.records import Declaration, Digests, Records
 
 if TYPE_CHECKING:
@@ -131,36 +132,54 @@ class BlockDeclaration:
 
 
 @contextmanager
-def noted_in_blocks(records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool) -> Iterator[None]:
+def noted_in_blocks(
+    records: Records, lineage: str, state: Path, *, equal_rows_are_others: bool
+) -> Iterator[list[Message]]:
     """Note which records and units are in which block while something is done, and for good when it has succeeded.
 
     As lineages are (`KnownRecords`), in a folder of each lineage's. Raises TrainingError for a unit that is in another
     block, and for records whose whole rows are in another one, or their features more often than chance explains,
-    unless the owner says that these are other people's.
+    unless the owner says that these are other people's. Gives a warning for each block whose units are new names, while
+    its rows are in another block more often than chance explains.
     """
+    registry = KnownRecords(state, blocks_of=lineage)
+    warnings: list[Message] = []
     with ExitStack() as stack:
-        for block, elsewhere in _note_parts(records, lineage, state, stack):
+        for block, digests, elsewhere in _note_parts(registry, records, stack):
             for other, shared in elsewhere.items():
                 _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
-        yield
+            if not equal_rows_are_others and (others := registry.equal_rows_with_other_names(digests, block)):
+                warnings.append(_warning(block, digests, others))
+        yield warnings
 
 
 def note_in_blocks(records: Records, lineage: str, state: Path) -> None:
     """Note for good which records and units are in which block, whatever becomes of what is being done."""
     with ExitStack() as stack:
-        for _ in _note_parts(records, lineage, state, stack):
+        for _ in _note_parts(KnownRecords(state, blocks_of=lineage), records, stack):
             pass
 
 
 def _note_parts(
-    records: Records, lineage: str, state: Path, stack: ExitStack
-) -> Iterator[tuple[str, Mapping[str, Shared]]]:
-    """Note each block's records until the stack ends; yield the block with what others have of it."""
-    known = KnownRecords(state, blocks_of=lineage)
+    registry: KnownRecords, records: Records, stack: ExitStack
+) -> Iterator[tuple[str, Known, Mapping[str, Shared]]]:
+    """Note each block's records until the stack ends; yield the block, its digests, and what others have of it."""
     for place, block in enumerate(records.declaration.blocks):
         part = _part_of(records, place)
         if len(part):
-            yield block, stack.enter_context(known.noted(block, known.digests(part), records.unit))
+            digests = registry.digests(part)
+            yield block, digests, stack.enter_context(registry.noted(block, digests, records.unit))
+
+
+def _warning(block: str, digests: Known, others: Mapping[str, Shared]) -> Message:
+    """Say which blocks have the rows of a block under other names, and what to do about it."""
+    return (
+        f"WARNING: PERHAPS THE SAME RECORDS IN TWO BLOCKS, as those of the block {block!r}. "
+        + other_names(digests, others, "block")
+        + " Put all records of a person into one block; or, if they are other people's, say so with "
+        + OptionName("equal_rows_in_blocks_are_others", "yes")
+        + "."
+    )
 
 
 def _check_apart(block: str, other: str, shared: Shared, *, equal_rows_are_others: bool) -> None:

@@ -50,7 +50,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -582,10 +582,13 @@ def which_of_both(digests: Known, elsewhere: Iterable[Shared]) -> Message:
     )
 
 
-def other_names(digests: Known, others: Mapping[str, Shared]) -> Message:
-    """Say which lineages hold the same rows under other names: see `KnownRecords.equal_rows_with_other_names`."""
+def other_names(digests: Known, others: Mapping[str, Shared], what: Literal["lineage", "block"] = "lineage") -> Message:
+    """Say which lineages, or blocks, hold the same rows under other names.
+
+    See `KnownRecords.equal_rows_with_other_names`.
+    """
     total = len(digests.features[0])
-    others_in_words = "; ".join(f"the lineage {other!r}{equal_columns(each, total)}" for other, each in others.items())
+    others_in_words = "; ".join(f"the {what} {other!r}{equal_columns(each, total)}" for other, each in others.items())
     return (
         "No unit and no "
         + OptionName("id")

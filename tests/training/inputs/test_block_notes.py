@@ -50,6 +50,34 @@ def test_the_same_rows_under_another_block_are_refused_however_few_columns_tell_
     note(*again, others=True)
 
 
+def test_new_names_for_the_same_people_in_another_block_are_warned_of(tmp_path):
+    """Pseudonyms that are given anew for each extract hide from the refusal of a unit in two blocks."""
+    generator = np.random.default_rng(0)
+    rows = [f"{age},{('no', 'yes')[row % 2]}" for row, age in enumerate(generator.uniform(0, 120, 300))]
+    other_rows = [f"{age},{('no', 'yes')[row % 2]}" for row, age in enumerate(generator.uniform(0, 120, 300))]
+
+    def warnings(block, names, lines, *, others=False):
+        people = [f"{line},{names}{row // 2}" for row, line in enumerate(lines)]
+        (tmp_path / "rows.csv").write_text("\n".join(["age,ok,who", *people]) + "\n")
+        blocks = BlockDeclaration((block,), BUDGET)
+        read = read_numbers(
+            str(tmp_path / "rows.csv"),
+            label="ok",
+            classes=["no", "yes"],
+            bounds=["age=0:120"],
+            unit="who",
+            blocks=blocks,
+        )
+        records = replace(read, declaration=blocks.of(read.declaration))
+        with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others) as found:
+            return len(found)
+
+    assert warnings("may", "a", rows) == 0
+    assert warnings("june", "b", other_rows) == 0
+    assert warnings("july", "c", rows) == 1
+    assert warnings("august", "d", rows, others=True) == 0
+
+
 class Purse:
     """Pays for everything."""
 
