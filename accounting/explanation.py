@@ -5,7 +5,7 @@ cannot differ; `explain` does the same for releases given by hand. Every number 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -212,11 +212,13 @@ def explain_account(
     unlimited: bool = False,
     unit: str | None = None,
     shown: str = "",
+    blocks: Sequence[str] = (),
 ) -> AccountExplanation:
     """Explain an account; see `account_report` for the arguments.
 
     unit: the column of privacy units, by the certificate of a model that the account pays for; None for one record.
     shown: what the model shows to everybody, in words, which the lineage has paid for and no client's account has.
+    blocks: those of the records that the model was trained on, which pay for its answers, too.
 
     What is said about a record is said of the limit, and where that was raised of what is proved all the same: of the
     releases so far, chosen and stopped at by a client that saw them, no analysis holds (`accounting.budgets`). The five
@@ -252,7 +254,7 @@ def explain_account(
         attack_power=attack_power_at_limit(state.end),
         unit=unit,
         in_plain_words=("" if proven else _UNPROVEN)
-        + _account_in_words(side_by_side.releases, meaning, state, account, unit, shown),
+        + _account_in_words(side_by_side.releases, meaning, state, account, unit, shown, blocks),
     )
     return AccountExplanation(**dict(account), explanation=explanation)
 
@@ -358,7 +360,13 @@ _NOTHING_PAID = "This account has paid for nothing that was computed from the re
 
 
 def _account_in_words(
-    releases: int, meaning: Identifiability, state: AccountState, account: AccountReport, unit: str | None, shown: str
+    releases: int,
+    meaning: Identifiability,
+    state: AccountState,
+    account: AccountReport,
+    unit: str | None,
+    shown: str,
+    blocks: Sequence[str],
 ) -> str:
     epsilon, is_pure = state.end.epsilon_at(state.end.limit), account.currency == "epsilon"
     words = [
@@ -373,6 +381,7 @@ def _account_in_words(
         *([] if account.raised is None else [_raised_in_words(account.raised, account)]),
         *([] if unit is None else [_UNIT.format(unit)]),
         _SHARING[state.scope, bool(state.group)].format(state.group),
+        *([_OF_BLOCKS.format(", ".join(blocks))] if blocks else []),
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.refill is not None and not account.unlimited:
@@ -382,6 +391,10 @@ def _account_in_words(
     return " ".join(words)
 
 
+_OF_BLOCKS = (
+    "The records that this model was trained on lie in blocks ({}), which pay in the lineage's place, too; once one of "
+    "them is spent nothing more of this model is paid for, while models of other blocks go on."
+)
 _STOPS_IF_SETTLED = "stops, if the limit was settled before the first answer."
 _PURE = "The account counts pure epsilon: with ideal noise delta would be 0, and it is the noise sampler's alone."
 _MOST_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."

@@ -420,7 +420,7 @@ def release_report(finding: ReleaseFinding) -> Report:
             "pure_guesses_lower_bound_epsilon": finding.pure_guesses_epsilon,
             "p_values": verdict.p_values,
             "p_value": verdict.p_value,
-            "false_alarm": DOUBT,
+            "false_alarm": verdict.false_alarm,
         },
         tables=(
             ReportTable.from_rows(
@@ -447,7 +447,8 @@ def release_report(finding: ReleaseFinding) -> Report:
                 "tests of the claim",
                 ("what is looked for", "p"),
                 list(verdict.p_values.items()),
-                f"It convicts where the least p, times their number, is at most {DOUBT:g}.",
+                f"It convicts where the least p, times their number, is at most {DOUBT:g}: of sound runs with a "
+                f"probability of {verdict.false_alarm:.2g} at most.",
             ),
         ),
         notes=(

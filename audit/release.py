@@ -30,18 +30,24 @@ class ReleaseFinding:
 def audit_release(model: Any, others: Sequence[Any] = ()) -> ReleaseFinding:
     """Judge a loaded pay-once model by its canaries. others: models whose noise should be other noise.
 
-    Raises TrainingError for a model without canaries.
+    Raises TrainingError for a model without canaries, and for one that is named twice.
     """
     run, certificate = _run_of(model), model.certificate
     parts = certificate.canary_parts()
     verdict = judged(certificate.canaries, parts, run, certificate.whole_cost())
-    p_values, distance = dict(verdict.p_values), verdict.distance
+    p_values, slack, known = dict(verdict.p_values), verdict.slack, {certificate.model_id}
     for other in others:
+        if other.certificate.model_id in known:
+            raise TrainingError(
+                f"{other.certificate.name} {other.certificate.model_id[:8]} is named twice, and its noise is its own: "
+                "name another model"
+            )
+        known.add(other.certificate.model_id)
         more = other.certificate.canary_parts()
         against = shared_noise(run, _run_of(other), parts, more)
         p_values[f"the noise of {other.certificate.name} {other.certificate.model_id[:8]}"] = against
-        distance += distance_of(more)
-    verdict = replace(verdict, p_values=p_values, distance=distance)
+        slack += distance_of(more)
+    verdict = replace(verdict, p_values=p_values, slack=slack)
     bound = epsilon_of_guesses(certificate.canaries.number, verdict.guesses, verdict.right, CONFIDENCE, DELTA)
     return ReleaseFinding(certificate.name, certificate.kind_name, verdict, bound)
 

@@ -436,6 +436,7 @@ class Predictor(ABC):
             unlimited=unlimited,
             unit=unit or None,
             shown=self.certificate.shown_to_all(),
+            blocks=tuple(self.certificate.blocks),
         )
         return await asyncio.get_running_loop().run_in_executor(_EXPLAINING, explained)
 

@@ -45,9 +45,12 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
         service, db = _service(parts)
         given = dict(parse_qsl(parts.query))
         own = {name: given[option] for option, name in _SENTINEL_OPTIONS.items() if option in given}
-        sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2} | tls | own
-        )
+        hosts = _hosts(parts)
+        # One after another is asked, within the deadline of the call that needs the server: a Sentinel that is silent
+        # must leave time for all others, and for the server. The first that answers is asked first from then on.
+        patience = deadline / (len(hosts) + 1)
+        asked = options | {"socket_timeout": patience, "socket_connect_timeout": patience}
+        sentinel = Sentinel(hosts, sentinel_kwargs=asked | tls | own)  # type: ignore[no-untyped-call]
         primary = sentinel.master_for(service, db=db, **_credentials(parts), **options, **tls)
         return OneServer(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels])
     if _kind(parts) == "cluster":

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request, Response
+from msgspec import UNSET
 
 from accounting.currency import Currency
 from accounting.explanation import AccountExplanation
@@ -90,4 +91,5 @@ def receipt_out(receipt: Receipt, number: int, rows: int, currency: Currency, mo
         charged=currency.value(price * rows),
         time=receipt.time,
         hash=receipt.hash.hex(),
+        blocks=receipt.terms.blocks or UNSET,
     )

@@ -267,6 +267,8 @@ class ClientReceiptOut(Struct):
     """Seconds since the epoch."""
     hash: str
     """SHA-256 of what the receipt says. Keep it: the owner's check finds a receipt that was altered or removed."""
+    blocks: tuple[str, ...] | UnsetType = UNSET
+    """The blocks of records that the model was trained on, each of which paid, too; absent where it has none."""
 
 
 class ReceiptsOut(Struct):

@@ -70,7 +70,11 @@ def test_each_answer_charges_the_blocks_of_its_model_and_a_spent_block_is_named(
             assert http.get("/models/autumn").json()["blocks"] == ["2026-09", "2026-10"]
             answered = http.post("/models/newest/predict", json={"instances": [[60.0, 3000.0]]})
             assert answered.status_code == 200, answered.text
-            assert http.get("/models/autumn/budget").json()["queries_left"] == 0
+            told = http.get("/models/autumn/budget").json()
+            assert told["queries_left"] == 0
+            assert "2026-09, 2026-10" in told["explanation"]["in_plain_words"]
+            receipts = http.get("/models/autumn/budget/receipts").json()["receipts"]
+            assert [each.get("blocks") for each in receipts] == [["2026-09", "2026-10"], ["2026-11"]]
         assert left(run) == {"2026-09": 2 * 10**10, "2026-10": 2 * 10**10, "2026-11": 10**10}
         assert "right" in run("ledger", "verify").stdout
         explained = run("explain", "--lineage", "sales", "--block", "2026-09").stdout

@@ -1,6 +1,7 @@
 """Every command that opens the ledger, on a primary with a replica, on Sentinels and on a Cluster, under the ACL."""
 
 import ast
+import socket
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_every_command_works_on_sentinels_by_the_environment(home, primary_and_s
     store.empty()
     monkeypatch.setenv("DPSERVE_LEDGER_REPLICAS", "1")
     use_every_command(Owner(home), store.empty)
+
+
+def test_a_sentinel_that_is_silent_leaves_time_for_the_others(home, primary_and_sentinel):
+    """As one on a node that is switched off: a connection to it is made, or waited for, and nothing comes back."""
+    _, store = primary_and_sentinel
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = f"127.0.0.1:{silent.getsockname()[1]}"
+        where = ("--ledger", store.url.replace("@", f"@{there},"), "--ledger-replicas", "1")
+        assert Owner(home, where).lines("lineage", "list") == Owner(
+            home, ("--ledger", store.url, "--ledger-replicas", "1")
+        ).lines("lineage", "list")
 
 
 def test_every_command_works_on_a_cluster_by_the_file(home, clustered):

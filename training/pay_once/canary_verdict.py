@@ -17,7 +17,9 @@ from training.errors import BundleError, ClaimRefuted
 from training.pay_once.canaries import CONFIDENCE, DELTA, Canaries, CanaryPart, CanaryRun
 
 DOUBT = 1e-9
-"""The probability with which a sound run is convicted, over all tests together, at most."""
+"""The probability with which a sound run is convicted, over all tests together, at most, beside its `slack`."""
+LARGEST_FALSE_ALARM = 1e-6
+"""Nobody is convicted where it may be larger."""
 
 SHARES = (0.4, 0.2, 0.1, 0.05)
 """Shares of the canaries that are guessed: the one is taken that the claim promises most of."""
@@ -26,8 +28,8 @@ SHARES = (0.4, 0.2, 0.1, 0.05)
 @dataclass(frozen=True)
 class CanaryVerdict:
     """The judgement of a run. p_values: by the name of each test, all of which a sound run passes together but with
-    DOUBT. observed_mu: claimed of what canaries went through. guesses, right: of those that were guessed. distance: see
-    `distance_of`.
+    `false_alarm`. observed_mu: claimed of what canaries went through. guesses, right: of those that were guessed.
+    slack: how far the laws of what is judged are from those that the tests take them for, in total variation, at most.
     """
 
     canaries: Canaries
@@ -35,12 +37,17 @@ class CanaryVerdict:
     guesses: int
     right: int
     p_values: Mapping[str, float]
-    distance: float
+    slack: float
 
     @property
     def p_value(self) -> float:
-        """The least of all, times their number, and the distance."""
-        return min(1.0, min(self.p_values.values()) * len(self.p_values) + self.distance)
+        """The least of all, times their number."""
+        return min(1.0, min(self.p_values.values()) * len(self.p_values))
+
+    @property
+    def false_alarm(self) -> float:
+        """The probability with which a sound run is convicted, at most."""
+        return DOUBT + self.slack
 
     @property
     def strongest(self) -> str:
@@ -49,8 +56,8 @@ class CanaryVerdict:
 
     @property
     def convicts(self) -> bool:
-        """Whether a sound run looks like this with a probability of at most DOUBT."""
-        return self.p_value <= DOUBT
+        """Whether a sound run looks like this with a probability of at most `false_alarm`."""
+        return self.p_value <= DOUBT and self.false_alarm <= LARGEST_FALSE_ALARM
 
 
 def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost: Cost) -> CanaryVerdict:
@@ -63,12 +70,14 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
     that is chosen by the claim alone.
 
     Coins. A canary's part may be mu-GDP but for an event of probability `coin`. Then all canaries' laws are within the
-    sum of those of a run that is mu-GDP, in total variation: that is taken from the bounds' doubt, and added to the
-    p-value that rests on the claim alone. So is the `distance` of all numbers, and it is added to the p-value of all.
+    sum of those of a run that is mu-GDP, in total variation: that is taken from the bounds' doubt. So is the distance
+    of all numbers from normal ones (`distance_of`). Together they are the `slack`.
 
     Convictions. Each test has an equal share of DOUBT, and a p-value that is exact or too large under the claim: that
     the means are no farther apart than the claim allows, and those of `noise_p_values` for each part, and that no two
-    parts have the same noise.
+    parts have the same noise. A sound run's laws are those of the claim but for the slack, so that any event, and a
+    conviction is one, is likelier by that at most. It is added to the false alarm and not to the p-values: there it
+    would be multiplied by the number of tests, and with many canaries no claim could be refuted.
     """
     included = run.coins.included
     scores, separation, step = combined_scores(parts, run)
@@ -92,7 +101,7 @@ def judged(canaries: Canaries, parts: Sequence[CanaryPart], run: CanaryRun, cost
         guesses,
         right,
         p_values_of(parts, run),
-        distance_of(parts),
+        _coins(parts),
     )
 
 
@@ -117,7 +126,7 @@ def p_values_of(parts: Sequence[CanaryPart], run: CanaryRun) -> dict[str, float]
     included = run.coins.included
     scores, _, step = combined_scores(parts, run)
     apart = one_run.p_value_of_means(scores[included], scores[~included], observed_mu(parts), step)
-    p_values = {"scores farther apart than claimed": min(1.0, apart + _coins(parts))}
+    p_values = {"scores farther apart than claimed": apart}
     for part in parts:
         for name, p_value in noise_p_values(part, run.released[part.name], included).items():
             p_values[f"{part.name}: {name}"] = p_value
@@ -324,9 +333,9 @@ def refuse_refuted(verdict: CanaryVerdict) -> Canaries:
     """Return the certificate's part of a run. Raises ClaimRefuted where the run refutes its claim."""
     if verdict.convicts:
         raise ClaimRefuted(
-            f"the canaries of this run refute its certificate: {verdict.strongest} (p = {verdict.p_value:.2g}, and a "
-            f"sound run has at most {DOUBT:g} with that probability; {verdict.canaries.summary}). No bundle was "
-            "written. Training again is another run; if it fails again, something in the training is not what the "
-            "certificate says: do not serve models of it, and report it"
+            f"the canaries of this run refute its certificate: {verdict.strongest} (p = {verdict.p_value:.2g}; a sound "
+            f"run is refuted with a probability of {verdict.false_alarm:.2g} at most; {verdict.canaries.summary}). No "
+            "bundle was written. Training again is another run; if it fails again, something in the training is not "
+            "what the certificate says: do not serve models of it, and report it"
         )
     return verdict.canaries

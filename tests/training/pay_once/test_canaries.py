@@ -134,6 +134,21 @@ def test_the_bounds_of_a_sound_run_lie_below_its_claim():
     assert 1 < shown.guesses_lower_bound_epsilon < shown.lower_bound_epsilon
 
 
+@pytest.mark.parametrize("number", [200, MANY, 10 * MANY])
+def test_a_claim_that_is_too_small_is_refuted_with_the_coins_of_a_real_run(number):
+    """Noise, steps and sampling are as certified, and the accountant's mu is not: only the claim itself is wrong."""
+    rng = np.random.default_rng(13)
+    part, run = simulated("steps", number, rng, mu=8.0)
+    real = replace(part, coin=2.0**-40, draws=part.steps)
+    claimed = replace(real, mu=0.5)
+    canaries = Canaries(number=number, commitment="0" * 64)
+    found = judged(canaries, [claimed], run, Cost((GaussianLoss(0.5),)))
+    assert found.convicts
+    assert found.strongest == "scores farther apart than claimed"
+    assert DOUBT < found.false_alarm <= DOUBT + number * 2.0**-39
+    assert not judged(canaries, [real], run, Cost((GaussianLoss(8.0),))).convicts
+
+
 def test_what_a_sound_run_may_be_off_by_is_counted():
     """Rounding of each step widens the bound's step, and coins the doubt of what rests on the claim alone."""
     part, run = simulated("steps", MANY, np.random.default_rng(12))
@@ -141,12 +156,13 @@ def test_what_a_sound_run_may_be_off_by_is_counted():
     often = replace(part, draws=part.steps, coin=1e-6, distance=1e-9)
     assert combined_scores([often], run)[2] == pytest.approx(part.steps * step)
     assert often.rounding == pytest.approx(part.steps * part.step / 2)
-    p_values = p_values_of([often], run)
-    assert p_values["scores farther apart than claimed"] >= MANY * 1e-6
     canaries, cost = Canaries(number=MANY, commitment="0" * 64), Cost((GaussianLoss(part.mu),))
     far = run.with_part("steps", run.released["steps"] + 3 * part.deviation * part.moved)
-    assert judged(canaries, [part], far, cost).p_value < DOUBT
-    assert judged(canaries, [often], far, cost).p_value >= 2 * MANY * 1e-9
+    assert judged(canaries, [part], far, cost).convicts
+    uncertain = judged(canaries, [often], far, cost)
+    assert uncertain.p_value < DOUBT
+    assert uncertain.false_alarm >= MANY * (1e-6 + 1e-9)
+    assert not uncertain.convicts
     sound = [judged(canaries, [each], run, cost).canaries.lower_bound_mu for each in (part, often)]
     assert 0 < sound[1] < sound[0]
 
