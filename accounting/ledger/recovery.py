@@ -3,6 +3,12 @@
 A store that was restored is older than what it acknowledged, so every service that kept its journal refuses to go on
 until `reconcile` has put back the receipts that the journals hold.
 
+Blocks. A restored store may lack blocks, or all of them. Receipts that are put back bring the blocks that they name
+back, without a budget, and so does a loss that is declared for them. A lineage that was charged without blocks keeps
+one account for all its records: what names blocks is then charged to it as a whole, which is at least what any record
+lost, as a release costs no record more than its price. The other way round nobody knows which blocks a receipt without
+any is of, and it is not put back into a lineage that has them.
+
 Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
 questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
 are not passed over in silence, they have to be declared and are charged.
@@ -13,13 +19,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as replaced
+
 from accounting.ledger.accounts import reading
 from accounting.ledger.errors import (
     BlocksNotNamed,
     CannotRecover,
     LedgerError,
     OtherUnit,
-    UnknownBlock,
     UnknownClient,
 )
 from accounting.ledger.journal import FORGETFUL, JournalContents
@@ -68,6 +75,7 @@ class DeclaredLoss:
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
     blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
+    blocks_were_lost: those of them that neither the store nor a journal knows were lost, too, and are no slip.
     """
 
     releases: int
@@ -76,6 +84,7 @@ class DeclaredLoss:
     time: float = 0.0
     another: bool = False
     blocks: tuple[str, ...] = ()
+    blocks_were_lost: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a loss of less than nothing."""
@@ -85,13 +94,19 @@ class DeclaredLoss:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """The result of reconciling a lineage."""
+    """The result of reconciling a lineage.
+
+    as_one: how many of the receipts that were put back name blocks and are charged to the lineage, which has none.
+    blocks_without_budget: those that were lost and are back; nothing of them is answered until they have one.
+    """
 
     lineage: str
     put_back: int
     renumbered: int
     declared: int
     services: int
+    as_one: int = 0
+    blocks_without_budget: tuple[str, ...] = ()
 
 
 async def reconcile(
@@ -120,10 +135,14 @@ async def reconcile(
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
+    # Before anything is put back, because they may refuse.
+    blocks = await _paying_blocks(ledger, lineage, lost)
+    declaration = None
+    if declared is not None and declared.releases:
+        declaration = await _declaration(ledger, lineage, declared, blocks)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
-    # Before anything is put back, because it may refuse.
-    declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
-    charged = await put_back(ledger, lineage, lost)
+    as_one = sum(bool(receipt.terms.blocks) for receipt in lost) if blocks is None else 0
+    charged = await put_back(ledger, lineage, lost, as_one=blocks is None)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
         await ledger.apply(lineage, [replace(declaration, group=group)])
@@ -133,7 +152,8 @@ async def reconcile(
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
     await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     renumbered = sum(new.sequence != old.sequence for old, new in charged)
-    return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
+    empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
+    return Reconciliation(lineage, len(charged), renumbered, releases, len(own), as_one, empty)
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -145,11 +165,36 @@ async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) ->
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
-async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
+async def _paying_blocks(ledger: Ledger, lineage: str, lost: Sequence[Receipt]) -> frozenset[str] | None:
+    """Return the blocks that a lineage has once its lost receipts are put back; None where it is charged as one.
+
+    Raises CannotRecover for lost receipts that name no block of a lineage that has blocks.
+    """
+    account = await ledger.lineage(lineage)
+    named = frozenset(block for receipt in lost for block in receipt.terms.blocks)
+    without = [receipt for receipt in lost if not receipt.terms.blocks]
+    if not account.blocks:
+        return None if without or account.newest_receipt else named
+    if without:
+        services = ", ".join(sorted({receipt.service for receipt in without}))
+        raise CannotRecover(
+            f"{len(without)} lost receipts of lineage {lineage} name no block, and the lineage has blocks: a store "
+            f"that had lost these charged them, by the services {services}. Move the journals of these services away, "
+            "and declare what they answered with "
+            + OptionName("declare_lost")
+            + " and, of the blocks that its records lie in, "
+            + OptionName("lost_blocks")
+        )
+    return named | {block.block for block in await ledger.blocks(lineage)}
+
+
+async def put_back(
+    ledger: Ledger, lineage: str, receipts: Sequence[Receipt], *, as_one: bool = False
+) -> list[tuple[Receipt, Receipt]]:
     """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
-    back.
+    as_one: charge the lineage alone, whatever blocks they name. Returns those of which something was charged, each with
+    its new receipt. Raises CannotRecover, before any is put back.
     """
     for receipt in receipts:
         if receipt.flaw:
@@ -161,7 +206,13 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
         asked = [
-            LedgerRequest(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group)
+            LedgerRequest(
+                lineage,
+                one.client,
+                one.time,
+                (Line(replaced(one.terms, blocks=()) if as_one else one.terms, one.questions),),
+                group=one.group,
+            )
             for one in part
         ]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
@@ -233,9 +284,12 @@ async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[Jou
     )
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:
+async def _declaration(
+    ledger: Ledger, lineage: str, declared: DeclaredLoss, paying: frozenset[str] | None
+) -> LedgerRequest:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
+    paying: the blocks that the lineage has by then, or None where it is charged as one.
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
     finished by the same words and charges once. Raises CannotRecover for the same loss in an earlier one.
     """
@@ -247,12 +301,17 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
-    if account.blocks and not declared.blocks:
+    if paying and not declared.blocks:
         raise CannotRecover(str(BlocksNotNamed(lineage)))
-    unknown = sorted(set(declared.blocks) - {block.block for block in await ledger.blocks(lineage)})
-    if account.blocks and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
-        raise CannotRecover(str(UnknownBlock(unknown[0])))
-    cost, blocks = declared.cost, declared.blocks
+    unknown = sorted(set(declared.blocks).difference(paying)) if paying else []
+    if unknown and not declared.blocks_were_lost:  # of a lineage that lost all of them, none can be a slip
+        raise CannotRecover(
+            f"neither the store nor a journal knows a block {unknown[0]!r} of lineage {lineage}, which has "
+            f"{', '.join(sorted(paying or ()))}: if it was lost, too, say so with "
+            + OptionName("blocks_were_lost")
+            + "; it comes back without a budget"
+        )
+    cost, blocks = declared.cost, () if paying is None else declared.blocks
     terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return LedgerRequest(lineage, declared.client, declared.time, (line,))
