@@ -78,6 +78,7 @@ _MOST_NAMED = 10_000
 _LONGEST_REASON = 1000
 _MODEL_ID = re.compile("[0-9a-f]{32}")
 
+_LINEAGES_AT_ONCE = 64
 _TRIES = 16
 """Largest number of tries of an act, where other acts keep coming before it."""
 _LONGEST_PAUSE = 0.01
@@ -500,7 +501,10 @@ class Accounts:
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name, but of those that were forgotten."""
         names = await self.lineage_names()
-        accounts = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
+        accounts: list[LineageAccount | BaseException] = []
+        for start in range(0, len(names), _LINEAGES_AT_ONCE):  # each with the store's deadline, which waiting counts in
+            some = map(self.lineage, names[start : start + _LINEAGES_AT_ONCE])
+            accounts += await asyncio.gather(*some, return_exceptions=True)
         for error in accounts:
             # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
             if isinstance(error, BaseException) and not isinstance(error, UnknownLineage | LineageForgotten):

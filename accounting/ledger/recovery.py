@@ -77,6 +77,8 @@ class DeclaredLoss:
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
     blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
+    gone: those among them whose accounts the store lost, too: they come back without a budget, so that what they lost
+    is counted, and nothing more is charged to them before the owner gives them one.
     """
 
     releases: int
@@ -85,11 +87,14 @@ class DeclaredLoss:
     time: float = 0.0
     another: bool = False
     blocks: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a loss of less than nothing."""
+        """Refuse a loss of less than nothing, and a block that is gone and lost nothing."""
         if self.releases < 0:
             raise ValueError(f"a declared loss must not be of {self.releases} releases")
+        if astray := sorted(set(self.gone) - set(self.blocks)):
+            raise ValueError(f"the block {astray[0]} is gone, and is none of those that lost something: name it there")
 
 
 @dataclass(frozen=True)
@@ -326,9 +331,13 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
         )
     if account.blocks and not declared.blocks:
         raise CannotRecover(str(BlocksNotNamed(lineage)))
-    unknown = sorted(set(declared.blocks) - {block.block for block in await ledger.blocks(lineage)})
+    known = {block.block for block in await ledger.blocks(lineage)}
+    unknown = sorted(set(declared.blocks) - known - set(declared.gone))
     if account.blocks and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
-        raise CannotRecover(str(UnknownBlock(unknown[0])))
+        gone = OptionName("lost_block_accounts", unknown[0])
+        raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
+    if there := sorted(known & set(declared.gone)):
+        raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
     cost, blocks = declared.cost, declared.blocks
     terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))

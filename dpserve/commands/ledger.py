@@ -84,6 +84,9 @@ class LostLineage(Options):
         None,
         "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
     )
+    lost_block_accounts: str | None = option(
+        None, "Of these: the blocks whose accounts the store lost, too, A,B,C. They come back without a budget."
+    )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
@@ -554,9 +557,14 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
-                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
+                    lost.declare_lost,
+                    cost,
+                    lost.lost_client,
+                    time.time(),
+                    another=lost.declare_again,
+                    blocks=_blocks(lost.lost_blocks),
+                    gone=_blocks(lost.lost_block_accounts),
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
@@ -585,6 +593,10 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
+
+
+def _blocks(named: str | None) -> tuple[str, ...]:
+    return tuple(sorted(set(named.split(",")))) if named else ()
 
 
 def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
