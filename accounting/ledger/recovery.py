@@ -11,40 +11,50 @@ any is of, and it is not put back into a lineage that has them.
 
 Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
 questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
-are not passed over in silence, they have to be declared and are charged.
+are not passed over in silence, they have to be declared and are charged. Journals are read page by page, twice, in
+bounded memory: whether something was paid for the store is asked.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from msgspec.structs import replace as replaced
 
 from accounting.ledger.accounts import reading
+from accounting.ledger.backups import batches
 from accounting.ledger.errors import (
     BlocksNotNamed,
     CannotRecover,
     LedgerError,
     OtherUnit,
+    UnknownBlock,
     UnknownClient,
 )
-from accounting.ledger.journal import FORGETFUL, JournalContents
+from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
+    Act,
     Receipt,
     charge_terms,
     digest,
+    next_link,
 )
-from accounting.ledger.seals import RECONCILE, sealed_links, seals_of
+from accounting.ledger.seals import RECONCILE, Seal, sealed_links, seals_of
 from accounting.ledger.values import LedgerRequest, Line
-from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import LineageKeys
+from accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
 from accounting.losses import Cost
 from accounting.messages import OptionName
 
 _RECEIPTS_IN_A_CALL = 200
+_BITS = 1 << 15
+
+Unnamed = Callable[[str, Sequence[Seal]], Iterable[Receipt]]
+"""The receipts of a lineage's archive that its seals do not name: `archives.Archive.unnamed`."""
 
 
 class LossUndeclared(LedgerError):
@@ -75,7 +85,8 @@ class DeclaredLoss:
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
     blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
-    blocks_were_lost: those of them that neither the store nor a journal knows were lost, too, and are no slip.
+    gone: those among them whose accounts the store lost, too: they come back without a budget, so that what they lost
+    is counted, and nothing more is charged to them before the owner gives them one.
     """
 
     releases: int
@@ -84,12 +95,14 @@ class DeclaredLoss:
     time: float = 0.0
     another: bool = False
     blocks: tuple[str, ...] = ()
-    blocks_were_lost: bool = False
+    gone: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a loss of less than nothing."""
+        """Refuse a loss of less than nothing, and a block that is gone and lost nothing."""
         if self.releases < 0:
             raise ValueError(f"a declared loss must not be of {self.releases} releases")
+        if astray := sorted(set(self.gone) - set(self.blocks)):
+            raise ValueError(f"the block {astray[0]} is gone, and is none of those that lost something: name it there")
 
 
 @dataclass(frozen=True)
@@ -112,23 +125,40 @@ class Reconciliation:
 async def reconcile(
     ledger: Ledger,
     lineage: str,
-    journals: Sequence[JournalContents],
+    journals: Sequence[Journal],
     declared: DeclaredLoss | None = None,
     *,
     unit: str | None = None,
+    archived: Unnamed | None = None,
+    watch: Watcher = unwatched,
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
     So is the privacy unit under which they were charged. unit: that which the owner states, a column or empty for one
-    record, where neither the store nor a journal knows it; until then no model is charged to the lineage.
+    record, where neither the store nor a journal knows it; until then no model is charged to the lineage. archived: the
+    receipts that were archived and that the store does not know to be, as it is from before; they are put back, too.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
-    lost = await _lost_receipts(ledger, lineage, account.newest_receipt, own)
-    missing = _missing(own, lost, account.newest_receipt) + await _missing_archived(ledger, lineage, own)
+    acts = await all_acts(ledger, lineage, account.newest_act)
+    with reading(lineage):
+        seals = seals_of(acts)
+
+    def sources() -> list[Iterable[Receipt]]:
+        return [*(journal.receipts for journal in own), *([archived(lineage, seals)] if archived else [])]
+
+    newest = max((journal.newest for journal in own), default=0)
+    progress = partial(_show, watch, f"the journals of {lineage}", max(1, newest))
+    found = await _survey(ledger, lineage, sources(), progress)
+    with reading(lineage):
+        unread = _unread_calls(own, acts, seals)
+    if unread and archived is not None:
+        for link in _links_after(archived(lineage, seals)):
+            unread.discard(link)
+    missing = found.missing(account.newest_receipt) + len(unread)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -136,24 +166,27 @@ async def reconcile(
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
     # Before anything is put back, because they may refuse.
-    blocks = await _paying_blocks(ledger, lineage, lost)
+    paying = await _paying_blocks(ledger, lineage, found)
     declaration = None
     if declared is not None and declared.releases:
-        declaration = await _declaration(ledger, lineage, declared, blocks)
+        declaration = await _declaration(ledger, lineage, declared, paying)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
-    as_one = sum(bool(receipt.terms.blocks) for receipt in lost) if blocks is None else 0
-    charged = await put_back(ledger, lineage, lost, as_one=blocks is None)
+    charged = renumbered = as_one = 0
+    if found.lost:
+        async for _, lost in _lost_receipts(ledger, lineage, sources(), progress):
+            for old, new in await put_back(ledger, lineage, lost, as_one=paying is None):
+                charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
+                as_one += old.terms.blocks != new.terms.blocks
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
         await ledger.apply(lineage, [replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
-    details = {"put_back": len(lost), "declared": releases, "services": services}
+    details = {"put_back": charged, "declared": releases, "services": services}
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
-    await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
-    renumbered = sum(new.sequence != old.sequence for old, new in charged)
+    await ledger.act(lineage, "reconcile", [], writes, kind=RECONCILE, subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
-    return Reconciliation(lineage, len(charged), renumbered, releases, len(own), as_one, empty)
+    return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -165,27 +198,25 @@ async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) ->
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
-async def _paying_blocks(ledger: Ledger, lineage: str, lost: Sequence[Receipt]) -> frozenset[str] | None:
+async def _paying_blocks(ledger: Ledger, lineage: str, found: "_Survey") -> frozenset[str] | None:
     """Return the blocks that a lineage has once its lost receipts are put back; None where it is charged as one.
 
     Raises CannotRecover for lost receipts that name no block of a lineage that has blocks.
     """
     account = await ledger.lineage(lineage)
-    named = frozenset(block for receipt in lost for block in receipt.terms.blocks)
-    without = [receipt for receipt in lost if not receipt.terms.blocks]
     if not account.blocks:
-        return None if without or account.newest_receipt else named
-    if without:
-        services = ", ".join(sorted({receipt.service for receipt in without}))
+        return None if found.without_blocks or account.newest_receipt else frozenset(found.blocks)
+    if found.without_blocks:
+        services = ", ".join(sorted(found.without_blocks))
         raise CannotRecover(
-            f"{len(without)} lost receipts of lineage {lineage} name no block, and the lineage has blocks: a store "
-            f"that had lost these charged them, by the services {services}. Move the journals of these services away, "
-            "and declare what they answered with "
+            f"the lineage {lineage} has blocks, and lost receipts of it name none: the services {services} charged "
+            "them in a store that had lost the blocks. Move the journals of these services away, and declare what they "
+            "answered with "
             + OptionName("declare_lost")
             + " and, of the blocks that its records lie in, "
             + OptionName("lost_blocks")
         )
-    return named | {block.block for block in await ledger.blocks(lineage)}
+    return frozenset(found.blocks.union(block.block for block in await ledger.blocks(lineage)))
 
 
 async def put_back(
@@ -196,12 +227,7 @@ async def put_back(
     as_one: charge the lineage alone, whatever blocks they name. Returns those of which something was charged, each with
     its new receipt. Raises CannotRecover, before any is put back.
     """
-    for receipt in receipts:
-        if receipt.flaw:
-            raise CannotRecover(
-                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
-                "of this ledger's; leave its journal out"
-            )
+    _check_unaltered(receipts)
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
@@ -220,68 +246,128 @@ async def put_back(
     return done
 
 
-async def _lost_receipts(
-    ledger: Ledger, lineage: str, newest: int, journals: Sequence[JournalContents]
-) -> list[Receipt]:
-    """Return the receipts of the journals that name a question which the store does not know as paid for, by number."""
-    paid: dict[str, set[bytes]] = {}
-    async for receipt in all_receipts(ledger, lineage, newest):
-        paid.setdefault(receipt.client, set()).update(receipt.questions)
-    if (await ledger.lineage(lineage)).archived:
-        await _add_stored_questions(ledger, lineage, paid)
-    # A receipt without a client is of the lineage alone, whose questions may stand in anybody's receipts.
-    everyone = set().union(*paid.values())
-    # By hash, as copies of one journal hold the same receipts.
-    lost = {
-        receipt.hash: receipt
-        for journal in journals
-        for receipt in journal.receipts
-        if not (paid.get(receipt.client, set()) if receipt.client else everyone).issuperset(receipt.questions)
-    }
-    return sorted(lost.values(), key=lambda receipt: receipt.sequence)
+def _check_unaltered(receipts: Iterable[Receipt]) -> None:
+    for receipt in receipts:
+        if receipt.flaw:
+            raise CannotRecover(
+                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
+                "of this ledger's; leave its journal out"
+            )
 
 
-async def _add_stored_questions(ledger: Ledger, lineage: str, paid: dict[str, set[bytes]]) -> None:
-    """Add the questions that the store takes for paid, by client: archived receipts cannot say who paid for them."""
-    keys, names = LineageKeys(lineage), (await ledger.numbers(lineage))["client"]
-    async for page in ledger.scan_pages(lineage, keys.questions):
-        for question, owners in page.items():
-            paid.setdefault(names.get(owners.split(b" ")[0], ""), set()).add(question)
-    for client in await ledger.clients(lineage):
-        async for page in ledger.scan_pages(lineage, keys.client(client.client).questions):
-            paid.setdefault(client.client, set()).update(page)
+class _Numbers:
+    """A set of whole numbers that lie close together, of a bit each."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, int] = {}
+
+    def add(self, number: int) -> None:
+        page, bit = divmod(number, _BITS)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many numbers from the first to the last, both included, are in it."""
+        total = 0
+        for page, bits in self._pages.items():
+            low, high = max(0, first - page * _BITS), min(_BITS - 1, last - page * _BITS)
+            if low <= high:
+                total += (bits >> low & (1 << high - low + 1) - 1).bit_count()
+        return total
 
 
-def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newest: int) -> int:
-    """Return how many receipts at least must have been lost beside `lost`: the gaps that these show."""
-    if not lost:
-        return 0
-    first, last = min(newest + 1, lost[0].sequence), lost[-1].sequence
-    sequences = {receipt.sequence for journal in journals for receipt in journal.receipts}
-    return last - first + 1 - len(sequences.intersection(range(first, last + 1)))
+@dataclass
+class _Survey:
+    """The number of receipts that journals hold and the store lacks, and the first and last number of them.
 
-
-async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[JournalContents]) -> int:
-    """Return how many calls at least must have been lost that no journal holds, as they were archived when it went on.
-
-    They are in the archive's files, and a store from before that archive does not know of it.
+    blocks: those that they name. without_blocks: the services of those that name none.
     """
-    acts = await all_acts(ledger, lineage, (await ledger.lineage(lineage)).newest_act)
-    with reading(lineage):
-        known = {pair for seal in seals_of(acts) for pair in sealed_links([seal]).items()}
-        heard = Counter[str]()
-        for act in acts:
-            for one in act.details["services"] if act.kind == RECONCILE else ():
-                heard[one["service"]] = max(heard[one["service"]], one["writes"])
-    return len(
-        {
-            (journal.service, resumption.link)
-            for journal in journals
-            for resumption in journal.resumptions
-            if resumption.writes > heard[journal.service]
-        }
-        - known
-    )
+
+    lost: int = 0
+    first: int = 0
+    last: int = 0
+    known: _Numbers = field(default_factory=_Numbers)
+    blocks: set[str] = field(default_factory=set)
+    without_blocks: set[str] = field(default_factory=set)
+
+    def missing(self, newest: int) -> int:
+        """Return how many receipts at least must have been lost beside these: the gaps that they show."""
+        if not self.lost:
+            return 0
+        first = min(newest + 1, self.first)
+        return self.last - first + 1 - self.known.count(first, self.last)
+
+
+Progress = Callable[[int], None]
+"""Hears the number of the receipt that was read last."""
+
+
+def _show(watch: Watcher, what: str, newest: int, number: int) -> None:
+    watch(what, min(1.0, number / newest))
+
+
+async def _survey(ledger: Ledger, lineage: str, sources: Sequence[Iterable[Receipt]], progress: Progress) -> _Survey:
+    """Read all sources. Raises CannotRecover for a lost receipt that was altered."""
+    found = _Survey()
+    async for known, lost in _lost_receipts(ledger, lineage, sources, progress):
+        for number in known:
+            found.known.add(number)
+        if lost:
+            _check_unaltered(lost)
+            numbers = [receipt.sequence for receipt in lost]
+            found.first = min(numbers) if not found.lost else min(found.first, *numbers)
+            found.blocks.update(block for receipt in lost for block in receipt.terms.blocks)
+            found.without_blocks.update(receipt.service for receipt in lost if not receipt.terms.blocks)
+            found.last, found.lost = max(found.last, *numbers), found.lost + len(lost)
+    return found
+
+
+async def _lost_receipts(
+    ledger: Ledger, lineage: str, sources: Sequence[Iterable[Receipt]], progress: Progress
+) -> AsyncIterator[tuple[list[int], list[Receipt]]]:
+    """Yield the numbers of receipts of journals and files, some at a time, and the receipts that the store lacks.
+
+    The store lacks one that names a question which it does not know as paid for by its client; of a receipt without a
+    client, which is of the lineage alone, as paid for by anybody. They come by number, as far as each source has them
+    in order, and one that is in two sources may come twice.
+    """
+    merged = heapq.merge(*sources, key=lambda receipt: receipt.sequence)
+    for some in batches(merged, _RECEIPTS_IN_A_CALL):
+        distinct = list({receipt.hash: receipt for receipt in some}.values())
+        paid = await ledger.paid_for(lineage, [(one.client, one.questions) for one in distinct])
+        lost = [one for one, is_paid in zip(distinct, paid, strict=True) if not is_paid]
+        yield [one.sequence for one in some], lost
+        progress(some[-1].sequence)
+
+
+def _unread_calls(journals: Sequence[Journal], acts: Sequence[Act], seals: Sequence[Seal]) -> set[tuple[str, bytes]]:
+    """Return calls that no journal holds, as they were archived when their service went on, and the store neither.
+
+    Each by its service and the link that follows it. The archive has them, and a store from before does not know of it.
+    Raises KeyError or ValueError.
+    """
+    known, heard = {pair for seal in seals for pair in sealed_links([seal]).items()}, Counter[str]()
+    for act in acts:
+        for one in act.details["services"] if act.kind == RECONCILE else ():
+            heard[one["service"]] = max(heard[one["service"]], one["writes"])
+    resumed = {
+        (journal.service, resumption.link)
+        for journal in journals
+        for resumption in journal.resumptions
+        if resumption.writes > heard[journal.service]
+    }
+    return resumed - known
+
+
+def _links_after(receipts: Iterable[Receipt]) -> Iterator[tuple[str, bytes]]:
+    """Yield the service of each call among receipts, and the link that follows it."""
+    call = list[Receipt]()
+    for receipt in receipts:
+        if receipt.link and call:
+            yield call[0].service, next_link(call[0].link, call)
+            call = []
+        call.append(receipt)
+    if call:
+        yield call[0].service, next_link(call[0].link, call)
 
 
 async def _declaration(
@@ -295,22 +381,21 @@ async def _declaration(
     """
     account = await ledger.lineage(lineage)
     before = sum(act.kind == "reconcile" for act in await all_acts(ledger, lineage, account.newest_act))
-    charged = set(await ledger.scan(lineage, LineageKeys(lineage).questions))
-    if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
+    former = [_question_of(lineage, declared, round_) for round_ in range(before)]
+    if not declared.another and any(await ledger.paid_for(lineage, [("", [question]) for question in former])):
         raise CannotRecover(
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
     if paying and not declared.blocks:
         raise CannotRecover(str(BlocksNotNamed(lineage)))
-    unknown = sorted(set(declared.blocks).difference(paying)) if paying else []
-    if unknown and not declared.blocks_were_lost:  # of a lineage that lost all of them, none can be a slip
-        raise CannotRecover(
-            f"neither the store nor a journal knows a block {unknown[0]!r} of lineage {lineage}, which has "
-            f"{', '.join(sorted(paying or ()))}: if it was lost, too, say so with "
-            + OptionName("blocks_were_lost")
-            + "; it comes back without a budget"
-        )
+    known = {block.block for block in await ledger.blocks(lineage)}
+    unknown = sorted(set(declared.blocks) - (paying or known) - set(declared.gone))
+    if paying and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
+        gone = OptionName("lost_block_accounts", unknown[0])
+        raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
+    if there := sorted(known & set(declared.gone)):
+        raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
     cost, blocks = declared.cost, () if paying is None else declared.blocks
     terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))

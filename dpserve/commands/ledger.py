@@ -27,7 +27,7 @@ from accounting.ledger.accounts import reading
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
+from accounting.ledger.journal import JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
@@ -84,8 +84,8 @@ class LostLineage(Options):
         None,
         "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
     )
-    blocks_were_lost: bool = option(
-        False, "Blocks of --lost-blocks that neither the store nor a journal knows were lost, too: they are no slip."
+    lost_block_accounts: str | None = option(
+        None, "Of these: the blocks whose accounts the store lost, too, A,B,C. They come back without a budget."
     )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
@@ -120,12 +120,17 @@ class NamedArchive(Options):
 
     def receipts(self, watch: Watcher) -> Archived | None:
         """Return the receipts of the archive, if one is named."""
+        opened = self.opened(watch)
+        return None if opened is None else opened.receipts
+
+    def opened(self, watch: Watcher) -> "archives.Archive | None":
+        """Return the archive, if one is named."""
         from accounting.ledger import archives, backup_chains, backup_streams
 
         if self.archive is None:
             return None
         keys = backup_streams.identities(self.archive_identity)
-        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch).receipts
+        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch)
 
 
 @app.command("status")
@@ -527,11 +532,12 @@ def _files_at(place: str, what: str) -> Iterator[None]:
 
 
 @app.command("reconcile")
-def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) -> None:
+def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, given: AccountBudget) -> None:
     """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
 
     With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is
-    opened again first. Its clients come back without a budget, revoked: add them under new names.
+    opened again first. Its clients come back without a budget, revoked: add them under new names. With --archive,
+    receipts of files that the store does not know to be archived are put back, too.
     """
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     if budget is not None and of.lineage is None:
@@ -547,14 +553,30 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = [journal.read() for journal in _journals_of(name, of.journal)]
+            journals = _journals_of(name, of.journal)
             declared = await _declared_loss(opened, name, journals, lost)
             # Nothing was charged to one that was forgotten, and nothing is put back.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
-                done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
+                done.append(
+                    await reconciled(
+                        opened,
+                        name,
+                        journals,
+                        declared,
+                        unit=of.unit,
+                        archived=unnamed,
+                        watch=watch,
+                    )
+                )
         return done
 
-    for one in of.run(apply):
+    # A question and a bar would not share the screen.
+    asks = lost.declare_lost is not None and not lost.yes
+    with nullcontext(unwatched) if asks else shares("reconciling") as watch:
+        archive = named.opened(unwatched)
+        unnamed = None if archive is None else archive.unnamed
+        all_done = of.run(apply)
+    for one in all_done:
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
@@ -572,7 +594,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
 
 
 async def _declared_loss(
-    ledger: Ledger, lineage: str, journals: list[JournalContents], lost: LostLineage
+    ledger: Ledger, lineage: str, journals: list[JournalFiles], lost: LostLineage
 ) -> DeclaredLoss | None:
     """Return the loss that the owner declares and means, if any. Raises CannotServe."""
     if lost.declare_lost is None:
@@ -583,8 +605,8 @@ async def _declared_loss(
         lost.lost_client,
         time.time(),
         another=lost.declare_again,
-        blocks=tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else (),
-        blocks_were_lost=lost.blocks_were_lost,
+        blocks=_blocks(lost.lost_blocks),
+        gone=_blocks(lost.lost_block_accounts),
     )
     await _check_blocks_named(ledger, lineage, journals, declared)
     _confirm(lineage, declared, yes=lost.yes)
@@ -592,7 +614,7 @@ async def _declared_loss(
 
 
 async def _check_blocks_named(
-    ledger: Ledger, lineage: str, journals: list[JournalContents], declared: DeclaredLoss
+    ledger: Ledger, lineage: str, journals: list[JournalFiles], declared: DeclaredLoss
 ) -> None:
     """Raise CannotServe where a loss would be charged without blocks to a lineage whose blocks this machine knows.
 
@@ -612,13 +634,17 @@ async def _check_blocks_named(
         )
 
 
+def _blocks(named: str | None) -> tuple[str, ...]:
+    return tuple(sorted(set(named.split(",")))) if named else ()
+
+
 def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
     rho = to_rho(declared.cost.picorho * declared.releases)
     if not yes and not typer.confirm(f"Charge {lineage} with rho = {rho:.6g} for {declared.releases} lost releases?"):
         raise CannotServe("nothing was changed")
 
 
-async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]) -> Cost:
+async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalFiles]) -> Cost:
     charged = set((await ledger.lineage(lineage)).tally)
     charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
     if not charged:

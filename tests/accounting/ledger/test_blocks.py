@@ -340,7 +340,7 @@ async def test_a_declared_loss_names_the_blocks_that_lost_it(tmp_path: Path) -> 
         lost = DeclaredLoss(2, COST)
         with pytest.raises(CannotRecover, match="has blocks"):
             await reconcile(ledger, "lineage", [], lost)
-        with pytest.raises(CannotRecover, match="knows a block '2026-11'"):
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
             await reconcile(ledger, "lineage", [], replace(lost, blocks=("2026-11",)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
         await reconcile(ledger, "lineage", [], replace(lost, blocks=BOTH))
@@ -359,6 +359,33 @@ async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether
         with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == SEPTEMBER):
             await ledger.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
         assert (await verify(ledger, "lineage")).findings == ()
+
+
+async def test_a_declared_loss_brings_back_one_block_of_several_that_the_store_lost(tmp_path: Path) -> None:
+    """The owner says that it is gone, for its name may be a slip; a budget makes it one that pays again."""
+    november = "2026-11"
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        lost = DeclaredLoss(2, COST, blocks=(OCTOBER, november))
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
+            await reconcile(ledger, "lineage", [], lost)
+        with pytest.raises(CannotRecover, match="is not gone"):
+            await reconcile(ledger, "lineage", [], replace(lost, gone=lost.blocks))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
+        await reconcile(ledger, "lineage", [], replace(lost, gone=(november,)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, november: 2}
+        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == november):
+            await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
+        await ledger.set_budget("lineage", releases(3), block=november)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
+        with pytest.raises(BudgetExhausted):
+            await ledger.charge(asking("lineage", "ann", "2", blocks=(november,)))
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+def test_a_block_that_is_gone_lost_something() -> None:
+    with pytest.raises(ValueError, match="none of those"):
+        DeclaredLoss(2, COST, blocks=(OCTOBER,), gone=(SEPTEMBER,))
 
 
 NOVEMBER = "2026-11"
@@ -387,7 +414,7 @@ async def test_a_loss_is_declared_for_a_block_that_the_store_lost_and_an_unknown
     lost = DeclaredLoss(2, COST, blocks=(OCTOBER, NOVEMBER))
 
     async with Ledger.open(older) as ledger:
-        with pytest.raises(CannotRecover, match="`blocks_were_lost`"):
+        with pytest.raises(CannotRecover, match="`lost_block_accounts`"):
             await reconcile(ledger, "lineage", read_journals(journals), replace(lost, blocks=("2026-1l",)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
         done = await reconcile(ledger, "lineage", read_journals(journals), lost)
@@ -396,9 +423,9 @@ async def test_a_loss_is_declared_for_a_block_that_the_store_lost_and_an_unknown
         assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
 
     async with Ledger.open(bare) as ledger:
-        with pytest.raises(CannotRecover, match=r"a block '2026-11' .*which has 2026-09, 2026-10: if it"):
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
             await reconcile(ledger, "lineage", [], lost)
-        await reconcile(ledger, "lineage", [], replace(lost, blocks_were_lost=True))
+        await reconcile(ledger, "lineage", [], replace(lost, gone=(NOVEMBER,)))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 2}
         question = asking("lineage", "ann", "2", blocks=(NOVEMBER,))
         with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == NOVEMBER):
@@ -477,7 +504,7 @@ async def test_receipts_without_blocks_are_not_put_back_into_a_lineage_with_bloc
     async with Ledger.open(store) as ledger:
         await ledger.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
         await ledger.open_block("lineage", OCTOBER, releases(4), time=0.0)
-        with pytest.raises(CannotRecover, match=r"name no block.*`declare_lost`.*`lost_blocks`"):
+        with pytest.raises(CannotRecover, match=r"name none.*`declare_lost`.*`lost_blocks`"):
             await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(1, COST, blocks=BOTH))
         assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
         await reconcile(ledger, "lineage", [], DeclaredLoss(1, COST, blocks=BOTH))  # the way that the refusal says
