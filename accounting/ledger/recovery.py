@@ -198,16 +198,16 @@ async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) ->
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
-async def _paying_blocks(ledger: Ledger, lineage: str, found: "_Survey") -> frozenset[str] | None:
+async def _paying_blocks(ledger: Ledger, lineage: str, survey: "_Survey") -> frozenset[str] | None:
     """Return the blocks that a lineage has once its lost receipts are put back; None where it is charged as one.
 
     Raises CannotRecover for lost receipts that name no block of a lineage that has blocks.
     """
     account = await ledger.lineage(lineage)
     if not account.blocks:
-        return None if found.without_blocks or account.newest_receipt else frozenset(found.blocks)
-    if found.without_blocks:
-        services = ", ".join(sorted(found.without_blocks))
+        return None if survey.without_blocks or account.newest_receipt else frozenset(survey.blocks)
+    if survey.without_blocks:
+        services = ", ".join(sorted(survey.without_blocks))
         raise CannotRecover(
             f"the lineage {lineage} has blocks, and lost receipts of it name none: the services {services} charged "
             "them in a store that had lost the blocks. Move the journals of these services away, and declare what they "
@@ -216,7 +216,7 @@ async def _paying_blocks(ledger: Ledger, lineage: str, found: "_Survey") -> froz
             + " and, of the blocks that its records lie in, "
             + OptionName("lost_blocks")
         )
-    return frozenset(found.blocks.union(block.block for block in await ledger.blocks(lineage)))
+    return frozenset(survey.blocks.union(block.block for block in await ledger.blocks(lineage)))
 
 
 async def put_back(
