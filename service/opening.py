@@ -1,7 +1,7 @@
 """Checks before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from accounting.budgets import Accepts, Budget, Scope, accepts_for
@@ -161,20 +161,48 @@ async def payers_of(
 
 
 async def refusal_of(
-    ledger: Ledger, request: HoldRequest | JointHoldRequest, account: LineageAccount
+    ledger: Ledger,
+    request: HoldRequest | JointHoldRequest,
+    account: LineageAccount,
+    new_blocks: Mapping[str, Budget] | None = None,
 ) -> LedgerRefusal | None:
     """Return why a lineage, or a block of it, does not pay for a request now; None where it does.
 
     account: of `account_to_be`. One that is not open yet has paid for nothing, and its blocks open with its budget.
+    new_blocks: blocks that are not open yet, with the budgets that they are about to open with; then all that are not.
     """
+    lines = request.ledger_request.lines
+    for block, budget in (new_blocks or {}).items():
+        costs = [line.terms.cost for line in lines if block in line.terms.blocks]
+        if (refused := _refusal_of_new(unopened_account(account.lineage, budget), costs, block)) is not None:
+            return refused
+    if new_blocks:
+        known = _of_open_blocks(request, new_blocks) if is_open(account) else None
+        return None if known is None else (await ledger.quote(known)).refusal
     if is_open(account):
         return (await ledger.quote(request)).refusal
-    lines = request.ledger_request.lines
     for block in sorted({block for line in lines for block in line.terms.blocks}) or [""]:
         costs = [line.terms.cost for line in lines if block in line.terms.blocks or not block]
         if (refused := _refusal_of_new(account, costs, block)) is not None:
             return refused
     return None
+
+
+def _of_open_blocks(request: HoldRequest | JointHoldRequest, new_blocks: Collection[str]) -> JointHoldRequest | None:
+    """Return the part of a request that blocks pay which are open; None where that is nothing.
+
+    A release is another one to the ledger where it names other blocks, and so unpaid. One of these, with a block that
+    is not open yet, has not been paid for in truth either.
+    """
+
+    def of_open(wish: HoldRequest) -> HoldRequest:
+        blocks = tuple(block for block in wish.blocks if block not in new_blocks)
+        earlier = tuple(each for each in map(of_open, wish.earlier) if each.blocks)
+        return replace(wish, blocks=blocks, earlier=earlier)
+
+    wishes = request.wishes if isinstance(request, JointHoldRequest) else (request,)
+    kept = tuple(each for each in map(of_open, wishes) if each.blocks)
+    return JointHoldRequest(kept) if kept else None
 
 
 _SCOPES: Mapping[bool, Scope] = {True: "block", False: "lineage"}
@@ -315,20 +343,26 @@ async def open_and_charge(
     return await charge_under(ledger, wish, unit, by=by)
 
 
-def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
-    """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
+_WITHOUT_BLOCK = "leave it out, or train with less"
+
+
+def too_dear(
+    what: str, lineage: str, refused: BudgetExhausted, outcome: str, instead: str = _WITHOUT_BLOCK
+) -> CannotServe:
+    """Return the refusal of what the budget of a lineage does not pay for.
+
+    outcome: what was not done. instead: what to do about a block that does not pay.
+    """
     if refused.block:
-        return CannotServe(f"{_too_dear_for_block(what, refused)}: {outcome}")
+        return CannotServe(f"{_too_dear_for_block(what, refused, instead)}: {outcome}")
     return CannotServe(
         f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
     )
 
 
-def _too_dear_for_block(what: str, refused: BudgetExhausted) -> str:
+def _too_dear_for_block(what: str, refused: BudgetExhausted, instead: str = _WITHOUT_BLOCK) -> str:
     left = refused.currency.words(refused.remaining)
-    return (
-        f"{what} costs {refused.price}, and the block {refused.block} has {left} left; leave it out, or train with less"
-    )
+    return f"{what} costs {refused.price}, and the block {refused.block} has {left} left; {instead}"
 
 
 async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> dict[str, int]:
