@@ -336,12 +336,12 @@ class Budget:
         return left if self.refill is None else min(left, self.refill.amount)
 
     def words(self, amount: int) -> str:
-        """Return an amount in words, as `rho = 0.5 (epsilon = 5.2 at delta = 1e-05)`."""
+        """Return an amount in words, as `epsilon = 5.2 at delta = 1e-05 (rho = 0.5)`."""
         text = self.currency.words(amount)
         if self.currency is EPSILON or is_unproven(self.accepts) or amount <= 0:
             return text
         try:
-            return f"{text} (epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g})"
+            return f"epsilon = {self.epsilon_at(amount):.4g} at delta = {self.delta:g} ({text})"
         except ValueError:  # more than the sampler's reserve is for
             return text
 

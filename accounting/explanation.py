@@ -411,8 +411,8 @@ def _budget_in_words(account: AccountReport) -> str:
             f"up; it has {account.remaining.epsilon:.6g} left, and after that it refuses."
         )
     return (
-        f"The account may spend rho = {account.limit.rho:.6g} (epsilon {account.limit.epsilon:.4g}) in all and has "
-        f"{account.remaining.rho:.6g} left; after that it refuses."
+        f"The account may spend epsilon = {account.limit.epsilon:.4g} (rho = {account.limit.rho:.6g}) in all and has "
+        f"rho = {account.remaining.rho:.6g} left; after that it refuses."
     )
 
 

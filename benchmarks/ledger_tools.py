@@ -1,5 +1,8 @@
 """The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup, restore and archive.
 
+Beside them, how long another client of the store waited at most for a PING, which is sent every millisecond, and the
+longest call of the store, without what passes between calls: on a busy machine a PING waits for a processor, too.
+
 The receipts are written as the ledger writes them, but by a pipeline of the store's own commands and not by a charge
 each: one of twenty clients asks one question, every tenth of which another one has asked, eight receipts to a call of
 the service. `verify` says whether the books that this makes are right. Each tool runs as a process of its own, as an
@@ -16,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -109,22 +113,44 @@ async def _memory(url: str) -> tuple[int, int]:
 def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:
     """Run a command of `dpserve ledger`, and print what it took."""
     environment = os.environ | {"DPSERVE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    asyncio.run(_note_slow_calls(url))
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "dpserve", "ledger", *words, "--ledger", url], env=environment, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    said = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
+    with _Pings(url) as pings:
+        said = process.stdout.read().decode()
+        _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(said)
     ran, seconds = usage.ru_utime + usage.ru_stime, time.monotonic() - began
     print(
         f"{words[0]:<8} {seconds:8,.0f} s   {ran:8,.0f} s of a processor   {receipts / ran:10,.0f} receipts a second "
-        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most",
+        f"of it   {usage.ru_maxrss / 1024:6,.0f} MiB at most   {1000 * pings.longest:6,.0f} ms for a PING   "
+        f"{asyncio.run(_longest_call(url))}",
         flush=True,
     )
+
+
+async def _note_slow_calls(url: str) -> None:
+    """Let the store note calls of a millisecond or more from now on."""
+    async with Redis.from_url(url, protocol=2) as store:
+        await store.config_set("slowlog-log-slower-than", 1000)
+        await store.config_set("slowlog-max-len", 1_000_000)
+        await store.slowlog_reset()
+
+
+async def _longest_call(url: str) -> str:
+    """Return how long the longest call took since then, and its name."""
+    async with Redis.from_url(url, protocol=2) as store:
+        calls = await store.slowlog_get(1_000_000)
+    longest = max(calls, key=lambda call: call["duration"], default=None)
+    if longest is None:
+        return "no call took 1 ms"
+    named = b" ".join(longest["command"].split(b" ")[:2]).decode()
+    return f"{longest['duration'] / 1000:,.0f} ms for {named}"
 
 
 async def _load(url: str, count: int) -> None:
@@ -186,6 +212,36 @@ def _write_receipts(url: str, count: int, first: Receipt, numbers: Numbers) -> t
         key: {"spent": COST.picorho * releases, "seq": receipts, "asked": questions, f"n:{COST}": releases}
         for key, (releases, receipts, questions) in counts.items()
     }, calls
+
+
+class _Pings:
+    """Asks a store for a PING every millisecond, on a connection of its own, as long as the context lasts.
+
+    `longest` is how many seconds it waited for a reply at most.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.longest = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _ask(self) -> None:
+        while not self._ended.wait(0.001):
+            began = time.monotonic()
+            self._socket.sendall(b"PING\r\n")
+            self._socket.recv(64)
+            self.longest = max(self.longest, time.monotonic() - began)
 
 
 class _Pipeline:

@@ -60,7 +60,7 @@ from dpserve.labels import label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from service.errors import CannotServe
-from service.opening import account_to_be, block_budget_of, check_unit, hold_earlier, is_open, open_and_charge
+from service.opening import account_to_be, block_budgets_of, check_unit, hold_earlier, is_open, open_and_charge
 from service.pay_once import hold_request
 from training.block_choice import BlockChoice
 from training.bundles.certificate import ProvenCertificate
@@ -871,8 +871,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         async with self._opened() as ledger:
             try:
                 wish = hold_request(release, "", release.tiers[-1].name, time.time())
-                by, block_budget = operating_systems_user(), block_budget_of(written, accepts_for(wish.steps[-1]))
-                charge = open_and_charge(ledger, wish, release.unit, budget, by=by, block_budget=block_budget)
+                by, budgets = operating_systems_user(), block_budgets_of(written, accepts_for(wish.steps[-1]))
+                charge = open_and_charge(ledger, wish, release.unit, budget, by=by, block_budgets=budgets)
                 return (await charge).charged
             except accounts.BudgetExhausted as refused:
                 raise _exhausted(written.lineage, refused) from None

@@ -5,7 +5,7 @@ The command line and `PrivateClassifier` evaluate by these.
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,16 @@ from accounting.messages import Message, OptionName, message
 from accounting.picorho import to_rho
 from service.errors import CannotServe
 from service.opening import (
+    BlockBudgets,
+    NewBlocks,
     account_to_be,
-    block_budget_of,
+    block_budgets_of,
     check_unit,
     find_lineage,
+    new_blocks,
     open_blocks,
     open_lineage,
+    opening_budget,
     refusal_of,
     settle_unit,
     too_dear,
@@ -117,23 +121,19 @@ async def charge(
     requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
     if model.lineage == payer.lineage:
         requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
-    openings = [
-        await _opening(ledger, certificate, payer, lineage) for lineage in dict.fromkeys((model.lineage, payer.lineage))
-    ]
-    by_lineage = {each.account.lineage: each for each in openings}
+    lineages = dict.fromkeys((model.lineage, payer.lineage))
+    openings = {lineage: await _opening(ledger, certificate, payer, lineage, by=by) for lineage in lineages}
     for request, what in requests:
-        opening = by_lineage[request.lineage]
+        opening = openings[request.lineage]
         check_unit(opening.account, unit)
-        refusal = await refusal_of(ledger, request, opening.account, opening.new_blocks)
+        refusal = await refusal_of(ledger, request, opening.account, opening.new)
         if isinstance(refusal, BudgetExhausted):
             raise too_dear(what, request.lineage, refusal, _OUTCOME, _WITHOUT_ROWS)
         if refusal is not None:
             raise refusal
-    for lineage, opening in by_lineage.items():
-        has_blocks = opening.has_blocks
-        await open_lineage(ledger, lineage, opening.budget, by=by, has_blocks=has_blocks)
-        for block, budget in opening.new_blocks.items():
-            await open_blocks(ledger, lineage, (block,), budget, by=by)
+    for lineage, opening in openings.items():
+        await open_lineage(ledger, lineage, opening.budget, by=by, has_blocks=bool(opening.block_budgets))
+        await open_blocks(ledger, lineage, opening.block_budgets, by=by)
         await settle_unit(ledger, lineage, unit, by=by)
     spent = {model.model: 0, evaluated.model: 0}
     for request, what in requests:
@@ -160,39 +160,32 @@ def _payers(wish: HoldRequest) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Opening:
-    """A lineage as it is about to pay. budget: of `open_lineage`. new_blocks: those to open, with their budgets."""
+    """A lineage as it is about to pay. budget, block_budgets: what it opens with. new: its blocks that are not open."""
 
     account: LineageAccount
     budget: Budget | None
-    has_blocks: bool
-    new_blocks: Mapping[str, Budget]
+    block_budgets: BlockBudgets
+    new: NewBlocks
 
 
-async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, lineage: str) -> _Opening:
+async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, lineage: str, *, by: str) -> _Opening:
     """Return what a lineage would pay from; open nothing. Raises CannotServe, and WrongOption for blocks unnamed."""
-    budgets: dict[str, Budget | None] = {}
-    if lineage == payer.lineage:
-        budgets |= dict.fromkeys(payer.blocks, payer.block_budget)
+    pays = lineage == payer.lineage
+    budgets: dict[str, Budget | None] = dict.fromkeys(payer.blocks, payer.block_budget) if pays else {}
     if lineage == certificate.lineage:
         # The model is paid for first, by blocks that open as its training declared.
-        stated = block_budget_of(certificate, accepts_for(certificate.tiers[-1].cost))
-        budgets |= dict.fromkeys(certificate.blocks, stated)
-    account = await find_lineage(ledger, lineage)
-    if account is not None and account.blocks and lineage == payer.lineage and not payer.blocks:
+        budgets |= block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    found = await find_lineage(ledger, lineage)
+    if found is not None and found.blocks and pays and not payer.blocks:
         raise WrongOption("block", _which_blocks(lineage))
-    known = {each.block for each in await ledger.blocks(lineage)} if budgets and account is not None else set[str]()
-    new_blocks: dict[str, Budget] = {}
-    for block, budget in sorted(budgets.items()):
-        if block in known:
-            continue
-        if budget is None:
+    opened = {each.block for each in await ledger.blocks(lineage)} if budgets and found is not None else set[str]()
+    for block in payer.blocks if pays else ():
+        if block not in opened and budgets[block] is None:
             raise CannotServe(
                 f"the block {block} of the lineage {lineage} has no budget yet: say what it opens with, with "
                 + OptionName("block_budget")
             )
-        new_blocks[block] = budget
-    opens_with = payer.budget if lineage == payer.lineage else None
-    if budgets:  # which are there or new, as the lineage is
-        opens_with = next(iter(new_blocks.values()), None)
-    account = await account_to_be(ledger, lineage, opens_with, has_blocks=bool(budgets))
-    return _Opening(account=account, budget=opens_with, has_blocks=bool(budgets), new_blocks=new_blocks)
+    budget = opening_budget(budgets, payer.budget if pays else None)
+    account = await account_to_be(ledger, lineage, budget, has_blocks=bool(budgets))
+    new = await new_blocks(ledger, account, budgets, by=by)
+    return _Opening(account=account, budget=budget, block_budgets=budgets, new=new)

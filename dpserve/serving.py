@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
 from accounting.currency import EPSILON, RHO, Currency
-from accounting.ledger import Ledger, LineageAccount, UnknownLineage, key_digest
+from accounting.ledger import BlockAccount, Ledger, LineageAccount, UnknownLineage, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
@@ -50,7 +51,8 @@ from service.listener import (
 from service.metered import MeteredPredictor
 from service.models import Models
 from service.opening import (
-    block_budget_of,
+    NewBlocks,
+    block_budgets_of,
     check_affordable,
     check_budget,
     check_no_budget,
@@ -59,9 +61,10 @@ from service.opening import (
     check_unit,
     find_lineage,
     hold_together,
-    is_open,
+    new_blocks,
     open_blocks,
     open_lineage,
+    opening_budget,
     payers_of,
     settle_unit,
     unit_of,
@@ -261,33 +264,30 @@ class ConfiguredService:
         Nothing is opened, settled or charged unless all of it can be.
         """
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
+        new = dict[str, dict[str, BlockAccount]]()
         for model in loaded:
             lineage, unit, budget = model.certificate.lineage, unit_of(model.certificate), self._budget(model)
-            blocks, block_budget = model.certificate.blocks, self._block_budget(model)
+            blocks, budgets = model.certificate.blocks, self._block_budgets(model)
             account = await find_lineage(ledger, lineage)
             if account is None:
-                account = unopened.setdefault(lineage, unopened_account(lineage, block_budget or budget))
+                account = unopened.setdefault(lineage, unopened_account(lineage, opening_budget(budgets, budget)))
             if blocks:
                 check_no_budget(lineage, budget)
             else:
                 check_budget(account, budget)
-            if is_open(account):
-                await open_blocks(ledger, lineage, blocks, block_budget, by=by)
+            to_open = await new_blocks(ledger, account, budgets, by=by)
+            new[lineage] = to_open | new.get(lineage, {})  # the first model that has a block says what it opens with
             settled = units.setdefault(lineage, (unit or "") if account.unit is None else account.unit)
             check_unit(replace(account, unit=settled), unit)
             predictor = self._predictor(model, ledger, account.budget.currency)
-            await self._check_paid(ledger, account, predictor, unopened.get(lineage))
+            await self._check_paid(ledger, account, predictor, unopened.get(lineage), new[lineage])
         releases = [each.certificate for model in loaded if (each := pay_once(model)) is not None]
-        await check_together(ledger, releases, unopened)
+        await check_together(ledger, releases, unopened, new)
         for model in loaded:
-            lineage, blocks, block_budget = (
-                model.certificate.lineage,
-                model.certificate.blocks,
-                self._block_budget(model),
-            )
-            budget = block_budget or self._budget(model)
-            await open_lineage(ledger, lineage, budget, by=by, has_blocks=bool(blocks))
-            await open_blocks(ledger, lineage, blocks, block_budget, by=by)
+            lineage, budgets = model.certificate.lineage, self._block_budgets(model)
+            budget = opening_budget(budgets, self._budget(model))
+            await open_lineage(ledger, lineage, budget, by=by, has_blocks=bool(budgets))
+            await open_blocks(ledger, lineage, budgets, by=by)
         for model in loaded:
             await self._settle_unit(ledger, model)
         for lineage, charged in (await hold_together(ledger, releases)).items():
@@ -301,17 +301,21 @@ class ConfiguredService:
 
     @staticmethod
     async def _check_paid(
-        ledger: Ledger, account: LineageAccount, predictor: Predictor, unopened: LineageAccount | None = None
+        ledger: Ledger,
+        account: LineageAccount,
+        predictor: Predictor,
+        unopened: LineageAccount | None = None,
+        new: NewBlocks = MappingProxyType({}),
     ) -> None:
         """Raise CannotServe unless the lineage's account can pay for what a model answers.
 
-        unopened: the account, where the ledger does not have it yet.
+        unopened: the account, where the ledger does not have it yet. new: its blocks that are not open.
         """
         if isinstance(predictor, MeteredPredictor):
-            for payer in await payers_of(ledger, account, predictor.certificate.blocks):
+            for payer in await payers_of(ledger, account, predictor.certificate.blocks, new):
                 check_affordable(payer, predictor.mechanism)
         elif isinstance(predictor, PayOncePredictor):
-            await check_release(ledger, predictor.released, unopened)
+            await check_release(ledger, predictor.released, unopened, new)
 
     @asynccontextmanager
     async def _opened(
@@ -410,11 +414,11 @@ class ConfiguredService:
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
 
-    def _block_budget(self, model: Model) -> Budget | None:
-        """Return the budget with which the model's blocks open; None where it has none."""
+    def _block_budgets(self, model: Model) -> dict[str, Budget | None]:
+        """Return the budgets with which the model's blocks open, and those that it was computed from."""
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
-        return block_budget_of(model.certificate, accepts_for(cost))
+        return block_budgets_of(model.certificate, accepts_for(cost))
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""

@@ -5,7 +5,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,16 +214,18 @@ class LedgerPurse:
         """Charge the lineage for a choice of Lambda."""
         wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
         blocks = () if self.blocks is None else self.blocks.names
-        asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks)))
+        asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks), dict.fromkeys(blocks, self._block_budget)))
         typer.echo(f"the lineage {self.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
 
     def pay_for_model(self, certificate: ReleaseCertificate) -> None:
         """Charge the lineage for all candidates of a model."""
         # Other trainings should not wait for what these import.
+        from service.opening import block_budgets_of
         from service.pay_once import hold_request
 
         (tier,) = certificate.tiers
-        asyncio.run(self._charge(hold_request(certificate, "", tier.name, time.time())))
+        budgets = block_budgets_of(certificate, "gaussian")
+        asyncio.run(self._charge(hold_request(certificate, "", tier.name, time.time()), budgets))
         among = certificate.chosen_among
         count = 0 if among is None else len(among.candidates)
         cost = to_rho(tier.cost.picorho)
@@ -250,14 +252,14 @@ class LedgerPurse:
     def _opened(self) -> Any:
         return open_ledger(self.ledger, self.replicas, journals=journals_folder())
 
-    async def _charge(self, wish: HoldRequest) -> None:
+    async def _charge(self, wish: HoldRequest, budgets: Mapping[str, Budget | None]) -> None:
         # Training should not wait for what answers.
         from service.opening import open_and_charge, too_dear
 
         async with self._opened() as ledger:
             try:
-                by, block_budget = operating_systems_user(), self._block_budget
-                await open_and_charge(ledger, wish, self.unit, self.budget, by=by, block_budget=block_budget)
+                by = operating_systems_user()
+                await open_and_charge(ledger, wish, self.unit, self.budget, by=by, block_budgets=budgets)
             except BudgetExhausted as refused:
                 raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
         self.charges.append(wish)

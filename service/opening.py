@@ -1,8 +1,11 @@
 """Checks before a service answers: the lineage has an account, and it can pay for what is served."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from accounting.budgets import Accepts, Budget, Scope, accepts_for
 from accounting.ledger import (
@@ -20,6 +23,7 @@ from accounting.ledger import (
     OtherUnit,
     UnitLost,
     UnknownLineage,
+    WouldBeDone,
 )
 from accounting.losses import Cost
 from accounting.messages import OptionName
@@ -27,6 +31,8 @@ from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe
 from service.pay_once import hold_request
+from training.bundles.certificate import ModelCertificate
+from training.kinds.registry import release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 
 
@@ -49,20 +55,23 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
             f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
             + OptionName("lineage_budget")
         )
-    return LineageAccount(
-        lineage=lineage,
-        budget=budget,
-        spent=0,
-        highest_limit=budget.limit,
-        coins=budget.coins_allowed,
-        coins_spent=0,
-        tally={},
-        created=time.time(),
-        newest_receipt=0,
-        questions=0,
-        newest_act=0,
-        acts_head=b"",
-    )
+    return LineageAccount(**_unopened(lineage, budget), newest_act=0, acts_head=b"")
+
+
+def _unopened(lineage: str, budget: Budget) -> dict[str, Any]:
+    """Return the fields of any account that opens now with this budget."""
+    return {
+        "lineage": lineage,
+        "budget": budget,
+        "spent": 0,
+        "highest_limit": budget.limit,
+        "coins": budget.coins_allowed,
+        "coins_spent": 0,
+        "tally": {},
+        "created": time.time(),
+        "newest_receipt": 0,
+        "questions": 0,
+    }
 
 
 async def account_to_be(
@@ -123,92 +132,126 @@ async def open_lineage(
     return account
 
 
-async def open_blocks(ledger: Ledger, lineage: str, blocks: Sequence[str], budget: Budget | None, *, by: str) -> None:
-    """See to it that a lineage that is open has each of these blocks: those that it lacks open with `budget`.
+_BLOCK_OPENS = "the first model of its records is charged to it"
 
-    by: who has them opened. Raises CannotServe for a lineage that cannot have them, or where no budget is given.
+BlockBudgets = Mapping[str, Budget | None]
+"""The budgets that blocks open with, by name; None where none is known."""
+NewBlocks = Mapping[str, BlockAccount]
+"""Blocks that a lineage does not have yet, by name, as they would open."""
+
+
+async def new_blocks(
+    ledger: Ledger, account: LineageAccount, budgets: BlockBudgets, *, by: str
+) -> dict[str, BlockAccount]:
+    """Return the accounts that a lineage lacks of these blocks, as they would open; nothing is opened.
+
+    account: of `account_to_be`. by: as for `open_blocks`, which would raise what this raises.
     """
-    known = {block.block for block in await ledger.blocks(lineage)} if blocks else set[str]()
-    starting = ledger.acting(by, "the first model of its records is charged to it")
-    for block in blocks:
-        if block in known:
-            continue
+    opened, lineage, found = is_open(account), account.lineage, dict[str, BlockAccount]()
+    for block, budget in await _lacking(ledger, lineage, budgets) if opened else _given(lineage, budgets):
+        if opened:
+            with suppress(WouldBeDone):
+                await _open_block(ledger.acting(by, _BLOCK_OPENS, dry=True), lineage, block, budget)
+        found[block] = BlockAccount(**_unopened(lineage, budget), block=block, number=0)
+    return found
+
+
+async def open_blocks(ledger: Ledger, lineage: str, budgets: BlockBudgets, *, by: str) -> None:
+    """See to it that a lineage that is open has each of these blocks: those that it lacks open with these budgets.
+
+    A block that opens stays open: ask first whether it pays for what it opens for (`new_blocks`, `refusal_of`). by: who
+    has them opened. Raises CannotServe for a lineage that cannot have them, or where no budget is given.
+    """
+    for block, budget in await _lacking(ledger, lineage, budgets):
+        await _open_block(ledger.acting(by, _BLOCK_OPENS), lineage, block, budget)
+
+
+async def _lacking(ledger: Ledger, lineage: str, budgets: BlockBudgets) -> list[tuple[str, Budget]]:
+    known = {block.block for block in await ledger.blocks(lineage)} if budgets else set[str]()
+    return _given(lineage, {block: budget for block, budget in budgets.items() if block not in known})
+
+
+def _given(lineage: str, budgets: BlockBudgets) -> list[tuple[str, Budget]]:
+    """Return each block with its budget. Raises CannotServe for one without."""
+    for block, budget in budgets.items():
         if budget is None:
-            raise CannotServe(f"the block {block} of the lineage {lineage} has no budget yet")
-        try:
-            await starting.open_block(lineage, block, budget, time=time.time())
-        except ActRefused as refused:
-            raise CannotServe(f"the lineage {lineage} cannot have the block {block}: {refused}") from None
+            raise CannotServe(
+                f"the block {block} of the lineage {lineage} has no budget yet: serve the model that was trained on it "
+                "first, which opens one"
+            )
+    return [(block, budget) for block, budget in budgets.items() if budget is not None]
 
 
-def block_budget_of(certificate: object, accepts: Accepts) -> Budget | None:
-    """Return the budget with which the blocks open that a certificate names; None where it names none.
+async def _open_block(ledger: Ledger, lineage: str, block: str, budget: Budget) -> None:
+    try:
+        await ledger.open_block(lineage, block, budget, time=time.time())
+    except ActRefused as refused:
+        raise CannotServe(f"the lineage {lineage} cannot have the block {block}: {refused}") from None
 
-    accepts: what an account pays for that pays for the model.
+
+def block_budgets_of(certificate: ModelCertificate, accepts: Accepts) -> dict[str, Budget | None]:
+    """Return the budgets with which the blocks open that a certificate names, in order; none where it names none.
+
+    Those of models of the lineage that it was computed from are among them, which are charged with it. accepts: what an
+    account pays for that pays for the model.
     """
-    stated = getattr(certificate, "block_budget", "")
-    return Budget.parse(stated, accepts) if stated else None
+    release = release_certificate(certificate)
+    earlier = () if release is None else release.earlier_here
+    of_each = [(certificate.blocks, certificate.block_budget, accepts)]
+    of_each += [(each.blocks, each.block_budget, accepts_for(Cost.parse(each.cost))) for each in earlier]
+    budgets: dict[str, Budget | None] = {}
+    for blocks, stated, kind in of_each:
+        for block in blocks:
+            budgets[block] = budgets.get(block) or (Budget.parse(stated, kind) if stated else None)
+    return budgets
+
+
+def opening_budget(budgets: BlockBudgets, given: Budget | None) -> Budget | None:
+    """Return what a lineage's own account opens with: its first block's budget, or what is given where it has none."""
+    return next(iter(budgets.values()), given)
 
 
 async def payers_of(
-    ledger: Ledger, account: LineageAccount, blocks: Sequence[str]
+    ledger: Ledger, account: LineageAccount, blocks: Sequence[str], new: NewBlocks = MappingProxyType({})
 ) -> Sequence[LineageAccount | BlockAccount]:
     """Return the accounts that pay for what a model of these blocks says: theirs, or the lineage's where it has none.
 
-    account: one that is not open yet stands for each of the blocks, which open with its budget.
+    new: the blocks that are not open yet, of `new_blocks`. account: one that is not open yet stands for each block that
+    is not among these, too.
     """
-    return await ledger.blocks(account.lineage, blocks) if blocks and is_open(account) else [account]
+    known = [block for block in blocks if block not in new] if is_open(account) else []
+    opened = await ledger.blocks(account.lineage, known) if known else []
+    return [*opened, *(new[block] for block in blocks if block in new)] or [account]
 
 
 async def refusal_of(
     ledger: Ledger,
     request: HoldRequest | JointHoldRequest,
     account: LineageAccount,
-    new_blocks: Mapping[str, Budget] | None = None,
+    new: NewBlocks = MappingProxyType({}),
 ) -> LedgerRefusal | None:
-    """Return why a lineage, or a block of it, does not pay for a request now; None where it does.
+    """Return why a lineage, or a block of it, does not pay for a request now; None where it does. Nothing is opened.
 
-    account: of `account_to_be`. One that is not open yet has paid for nothing, and its blocks open with its budget.
-    new_blocks: blocks that are not open yet, with the budgets that they are about to open with; then all that are not.
+    account: of `account_to_be`. One that is not open yet has paid for nothing, and its blocks open with its budget
+    where they are not among the `new` ones, of `new_blocks`. These are asked for what would be charged to them, and the
+    store for the rest: nothing that was charged before is of a block that is not open.
     """
-    lines = request.ledger_request.lines
-    for block, budget in (new_blocks or {}).items():
-        costs = [line.terms.cost for line in lines if block in line.terms.blocks]
-        if (refused := _refusal_of_new(unopened_account(account.lineage, budget), costs, block)) is not None:
+    asked, opened = request.ledger_request, is_open(account)
+    named = {block for line in asked.lines for block in line.terms.blocks}
+    for block in sorted(named & new.keys() if opened else named) or ([] if opened else [""]):
+        costs = [line.terms.cost for line in asked.lines if block in line.terms.blocks or not block]
+        if (refused := _refusal_of_new(new.get(block, account), costs, block)) is not None:
             return refused
-    if new_blocks:
-        known = _of_open_blocks(request, new_blocks) if is_open(account) else None
-        return None if known is None else (await ledger.quote(known)).refusal
-    if is_open(account):
-        return (await ledger.quote(request)).refusal
-    for block in sorted({block for line in lines for block in line.terms.blocks}) or [""]:
-        costs = [line.terms.cost for line in lines if block in line.terms.blocks or not block]
-        if (refused := _refusal_of_new(account, costs, block)) is not None:
-            return refused
-    return None
-
-
-def _of_open_blocks(request: HoldRequest | JointHoldRequest, new_blocks: Collection[str]) -> JointHoldRequest | None:
-    """Return the part of a request that blocks pay which are open; None where that is nothing.
-
-    A release is another one to the ledger where it names other blocks, and so unpaid. One of these, with a block that
-    is not open yet, has not been paid for in truth either.
-    """
-
-    def of_open(wish: HoldRequest) -> HoldRequest:
-        blocks = tuple(block for block in wish.blocks if block not in new_blocks)
-        earlier = tuple(each for each in map(of_open, wish.earlier) if each.blocks)
-        return replace(wish, blocks=blocks, earlier=earlier)
-
-    wishes = request.wishes if isinstance(request, JointHoldRequest) else (request,)
-    kept = tuple(each for each in map(of_open, wishes) if each.blocks)
-    return JointHoldRequest(kept) if kept else None
+    if not opened:
+        return None
+    rest = asked.without_blocks(new)
+    return (await ledger.quote(rest)).refusal if rest.lines else None
 
 
 _SCOPES: Mapping[bool, Scope] = {True: "block", False: "lineage"}
 
 
-def _refusal_of_new(account: LineageAccount, costs: Sequence[Cost], block: str) -> LedgerRefusal | None:
+def _refusal_of_new(account: LineageAccount | BlockAccount, costs: Sequence[Cost], block: str) -> LedgerRefusal | None:
     """Return why an account that is not open yet would not pay. block: the one that it stands for, if it is one's."""
     budget, scope = account.budget, _SCOPES[bool(block)]
     if sum(cost.coins for cost in costs) > account.coins:
@@ -276,8 +319,13 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     """
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
-    block_budget = block_budget_of(certificate, accepts_for(certificate.tiers[-1].cost))
-    await open_blocks(ledger, certificate.lineage, certificate.blocks, block_budget, by=by)
+    account = await ledger.lineage(certificate.lineage)
+    check_unit(account, certificate.unit)
+    budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    new = await new_blocks(ledger, account, budgets, by=by)
+    if (refusal := await refusal_of(ledger, wish, account, new)) is not None:
+        raise refusal
+    await open_blocks(ledger, certificate.lineage, budgets, by=by)
     return (await charge_under(ledger, wish, certificate.unit, by=by)).charged
 
 
@@ -321,25 +369,24 @@ async def open_and_charge(
     budget: Budget | None,
     *,
     by: str,
-    block_budget: Budget | None = None,
+    block_budgets: BlockBudgets = MappingProxyType({}),
 ) -> Charge:
     """Charge a lineage for what protects a privacy unit; open its account with `budget` first, if it has none.
 
-    block_budget: what each of the wish's blocks opens with; the lineage opens with it, too.
+    block_budgets: what each of the wish's blocks opens with; the lineage opens with the first, too.
 
     What the account would not pay for opens none, so that a training that fails leaves no budget behind. Raises what
     `account_to_be` and `charge_under` raise.
     """
-    budget = block_budget or budget
+    budget = opening_budget(block_budgets, budget)
     account = await account_to_be(ledger, wish.lineage, budget, has_blocks=bool(wish.blocks))
     check_unit(account, unit)
-    if is_open(account):
-        await open_blocks(ledger, wish.lineage, wish.blocks, block_budget, by=by)
-    refusal = await refusal_of(ledger, wish, account)
+    new = await new_blocks(ledger, account, block_budgets, by=by)
+    refusal = await refusal_of(ledger, wish, account, new)
     if refusal is not None:
         raise refusal
     await open_lineage(ledger, wish.lineage, budget, by=by, has_blocks=bool(wish.blocks))
-    await open_blocks(ledger, wish.lineage, wish.blocks, block_budget, by=by)
+    await open_blocks(ledger, wish.lineage, block_budgets, by=by)
     return await charge_under(ledger, wish, unit, by=by)
 
 
@@ -384,15 +431,19 @@ async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificat
 
 
 async def check_together(
-    ledger: Ledger, certificates: Sequence[ReleaseCertificate], unopened: Mapping[str, LineageAccount] | None = None
+    ledger: Ledger,
+    certificates: Sequence[ReleaseCertificate],
+    unopened: Mapping[str, LineageAccount] | None = None,
+    new: Mapping[str, NewBlocks] | None = None,
 ) -> None:
     """Raise CannotServe unless each lineage can pay for all of its own of these releases; charge nothing.
 
-    unopened: of `unopened_account`, by lineage, those that the ledger does not have yet.
+    unopened: of `unopened_account`, by lineage, those that the ledger does not have yet; new: their new blocks.
     """
     for lineage, served in _by_lineage(certificates).items():
         account = (unopened or {}).get(lineage) or await ledger.lineage(lineage)
-        _check_payable(lineage, served, await refusal_of(ledger, _wishes(served), account))
+        refused = await refusal_of(ledger, _wishes(served), account, (new or {}).get(lineage, {}))
+        _check_payable(lineage, served, refused)
 
 
 def _by_lineage(certificates: Sequence[ReleaseCertificate]) -> dict[str, list[ReleaseCertificate]]:
@@ -428,16 +479,19 @@ def _check_payable(lineage: str, certificates: Sequence[ReleaseCertificate], ref
 
 
 async def check_release(
-    ledger: Ledger, certificate: ReleaseCertificate, unopened: LineageAccount | None = None
+    ledger: Ledger,
+    certificate: ReleaseCertificate,
+    unopened: LineageAccount | None = None,
+    new: NewBlocks = MappingProxyType({}),
 ) -> None:
     """Raise CannotServe unless the lineage's account could pay for every tier, and can pay for one now.
 
-    unopened: the account of `unopened_account`, where the ledger does not have it yet.
+    unopened: the account of `unopened_account`, where the ledger does not have it yet. new: its new blocks.
     """
     account = unopened or await ledger.lineage(certificate.lineage)
-    for payer in await payers_of(ledger, account, certificate.blocks):
+    for payer in await payers_of(ledger, account, certificate.blocks, new):
         _check_tiers(payer, certificate)
-    _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account))
+    _check_payable(account.lineage, [certificate], await refusal_of(ledger, _wishes([certificate]), account, new))
 
 
 def _check_tiers(account: LineageAccount | BlockAccount, certificate: ReleaseCertificate) -> None:

@@ -78,6 +78,7 @@ _MOST_NAMED = 10_000
 _LONGEST_REASON = 1000
 _MODEL_ID = re.compile("[0-9a-f]{32}")
 
+_LINEAGES_AT_ONCE = 64
 _TRIES = 16
 """Largest number of tries of an act, where other acts keep coming before it."""
 _LONGEST_PAUSE = 0.01
@@ -500,7 +501,10 @@ class Accounts:
     async def lineages(self) -> list[LineageAccount]:
         """Return every lineage's account, by name, but of those that were forgotten."""
         names = await self.lineage_names()
-        accounts = await asyncio.gather(*map(self.lineage, names), return_exceptions=True)
+        accounts: list[LineageAccount | BaseException] = []
+        for start in range(0, len(names), _LINEAGES_AT_ONCE):  # each with the store's deadline, which waiting counts in
+            some = map(self.lineage, names[start : start + _LINEAGES_AT_ONCE])
+            accounts += await asyncio.gather(*some, return_exceptions=True)
         for error in accounts:
             # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
             if isinstance(error, BaseException) and not isinstance(error, UnknownLineage | LineageForgotten):
@@ -918,6 +922,17 @@ class Accounts:
         entries = await self.call(lineage, "page", [key], {"after": after, "count": count}, durably=False)
         with reading(lineage):
             return [entry[0] for entry in entries]
+
+    async def paid_for(self, lineage: str, asked: Sequence[tuple[str, Sequence[bytes]]]) -> list[bool]:
+        """Return for each client and its questions whether it has paid for all of these; without a client, anybody."""
+        keys = LineageKeys(lineage)
+        named, receipts = [keys.questions], list[dict[str, Any]]()
+        for client, questions in asked:
+            own = keys.client(client) if client else None
+            named += [own.account, own.questions] if own else []
+            receipts.append({"id": own.id if own else "", "questions": binary(b"".join(questions))})
+        reply = await self.call(lineage, "paid", list(dict.fromkeys(named)), {"receipts": receipts}, durably=False)
+        return [paid == 1 for paid in reply]
 
     async def _read_receipts(self, lineage: str, entries: Sequence[Any]) -> list[Receipt]:
         """Read entries of the stream. What a number stands for never changes, so it is remembered for this run."""

@@ -789,6 +789,41 @@ local function quote(keys, args)
   return {'quoted', unpaid or '', request.payer.chain[1].state.accepts, unpack(digits)}
 end
 
+-- Whether a client, or of none anybody, has paid for all of these questions.
+local function has_paid(keys, id, digests)
+  local number = id ~= '' and redis.call('HGET', keys[id], 'number') or nil
+  if id ~= '' and not number then
+    return false
+  end
+  for first = 1, #digests, SLICE do
+    local last = math.min(first + SLICE - 1, #digests)
+    local owners, members = redis.call('HMGET', keys.questions, unpack(digests, first, last)), {}
+    if number then
+      members = redis.call('SMISMEMBER', keys[id .. ':questions'], unpack(digests, first, last))
+    end
+    for place = 1, last - first + 1 do
+      local owner = owners[place] and ' ' .. owners[place] .. ' '
+      local is_first = owner and (not number or string.find(owner, ' ' .. number .. ' ', 1, true))
+      if not is_first and members[place] ~= 1 then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+-- KEYS  questions; and of each client its account, with :questions
+-- ARGV  receipts, each with the id of its client's account, or nothing, and questions
+-- Replies for each of them 1 if all of its questions were paid for by its client, or of none by anybody, or else 0.
+local function paid(keys, args)
+  local replies = {}
+  for place, receipt in ipairs(args.receipts) do
+    replies[place] = has_paid(keys, word(receipt.id), split_digests(receipt.questions)) and 1 or 0
+  end
+  return replies
+end
+
 register_on_lineage('charge', {}, charge)
 register_on_lineage('apply', EVEN_WHEN_FULL, apply)
 register_on_lineage('quote', {'no-writes'}, quote)
+register_on_lineage('paid', {'no-writes'}, paid)

@@ -71,7 +71,7 @@ class BudgetExhausted(LedgerRefusal):
         self.currency = currency
         words = currency.words if budget is None else budget.words
         self.price = words(cost)
-        self.left = f"{words(self.remaining)} of {currency.value(limit):.6g} is left"
+        self.left = f"{words(self.remaining)} of {currency.words(limit)} is left"
         self.ends = f" until {refilled}" if refilled else ""
         if budget is not None and budget.refill is not None and cost > budget.most_at_once(spent):
             self.refilled = None

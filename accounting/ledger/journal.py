@@ -350,6 +350,7 @@ class JournalFiles:
         self.acknowledged = acknowledged
         self.service = acknowledged.service
         self.lineage = acknowledged.lineage
+        self.writes, self.link, self.newest = acknowledged.writes, acknowledged.link, acknowledged.newest
         self.charged_unit = acknowledged.charged_unit
         self._paths = paths
 

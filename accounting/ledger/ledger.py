@@ -196,12 +196,12 @@ class Ledger(Accounts):
             charges.append(decision)
         return charges
 
-    async def quote(self, request: Chargeable) -> Quote:
+    async def quote(self, request: Chargeable | LedgerRequest) -> Quote:
         """Return what charging the request would cost now and whether it would be admitted; spend nothing.
 
         Raises ClientRevoked, UnknownClient, UnknownLineage or IdempotencyConflict: such a request has no price.
         """
-        asked = request.ledger_request
+        asked = request if isinstance(request, LedgerRequest) else request.ledger_request
         for _ in range(_TRIES):
             keys, arguments = wire.charge_call([asked], self._groups)
             reply = await self.call(asked.lineage, "quote", keys, arguments, durably=False)

@@ -1,4 +1,4 @@
-#!lua name=dpserve_36
+#!lua name=dpserve_37
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -29,7 +29,7 @@
 -- refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
 -- is refused here.
 
-local VERSION = '36'
+local VERSION = '37'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE, FORMAT_OF_BLOCKS_ALONE = '4', '5', '6', '7'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

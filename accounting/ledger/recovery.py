@@ -5,15 +5,18 @@ until `reconcile` has put back the receipts that the journals hold.
 
 Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
 questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
-are not passed over in silence, they have to be declared and are charged.
+are not passed over in silence, they have to be declared and are charged. Journals are read page by page, twice, in
+bounded memory: whether something was paid for the store is asked.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from accounting.ledger.accounts import reading
+from accounting.ledger.backups import batches
 from accounting.ledger.errors import (
     BlocksNotNamed,
     CannotRecover,
@@ -22,7 +25,7 @@ from accounting.ledger.errors import (
     UnknownBlock,
     UnknownClient,
 )
-from accounting.ledger.journal import FORGETFUL, JournalContents
+from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
@@ -32,12 +35,12 @@ from accounting.ledger.receipts import (
 )
 from accounting.ledger.seals import RECONCILE, sealed_links, seals_of
 from accounting.ledger.values import LedgerRequest, Line
-from accounting.ledger.verification import all_acts, all_receipts
-from accounting.ledger.wire import LineageKeys
+from accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
 from accounting.losses import Cost
 from accounting.messages import OptionName
 
 _RECEIPTS_IN_A_CALL = 200
+_BITS = 1 << 15
 
 
 class LossUndeclared(LedgerError):
@@ -68,6 +71,8 @@ class DeclaredLoss:
 
     With 0 releases the owner says that nothing was lost. The same loss is charged once, unless it is `another`.
     blocks: of a lineage with blocks, each that may have lost it, in order; every one of them is charged all of it.
+    gone: those among them whose accounts the store lost, too: they come back without a budget, so that what they lost
+    is counted, and nothing more is charged to them before the owner gives them one.
     """
 
     releases: int
@@ -76,11 +81,14 @@ class DeclaredLoss:
     time: float = 0.0
     another: bool = False
     blocks: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a loss of less than nothing."""
+        """Refuse a loss of less than nothing, and a block that is gone and lost nothing."""
         if self.releases < 0:
             raise ValueError(f"a declared loss must not be of {self.releases} releases")
+        if astray := sorted(set(self.gone) - set(self.blocks)):
+            raise ValueError(f"the block {astray[0]} is gone, and is none of those that lost something: name it there")
 
 
 @dataclass(frozen=True)
@@ -97,10 +105,11 @@ class Reconciliation:
 async def reconcile(
     ledger: Ledger,
     lineage: str,
-    journals: Sequence[JournalContents],
+    journals: Sequence[Journal],
     declared: DeclaredLoss | None = None,
     *,
     unit: str | None = None,
+    watch: Watcher = unwatched,
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
@@ -112,8 +121,8 @@ async def reconcile(
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
-    lost = await _lost_receipts(ledger, lineage, account.newest_receipt, own)
-    missing = _missing(own, lost, account.newest_receipt) + await _missing_archived(ledger, lineage, own)
+    found = await _survey(ledger, lineage, own, watch)
+    missing = found.missing(account.newest_receipt) + await _missing_archived(ledger, lineage, own)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -123,17 +132,20 @@ async def reconcile(
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
     # Before anything is put back, because it may refuse.
     declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
-    charged = await put_back(ledger, lineage, lost)
+    charged = renumbered = 0
+    if found.lost:
+        async for _, lost in _lost_receipts(ledger, lineage, own, watch):
+            for old, new in await put_back(ledger, lineage, lost):
+                charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
         await ledger.apply(lineage, [replace(declaration, group=group)])
     releases = declared.releases if declared is not None else 0
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
-    details = {"put_back": len(lost), "declared": releases, "services": services}
+    details = {"put_back": charged, "declared": releases, "services": services}
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
-    await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
-    renumbered = sum(new.sequence != old.sequence for old, new in charged)
-    return Reconciliation(lineage, len(charged), renumbered, releases, len(own))
+    await ledger.act(lineage, "reconcile", [], writes, kind=RECONCILE, subject="lineage", details=details)
+    return Reconciliation(lineage, charged, renumbered, releases, len(own))
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -151,12 +163,7 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
     back.
     """
-    for receipt in receipts:
-        if receipt.flaw:
-            raise CannotRecover(
-                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
-                "of this ledger's; leave its journal out"
-            )
+    _check_unaltered(receipts)
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
@@ -169,48 +176,86 @@ async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) ->
     return done
 
 
+def _check_unaltered(receipts: Iterable[Receipt]) -> None:
+    for receipt in receipts:
+        if receipt.flaw:
+            raise CannotRecover(
+                f"receipt {receipt.sequence} of lineage {receipt.lineage} {receipt.flaw}: it was altered, or is none "
+                "of this ledger's; leave its journal out"
+            )
+
+
+class _Numbers:
+    """A set of whole numbers that lie close together, of a bit each."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, int] = {}
+
+    def add(self, number: int) -> None:
+        page, bit = divmod(number, _BITS)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many numbers from the first to the last, both included, are in it."""
+        total = 0
+        for page, bits in self._pages.items():
+            low, high = max(0, first - page * _BITS), min(_BITS - 1, last - page * _BITS)
+            if low <= high:
+                total += (bits >> low & (1 << high - low + 1) - 1).bit_count()
+        return total
+
+
+@dataclass
+class _Survey:
+    """The number of receipts that journals hold and the store lacks, and the first and last number of them."""
+
+    lost: int = 0
+    first: int = 0
+    last: int = 0
+    known: _Numbers = field(default_factory=_Numbers)
+
+    def missing(self, newest: int) -> int:
+        """Return how many receipts at least must have been lost beside these: the gaps that they show."""
+        if not self.lost:
+            return 0
+        first = min(newest + 1, self.first)
+        return self.last - first + 1 - self.known.count(first, self.last)
+
+
+async def _survey(ledger: Ledger, lineage: str, journals: Sequence[Journal], watch: Watcher) -> _Survey:
+    """Read all journals. Raises CannotRecover for a lost receipt that was altered."""
+    found = _Survey()
+    async for known, lost in _lost_receipts(ledger, lineage, journals, watch):
+        for number in known:
+            found.known.add(number)
+        if lost:
+            _check_unaltered(lost)
+            numbers = [receipt.sequence for receipt in lost]
+            found.first = min(numbers) if not found.lost else min(found.first, *numbers)
+            found.last, found.lost = max(found.last, *numbers), found.lost + len(lost)
+    return found
+
+
 async def _lost_receipts(
-    ledger: Ledger, lineage: str, newest: int, journals: Sequence[JournalContents]
-) -> list[Receipt]:
-    """Return the receipts of the journals that name a question which the store does not know as paid for, by number."""
-    paid: dict[str, set[bytes]] = {}
-    async for receipt in all_receipts(ledger, lineage, newest):
-        paid.setdefault(receipt.client, set()).update(receipt.questions)
-    if (await ledger.lineage(lineage)).archived:
-        await _add_stored_questions(ledger, lineage, paid)
-    # A receipt without a client is of the lineage alone, whose questions may stand in anybody's receipts.
-    everyone = set().union(*paid.values())
-    # By hash, as copies of one journal hold the same receipts.
-    lost = {
-        receipt.hash: receipt
-        for journal in journals
-        for receipt in journal.receipts
-        if not (paid.get(receipt.client, set()) if receipt.client else everyone).issuperset(receipt.questions)
-    }
-    return sorted(lost.values(), key=lambda receipt: receipt.sequence)
+    ledger: Ledger, lineage: str, journals: Sequence[Journal], watch: Watcher
+) -> AsyncIterator[tuple[list[int], list[Receipt]]]:
+    """Yield the numbers of receipts of the journals, some at a time, and those receipts of which the store lacks any.
+
+    The store lacks one that names a question which it does not know as paid for by its client; of a receipt without a
+    client, which is of the lineage alone, as paid for by anybody. They come by number, as far as each journal has them
+    in order, and one that is in two copies of a journal may come twice.
+    """
+    newest = max((journal.newest for journal in journals), default=0)
+    merged = heapq.merge(*(journal.receipts for journal in journals), key=lambda receipt: receipt.sequence)
+    for some in batches(merged, _RECEIPTS_IN_A_CALL):
+        distinct = list({receipt.hash: receipt for receipt in some}.values())
+        paid = await ledger.paid_for(lineage, [(one.client, one.questions) for one in distinct])
+        lost = [one for one, is_paid in zip(distinct, paid, strict=True) if not is_paid]
+        yield [one.sequence for one in some], lost
+        watch(f"the journals of {lineage}", min(1.0, some[-1].sequence / max(1, newest)))
 
 
-async def _add_stored_questions(ledger: Ledger, lineage: str, paid: dict[str, set[bytes]]) -> None:
-    """Add the questions that the store takes for paid, by client: archived receipts cannot say who paid for them."""
-    keys, names = LineageKeys(lineage), (await ledger.numbers(lineage))["client"]
-    async for page in ledger.scan_pages(lineage, keys.questions):
-        for question, owners in page.items():
-            paid.setdefault(names.get(owners.split(b" ")[0], ""), set()).add(question)
-    for client in await ledger.clients(lineage):
-        async for page in ledger.scan_pages(lineage, keys.client(client.client).questions):
-            paid.setdefault(client.client, set()).update(page)
-
-
-def _missing(journals: Sequence[JournalContents], lost: Sequence[Receipt], newest: int) -> int:
-    """Return how many receipts at least must have been lost beside `lost`: the gaps that these show."""
-    if not lost:
-        return 0
-    first, last = min(newest + 1, lost[0].sequence), lost[-1].sequence
-    sequences = {receipt.sequence for journal in journals for receipt in journal.receipts}
-    return last - first + 1 - len(sequences.intersection(range(first, last + 1)))
-
-
-async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[JournalContents]) -> int:
+async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[Journal]) -> int:
     """Return how many calls at least must have been lost that no journal holds, as they were archived when it went on.
 
     They are in the archive's files, and a store from before that archive does not know of it.
@@ -241,17 +286,21 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
     """
     account = await ledger.lineage(lineage)
     before = sum(act.kind == "reconcile" for act in await all_acts(ledger, lineage, account.newest_act))
-    charged = set(await ledger.scan(lineage, LineageKeys(lineage).questions))
-    if not declared.another and any(_question_of(lineage, declared, round_) in charged for round_ in range(before)):
+    former = [_question_of(lineage, declared, round_) for round_ in range(before)]
+    if not declared.another and any(await ledger.paid_for(lineage, [("", [question]) for question in former])):
         raise CannotRecover(
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
     if account.blocks and not declared.blocks:
         raise CannotRecover(str(BlocksNotNamed(lineage)))
-    unknown = sorted(set(declared.blocks) - {block.block for block in await ledger.blocks(lineage)})
+    known = {block.block for block in await ledger.blocks(lineage)}
+    unknown = sorted(set(declared.blocks) - known - set(declared.gone))
     if account.blocks and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
-        raise CannotRecover(str(UnknownBlock(unknown[0])))
+        gone = OptionName("lost_block_accounts", unknown[0])
+        raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
+    if there := sorted(known & set(declared.gone)):
+        raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
     cost, blocks = declared.cost, declared.blocks
     terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))

@@ -9,7 +9,7 @@ question and no other one does.
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, lru_cache
@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 from unicodedata import is_normalized, normalize
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from accounting.budgets import Accepts, Budget, Scope
 from accounting.currency import EPSILON, RHO, Currency
@@ -146,6 +146,15 @@ class LedgerRequest:
     fingerprint: bytes = b""
     group: str | None = None
     """The client's group, where what is put back says so; otherwise the store knows."""
+
+    def without_blocks(self, blocks: Container[str]) -> "LedgerRequest":
+        """Return the part of the request that other blocks pay for, or the lineage alone."""
+        lines = []
+        for line in self.lines:
+            others = tuple(block for block in line.terms.blocks if block not in blocks)
+            if others or not line.terms.blocks:
+                lines.append(replace(line, terms=structs.replace(line.terms, blocks=others)))
+        return replace(self, lines=tuple(lines))
 
 
 class ChargeRequest(Struct, frozen=True, dict=True):

@@ -148,8 +148,21 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_BUDGET_IN_PARTS = ("--epsilon", "--delta", "--rho")
+
+
 class Command(TyperCommand):
     """A command whose options stand in sections: those without a panel first, then each panel by its title."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the arguments. A budget that is written as other commands take it is refused with how this one does."""
+        known = {flag for parameter in self.params for flag in parameter.opts}
+        given = {each.partition("=")[0] for each in args} - known
+        if "--budget" in given and "--epsilon" in known:
+            ctx.fail(f"{ctx.info_name} has no --budget: give the budget as --epsilon E --delta D, or --rho R")
+        if "--budget" in known and (parts := [each for each in _BUDGET_IN_PARTS if each in given]):
+            ctx.fail(f"{ctx.info_name} has no {parts[0]}: give the budget as --budget epsilon:E@DELTA, or rho:R")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a panel, and the panels in the order of their first options."""

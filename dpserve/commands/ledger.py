@@ -27,7 +27,7 @@ from accounting.ledger.accounts import reading
 from accounting.ledger.backups import restore as restored
 from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export as exported
-from accounting.ledger.journal import JournalContents, JournalFiles, journal_folder, open_journals
+from accounting.ledger.journal import JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
@@ -83,6 +83,9 @@ class LostLineage(Options):
     lost_blocks: str | None = option(
         None,
         "Of a lineage with blocks: those whose models can have given the answers, A,B,C. Each is charged all of it.",
+    )
+    lost_block_accounts: str | None = option(
+        None, "Of these: the blocks whose accounts the store lost, too, A,B,C. They come back without a budget."
     )
     declare_again: bool = option(False, "The same loss happened again: charge it another time.")
     yes: bool = option(False, "Do not ask before charging a declared loss.")
@@ -544,25 +547,38 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = [journal.read() for journal in _journals_of(name, of.journal)]
+            journals = _journals_of(name, of.journal)
             declared = None
             if lost.declare_lost is not None:
                 cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
-                blocks = tuple(sorted(set(lost.lost_blocks.split(",")))) if lost.lost_blocks else ()
                 declared = DeclaredLoss(
-                    lost.declare_lost, cost, lost.lost_client, time.time(), another=lost.declare_again, blocks=blocks
+                    lost.declare_lost,
+                    cost,
+                    lost.lost_client,
+                    time.time(),
+                    another=lost.declare_again,
+                    blocks=_blocks(lost.lost_blocks),
+                    gone=_blocks(lost.lost_block_accounts),
                 )
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
-                done.append(await reconciled(opened, name, journals, declared, unit=of.unit))
+                done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
         return done
 
-    for one in of.run(apply):
+    # A question and a bar would not share the screen.
+    asks = lost.declare_lost is not None and not lost.yes
+    with nullcontext(unwatched) if asks else shares("reconciling") as watch:
+        all_done = of.run(apply)
+    for one in all_done:
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
         )
+
+
+def _blocks(named: str | None) -> tuple[str, ...]:
+    return tuple(sorted(set(named.split(",")))) if named else ()
 
 
 def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
@@ -571,7 +587,7 @@ def _confirm(lineage: str, declared: DeclaredLoss, *, yes: bool) -> None:
         raise CannotServe("nothing was changed")
 
 
-async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalContents]) -> Cost:
+async def _dearest(ledger: Ledger, lineage: str, journals: list[JournalFiles]) -> Cost:
     charged = set((await ledger.lineage(lineage)).tally)
     charged |= {receipt.cost for journal in journals for receipt in journal.receipts}
     if not charged:

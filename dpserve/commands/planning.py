@@ -523,6 +523,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "asked_queries": shown.queries,
         "accuracy_from": shown.origin,
         "recommended": found.option,
+        "why_not_the_first": found.order or None,
         "reason": found.reason,
         "warnings": found.warnings,
         "command": shown.command,
@@ -567,6 +568,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)
+    if found.order:
+        console.print(f"Why not the first of the table: {found.order}.", highlight=False)
     for warning in found.warnings:
         console.print(f"Warning: {warning}.", highlight=False)
     console.print(f"Next: {shown.command}", highlight=False, soft_wrap=True)

@@ -12,14 +12,16 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
-OVERLAYS = ("embedded", "redis", "gpu")
+HA = "ha"
+"""The overlay of three Valkeys and their Sentinels."""
+OVERLAYS = ("embedded", "redis", "gpu", HA)
 SECOND = "second"
 """The overlay of a service beside that of `redis`, on its store."""
 EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the components."""
 LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
-ENVS = ("admin.env", "metrics.env", "self-audit.env")
+ENVS = ("admin.env", "metrics.env", "self-audit.env", "ha.env")
 """Files that the owner writes into components."""
 STORES = ("secret.env", "owner.env", "follower.env")
 """Files with the store's address, for the service, the owner's jobs and the follower."""
@@ -58,15 +60,25 @@ def k8s(tmp_path_factory):
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
         f"resources: [../gpu]\ncomponents: [{', '.join(f'../../components/{each}' for each in COMPONENTS)}]\n"
     )
+    shutil.copytree(folder, folder.parent / HA / "k8s")
+    subprocess.run(["bash", "-ec", commands_that_write("ha.env")], cwd=folder.parent / HA, check=True, timeout=60)
+    shutil.copy(folder.parent / HA / "k8s" / "components" / HA / "ha.env", folder / "components" / HA)
     return folder
 
 
 @pytest.fixture(scope="session")
-def rendered(k8s):
+def k8s_of_ha(k8s):
+    """The same, with the addresses of Sentinels in place of that of one Valkey."""
+    return k8s.parent / HA / "k8s"
+
+
+@pytest.fixture(scope="session")
+def rendered(k8s, k8s_of_ha):
     """Every overlay's resources, by its name, and the pod that loads the bundle."""
     found = {}
     for overlay in (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE):
-        done = kustomize(k8s / LOAD_BUNDLE if overlay == LOAD_BUNDLE else k8s / "overlays" / overlay)
+        folder = k8s_of_ha if overlay == HA else k8s
+        done = kustomize(folder / LOAD_BUNDLE if overlay == LOAD_BUNDLE else folder / "overlays" / overlay)
         assert done.returncode == 0, done.stderr
         assert "warning" not in done.stderr.lower(), done.stderr
         found[overlay] = list(yaml.safe_load_all(done.stdout))

@@ -32,9 +32,9 @@ def components(edge, *, tls, monitoring, follow):
 COMBINATIONS = [
     (overlay, components(edge, tls=tls, monitoring=monitoring, follow=follow))
     for overlay, edge, tls, monitoring, follow in itertools.product(
-        ("embedded", "redis"), EDGES, (False, True), (False, True), (False, True)
+        ("embedded", "redis", "ha"), EDGES, (False, True), (False, True), (False, True)
     )
-    if overlay == "redis" or not follow
+    if overlay != "embedded" or not follow
 ]
 
 

@@ -376,7 +376,10 @@ def test_the_configuration_is_one_that_the_service_takes(rendered, overlay, tmp_
     for each in container["env"]:
         if each["name"].startswith("DPSERVE_") and each["name"] != "DPSERVE_CONFIG":
             assert each["name"] in configuration.variables_read(ServeSettings.model_fields)
-            monkeypatch.setenv(each["name"], each.get("value", "redis://of:a-secret@store:6379/0"))
+            is_number = each["name"] == "DPSERVE_LEDGER_REPLICAS"
+            monkeypatch.setenv(
+                each["name"], each.get("value", "1" if is_number else "redis://of:a-secret@store:6379/0")
+            )
     settings = ServeSettings.of_command_line({})
     assert {"bundle", "epsilon", "delta", "price"} <= settings.model_fields_set
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
@@ -411,7 +414,7 @@ def test_the_bundles_volume_can_be_made_first(rendered):
 
 def test_both_pages_name_the_rights_that_the_ledger_looks_for(k8s):
     default, *users = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
-    assert default == "user default off"
+    assert default == "user default off ~* &* +@all"  # with the rights by which older ones read their file
     rights = {each.split()[1]: each.split(maxsplit=4)[4] for each in users}
     assert rights == {"dpserve": RIGHTS, "owner": RIGHTS, "follower": READING_RIGHTS}
     assert f"`{RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()

@@ -28,6 +28,16 @@ class RunningStore:
     port: int
     urls: dict[str, str]
     tls: dict[str, object]
+    words: list[str]
+    process: "subprocess.Popen[str] | None" = None
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, text=True)
+        assert any("Ready to accept connections" in line for line in self.process.stdout)
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
 
     def client(self, **who):
         return redis.Redis(host="127.0.0.1", port=self.port, **self.tls, **who)
@@ -51,7 +61,7 @@ def store(request, rendered, tmp_path, monkeypatch):
     written = written.replace("tls-port 6379", f"tls-port {port}")
     urls = {name: url.replace("dpserve-valkey:6379", f"127.0.0.1:{port}") for name, url in urls.items()}
     if request.param:
-        script = commands_that_write("tls.csr").replace("DNS:dpserve-valkey", "IP:127.0.0.1")
+        script = re.sub(r"(?m)^names=.*", "names=IP:127.0.0.1", commands_that_write("tls.csr"))
         subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True, timeout=60, capture_output=True)
         urls = {name: url.replace("/etc/dpserve-valkey-tls", str(tmp_path)) for name, url in urls.items()}
         tls = {"ssl": True, "ssl_ca_certs": str(tmp_path / "ca.crt")}
@@ -63,13 +73,12 @@ def store(request, rendered, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("DPSERVE_HOME", str(tmp_path))
     words = [binary, str(tmp_path / "valkey.conf"), "--bind", "127.0.0.1"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    running = RunningStore(port, urls, tls, words)
     try:
-        assert any("Ready to accept connections" in line for line in process.stdout)
-        yield RunningStore(port, urls, tls)
+        running.start()
+        yield running
     finally:
-        process.kill()
-        process.communicate()
+        running.kill()
 
 
 def test_the_owner_runs_every_command_on_the_store_of_the_overlays(store, tmp_path, monkeypatch):
@@ -123,6 +132,9 @@ def test_the_service_charges_and_the_follower_reads_and_charges_nothing(store, t
                 refused = command("dpserve-ledger-follower", *act)
                 assert refused.returncode == 1, act
                 assert refused.stderr.startswith("dpserve: ")
+            assert command("dpserve-ledger-owner", "lineage", "list", "--json").stdout == before
+            store.kill()
+            store.start()  # and reads its file, with the rights of `default`
             assert command("dpserve-ledger-owner", "lineage", "list", "--json").stdout == before
             with redis.Redis.from_url(store.urls["dpserve-ledger-follower"]) as reader:
                 for words in (("HSET", "dpserve:{a-lineage}:account", "spent", "0"), ("FUNCTION", "FLUSH")):

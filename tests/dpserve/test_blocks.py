@@ -262,3 +262,36 @@ def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
     assert left(run) == before
     with pytest.raises(ValueError, match="block_budget"):
         PrivateClassifier(blocks="2026-09", **declared | {"block_budget": None}).fit(path, "ok")
+
+
+def served_once(run, *bundles):
+    """Start and end a service, which charges for what it serves; return what each block has paid."""
+    process, _ = run.start(*bundles)
+    process.terminate()
+    process.wait()
+    return left(run)
+
+
+def test_what_is_refused_opens_no_block(run, train):
+    """Serving, exporting and fitting ask every block first, those that would open, too."""
+    train("first", MONTHS[:1], kind=ONCE)
+    assert set(served_once(run, "first")) == {MONTHS[0]}
+    run("lineage", "set-budget", "sales", "--block", "2026-09", "--rho", "0.06", "--delta", "1e-6", "--yes")
+    train("both", MONTHS[:2], kind=ONCE)
+    assert "the block 2026-09 has" in run.fails("serve", "both")
+    assert "2026-09" in run.fails("export", "both", "--to", "safetensors", "--out", "away")
+    dear = ("--release", "weights", "--lam", "1", "--price", "rho:3")
+    train("dear", MONTHS[2:], kind=dear)
+    assert "the block 2026-11" in run.fails("serve", "dear")
+    assert "2026-11" in run.fails("export", "dear", "--to", "safetensors", "--out", "away")
+    assert set(left(run)) == {MONTHS[0]}
+
+
+def test_a_model_that_starts_from_one_that_nobody_was_charged_for_pays_for_its_blocks_too(run, train):
+    sgd = ("--release", "dpsgd", "--price", "rho:0.05", "--records-declared", "100", "--steps", "5")
+    train("september", MONTHS[:1], kind=sgd)
+    train("october", MONTHS[1:2], "--start", "september", kind=sgd)
+    spent = served_once(run, "october")
+    assert set(spent) == set(MONTHS[:2])
+    assert all(abs(each - 5 * 10**10) < 10 for each in spent.values())
+    assert served_once(run, "september", "october") == spent

@@ -254,6 +254,19 @@ def test_a_wrong_option_of_training_is_wrong_usage(run, arguments, option, said)
     assert not (run.folder / "model").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("plan", "--n", "500", "--budget", "epsilon:1@1e-6"), "plan has no --budget: give the budget as --epsilon E"),
+        (("serve", "model", "--budget=epsilon:1@1e-6"), "serve has no --budget: give the budget as --epsilon E"),
+        (("clients", "add", "a", "--budget", "rho:1"), "add has no --budget: give the budget as --epsilon E"),
+        (("train", "--epsilon", "1"), "train has no --epsilon: give the budget as --budget epsilon:E@DELTA"),
+    ],
+)
+def test_a_budget_in_another_commands_words_is_told_this_ones(run, arguments, said):
+    assert said in " ".join(run(*arguments, status=2).stderr.split())
+
+
 def test_undeclared_classes_and_bounds_are_refused(run):
     arguments = ["train", "--data", "own.csv", "--label", "ok", "--lam", "1", "--out", "model", "--lineage", "people"]
     assert "declare the class names" in run.fails(*arguments)

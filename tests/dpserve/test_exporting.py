@@ -89,7 +89,8 @@ def test_without_a_budget_nothing_is_written_and_it_is_said_how_to_give_one(run,
     budget("--rho", "0.001", "--delta", "1e-5")
     refused = run.fails("export", "model", "--to", "onnx")
     assert re.search(
-        r"costs rho = \S+ .*, and rho = 0.001 \(epsilon = .*\) of 0.001 is left .* nothing was charged", refused
+        r"costs epsilon = .* \(rho = \S+\), and epsilon = .* \(rho = 0.001\) of rho = 0.001 is left .* was charged",
+        refused,
     )
     assert (files(run), spent(run)) == (set(), 0)
 

@@ -62,6 +62,7 @@ class Inherited:
             lineage=certificate.lineage,
             cost=str(certificate.tiers[0].cost),
             blocks=certificate.blocks,
+            block_budget=certificate.block_budget,
             apart=apart,
         )
         before = [each.model_copy(update={"role": "before"}) for each in certificate.earlier]

@@ -46,6 +46,8 @@ class EarlierModel(BaseModel):
     """The cost of holding it, as the text of a `Cost`."""
     blocks: tuple[str, ...] = Field(default=(), exclude_if=lambda blocks: not blocks)
     """The blocks of its lineage that it was trained on, which pay for holding it."""
+    block_budget: str = Field(default="", exclude_if=lambda budget: not budget)
+    """The budget that these open with, if nobody was charged for it yet. Private."""
     apart: bool
     """Whether the records that trained the new model were found to be none of its lineage's."""
 

@@ -52,6 +52,18 @@ class Ranking:
         return self.least if apart > error else self.default
 
     @property
+    def order(self) -> str:
+        """Why the option of the least log loss is not the chosen one; empty where it is."""
+        if self.least == self.chosen:
+            return ""
+        apart, error = self.difference(self.chosen, self.least)
+        return (
+            f"{option_named(self.least).title} has the least log loss, {apart:.3f} less than "
+            f"{option_named(self.chosen).title}. That is within a standard error, of {error:.3f}, so the default for "
+            "such rows is recommended"
+        )
+
+    @property
     def undecided(self) -> str | None:
         """The option that chance may have put before or behind the chosen one, the nearest; None for none."""
         apart = {

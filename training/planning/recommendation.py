@@ -30,7 +30,7 @@ from training.inputs.sums import check_count
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
 from training.planning.answers import NO_BETTER
-from training.planning.measured import FAR, LEAST_MEASURED, Expected, Similar, similar_sets
+from training.planning.measured import CLEARLY, FAR, LEAST_MEASURED, Expected, Similar, similar_sets
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import HELD_OUT, Ranking
 
@@ -85,7 +85,8 @@ def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
 class Recommendation:
     """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of.
 
-    constant: what it is worth to answer every simulated row with the shares of the classes.
+    constant: what it is worth to answer every simulated row with the shares of the classes. order: why it is not the
+    option of the least log loss among the estimates; empty where it is.
     """
 
     option: str
@@ -93,6 +94,7 @@ class Recommendation:
     estimates: tuple[Estimate | Expected, ...] = ()
     warnings: tuple[str, ...] = ()
     constant: Quality | None = None
+    order: str = ""
 
     @property
     def chosen(self) -> PlannedOption:
@@ -262,7 +264,7 @@ def _expected(
             f"these rows are too few to rank {option.title} and {option_named(close).title}: their log losses differ "
             f"by {abs(apart):.3f}, with a standard error of {error:.3f}",
         )
-    return Recommendation(chosen.option, reason, estimates, warnings, constant)
+    return Recommendation(chosen.option, reason, estimates, warnings, constant, ranked.order)
 
 
 def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: int | None = None) -> Case:
@@ -337,9 +339,39 @@ def by_rule(
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
             found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused), unit)
+            if option == preferred:
+                found = replace(found, order=_order_of_sets(option, similar, suitable, default_option(modality), unit))
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
     raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
+
+
+def _order_of_sets(
+    option: str, similar: Similar, suitable: Callable[[str], bool], default: str, unit: str | None
+) -> str:
+    """Say why the option of the least log loss, by the middle of its range on public sets, is not taken."""
+    middles = {
+        each.option: (each.log_loss.lowest + each.log_loss.highest) / 2
+        for each in similar.expected
+        if each.log_loss is not None
+    }
+    least = min(middles, key=lambda name: middles[name], default=option)
+    if least == option or middles.get(option) == middles[least]:
+        return ""
+    first, chosen = f"{option_named(least).title} has the lowest range of log loss, but", option_named(option).title
+    if unit is not None and not _protects(option_named(least), unit):
+        return f"{first} does not protect all records of a person together"
+    if not suitable(least):
+        return f"{first} is an option for other rows than yours"
+    if option == default:
+        return (
+            f"{first} on the same sets its log loss was not clearly less than that of {chosen}, by {CLEARLY:g} and two "
+            "standard errors on average, so the default for such rows is recommended"
+        )
+    return (
+        f"{first} on average over the sets where both were measured {chosen} gained more on "
+        f"{option_named(default).title}, the default for such rows"
+    )
 
 
 def on_own_features(n: int, classes: int, whole: int, unit: str | None = None) -> Recommendation:

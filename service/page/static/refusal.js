@@ -1,7 +1,7 @@
 // A refusal: what was refused, whose budget said no, what it would have cost, and that it cost nothing.
 
 import { button, el } from "./dom.js";
-import { figure } from "./format.js";
+import { figure, figureUp } from "./format.js";
 
 const TITLES = {
   "budget-exhausted": "Refused: the budget does not cover it",
@@ -71,14 +71,20 @@ export function exampleProblem(budget) {
   const { currency } = budget;
   const [limit, spent, remaining] = [budget.limit, budget.spent, budget.remaining].map((amount) => amount[currency]);
   const price = budget.price?.[currency] || limit;
-  const cost = (Math.floor(remaining / price) + 2) * price;
+  // The whole budget, whose epsilon is known, where a part of it is spent.
+  const cost = spent > 0 ? limit : (Math.floor(remaining / price) + 2) * price;
+  const both = (amount, epsilon) =>
+    currency === "epsilon" || epsilon === undefined
+      ? `${currency} = ${figure(amount, 6)}`
+      : `epsilon = ${figureUp(epsilon)} at delta = ${figure(budget.delta)} (${currency} = ${figure(amount, 6)})`;
   return {
     type: "urn:dpserve:problem:budget-exhausted",
     title: "Forbidden",
     status: 403,
     detail:
-      `this request costs ${currency} = ${figure(cost, 6)}, and ${currency} = ${figure(remaining, 6)} of ` +
-      `${figure(limit, 6)} is left in the client's budget; nothing was charged`,
+      `this request costs ${both(cost, spent > 0 ? budget.limit.epsilon : undefined)}, and ` +
+      `${both(remaining, budget.remaining.epsilon)} of ${currency} = ${figure(limit, 6)} is left in the client's ` +
+      "budget; nothing was charged",
     scope: "client",
     currency,
     cost,

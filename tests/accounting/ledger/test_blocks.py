@@ -359,6 +359,33 @@ async def test_a_declared_loss_brings_back_blocks_that_the_store_lost_altogether
         assert (await verify(ledger, "lineage")).findings == ()
 
 
+async def test_a_declared_loss_brings_back_one_block_of_several_that_the_store_lost(tmp_path: Path) -> None:
+    """The owner says that it is gone, for its name may be a slip; a budget makes it one that pays again."""
+    november = "2026-11"
+    async with Ledger.open(tmp_path / "store") as ledger:
+        await _open(ledger)
+        lost = DeclaredLoss(2, COST, blocks=(OCTOBER, november))
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
+            await reconcile(ledger, "lineage", [], lost)
+        with pytest.raises(CannotRecover, match="is not gone"):
+            await reconcile(ledger, "lineage", [], replace(lost, gone=lost.blocks))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
+        await reconcile(ledger, "lineage", [], replace(lost, gone=(november,)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, november: 2}
+        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == november):
+            await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
+        await ledger.set_budget("lineage", releases(3), block=november)
+        await ledger.charge(asking("lineage", "ann", "1", blocks=(november,)))
+        with pytest.raises(BudgetExhausted):
+            await ledger.charge(asking("lineage", "ann", "2", blocks=(november,)))
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+def test_a_block_that_is_gone_lost_something() -> None:
+    with pytest.raises(ValueError, match="none of those"):
+        DeclaredLoss(2, COST, blocks=(OCTOBER,), gone=(SEPTEMBER,))
+
+
 async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:
     """The second block refuses, and the first one is not charged either."""
     await _open(ledger, lineage, september=50, october=1)

@@ -18,17 +18,17 @@ from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary
 from accounting.ledger.verification import verify
 
-from .conftest import as_version, asking, new_lineage, open_accounts, releases
+from .conftest import as_version, asking, new_lineage, open_accounts, question, releases
 
 pytestmark = pytest.mark.anyio
 
 VERSION = 9_100
-RECEIPTS = 3_000
+RECEIPTS = 1_500
 SLICE = 10
 """In place of the library's 1,000, so that few receipts are many slices."""
 STEPS_OF_A_SLICE, STEPS_OF_AN_ARGUMENT = 30, 12
 """Steps that a call may take for each entry of a slice, and for each of its arguments. A call that walked an archived
-index would take 3,000."""
+index would take 1,500."""
 
 COUNTING = """
 local steps, calls = 0, {}
@@ -152,6 +152,8 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     await look(ledger, lineage)
     assert [one.number for one in await ledger.client_receipts(lineage, "bob", count=5)] == [receipt.number]
     await reconcile(ledger, lineage, [])
+    asked = [("ann", [question("0")]), ("bob", [question("1")]), ("nobody", [question("0")]), ("", [question("1")])]
+    assert await ledger.paid_for(lineage, asked) == [True, False, False, True]
     await ledger.revoke(lineage, "bob")
     async with Ledger.open(folder / "restored") as restored:
         await restore(restored, lines)

@@ -359,6 +359,33 @@ async def test_a_journal_of_another_format_is_refused_with_what_to_do(tmp_path: 
             await ledger.join("lineage")
 
 
+async def _most_memory(folder: Path, receipts: int, *, held: bool) -> int:
+    """Return the most memory that putting back so many lost receipts took. held: with the journals in memory."""
+    folder.mkdir()
+    async with Ledger.open(folder / "empty") as ledger:
+        await open_accounts(ledger, "lineage", releases(receipts), ann=releases(receipts))
+    shutil.copytree(folder / "empty", folder / "store")
+    async with Ledger.open(folder / "store", journals=folder / "journals") as ledger:
+        await ledger.join("lineage")
+        for start in range(0, receipts, 100):
+            numbers = range(start, start + 100)
+            await ledger.charge_batch([asking("lineage", "ann", f"{number}") for number in numbers])
+    async with Ledger.open(folder / "empty") as owner:
+        tracemalloc.start()
+        journals = read_journals(folder / "journals") if held else open_journals(folder / "journals")
+        done = await reconcile(owner, "lineage", journals)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (done.put_back, done.renumbered) == (receipts, 0)
+    return most
+
+
+async def test_the_memory_of_a_reconciliation_does_not_grow_with_the_receipts(tmp_path: Path) -> None:
+    few, many = [await _most_memory(tmp_path / f"{n}", n, held=False) for n in (500, 2_000)]
+    assert many < 1.3 * few
+    assert await _most_memory(tmp_path / "held", 2_000, held=True) > 2 * many  # a control: what the receipts take
+
+
 async def test_a_journal_is_opened_without_reading_all_of_it(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger:
         await ledger.join("lineage")

@@ -9,7 +9,7 @@ from training.errors import TrainingError
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
 from training.planning.measured import LEAST_SETS
-from training.planning.options import default_option, kind_of_option, planned_options
+from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
@@ -178,6 +178,25 @@ def test_options_are_ranked_by_log_loss_and_the_default_stays_within_chance():
     assert mean == pytest.approx(-0.02)
     assert error == pytest.approx(np.std((0.2, -0.2, 0.1, -0.1, 0.0), ddof=1) * np.sqrt(1 / 5 + 1 / 4))
     assert ranked("table", class_sums_quantiles=steady, objective_quantiles=better).chosen == "objective-quantiles"
+
+
+def test_why_the_recommended_option_is_not_the_first_is_said():
+    first = [0.49, 0.50, 0.51]
+    tied = ranked("table", dpsgd_quantiles=[0.51, 0.49, 0.53], class_sums_quantiles=first)
+    said = tied.order
+    assert said.startswith("class sums, cuts at quantiles has the least log loss, 0.010 less than DP-SGD, linear head")
+    assert "so the default for such rows is recommended" in said
+    assert ranked("table", dpsgd_quantiles=[0.1, 0.1, 0.1], class_sums_quantiles=first).order == ""
+    orders = {}
+    for n in (500, 2_000, 5_000, 20_000, 50_000):
+        for unit in (None, "who"):
+            found, _ = by_rule(n, 2 if n > 500 else 4, whole(1, 1e-6), None, "table", unit=unit)
+            first = min(found.estimates, key=lambda each: each.log_loss.lowest + each.log_loss.highest)
+            assert (found.order == "") is (first.option == found.option)
+            assert found.order == "" or found.order.startswith(option_named(first.option).title)
+            orders[n, unit] = found.order
+    assert "was not clearly less than that of" in orders[500, None]
+    assert "does not protect all records of a person together" in orders[50_000, "who"]
 
 
 def test_rows_too_few_to_rank_are_said_to_be():

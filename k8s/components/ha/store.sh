@@ -1,0 +1,115 @@
+#!/bin/sh
+# Starts what a pod of the replicated store runs, or says how it is: sh store.sh valkey|sentinel|ready|status
+#
+# Which Valkey is the primary, the Sentinels know: each keeps it in /data/sentinel.conf, with the number of the failover that
+# made it so. Where none of them runs, because all pods were stopped, two pods of three must agree before one is the primary
+# again, for at each failover two knew of it. A pod whose volume is empty is a primary only where both others are empty, too.
+set -eu
+state=/data/sentinel.conf
+lost=/data/primary-is-lost
+others=$(for peer in $PEERS; do [ "$peer" = "$SELF" ] || echo "$peer"; done)
+export REDISCLI_AUTH="$SENTINEL_PASSWORD"
+
+ask() { # HOST PORT WORDS...
+    host=$1 port=$2
+    shift 2
+    timeout 5 valkey-cli --tls --cacert /etc/valkey-tls/ca.crt -h "$host" -p "$port" --user sentinel --no-auth-warning "$@" 2>/dev/null
+}
+
+of_state() { # NAME: the last word of a line of the Sentinel's state
+    [ ! -e "$state" ] || sed -n "s/^sentinel $1\( .*\)\{0,1\} \([^ ]*\)\$/\2/p" "$state"
+}
+
+remembered() { # the number of the newest failover that this pod knows of, and the primary since
+    [ ! -e "$state" ] || sed -n 's/^sentinel monitor ledger \([^ ]*\) .*/\1/p' "$state" | while read -r host; do
+        echo "$(of_state 'config-epoch ledger' | grep . || echo 0) $host"
+    done
+}
+
+watched() { # HOST: the same of the Sentinel there
+    ask "$1" 26379 SENTINEL PRIMARY ledger | while read -r field && read -r value; do
+        case $field in
+            ip) host=$value ;;
+            config-epoch) echo "$value $host" ;;
+        esac
+    done
+}
+
+newest() { # the same of all that answer, the newest last
+    { remembered; for peer in $others; do watched "$peer" || true; done; } | sort -n | tail -n 1
+}
+
+primary() { # whom to take for the primary: the first pod where nobody knows of any
+    known=$(newest)
+    if [ -n "$known" ]; then echo "${known#* }"; else echo "${PEERS%% *}"; fi
+}
+
+is_primary() { # HOST
+    [ "$(ask "$1" 6379 ROLE | head -n 1)" = master ]
+}
+
+keys() { # HOST: how many keys a Valkey has; nothing where none answers
+    ask "$1" 6379 DBSIZE | grep -x '[0-9][0-9]*' || true
+}
+
+may_be_primary() { # whether this pod may, where it is taken for the primary
+    empty=0
+    for peer in $others; do
+        there=$(keys "$peer")
+        if [ "$there" = 0 ]; then
+            empty=$((empty + 1))
+        elif [ -e /data/appendonlydir ]; then
+            case $(watched "$peer") in *" $SELF") return 0 ;; esac
+            [ -z "$there" ] || [ "$(ask "$peer" 6379 ROLE | sed -n 2p)" != "$SELF" ] || return 0
+        fi
+    done
+    [ "$empty" = 2 ]
+}
+
+case $1 in
+    valkey)
+        while of=$(primary) && [ "$of" = "$SELF" ] && ! may_be_primary; do
+            echo "waits until the others say who is the primary" && sleep 1
+        done
+        exec valkey-server /etc/valkey/replicated.conf - <<EOF
+bind $POD_IP
+replica-announce-ip $SELF
+primaryauth $REPLICA_PASSWORD
+$([ "$of" = "$SELF" ] || echo "replicaof $of 6379")
+EOF
+        ;;
+    sentinel)
+        # A replica that has just started does not know how far behind it is: nobody is chosen until the primary was seen.
+        while of=$(primary) && ! is_primary "$of" && [ ! -e "$lost" ]; do
+            echo "waits for the primary, $of" && sleep 1
+        done
+        rm -f "$lost"
+        epoch=$(newest) && epoch=${epoch%% *} && myid=$(of_state myid)
+        umask 077
+        cat /etc/valkey/sentinel.conf - > "$state.part" <<EOF
+dir /data
+bind $POD_IP
+sentinel announce-ip $SELF
+sentinel monitor ledger $of 6379 2
+sentinel config-epoch ledger ${epoch:-0}
+sentinel current-epoch $(of_state current-epoch | grep . || echo "${epoch:-0}")
+sentinel leader-epoch ledger $(of_state 'leader-epoch ledger' | grep . || echo "${epoch:-0}")
+${myid:+sentinel myid $myid}
+$(for peer in $PEERS; do [ "$peer" = "$of" ] || echo "sentinel known-replica ledger $peer 6379"; done)
+sentinel auth-pass ledger $SENTINEL_PASSWORD
+sentinel sentinel-pass $SENTINEL_PASSWORD
+user sentinel on >$SENTINEL_PASSWORD &__sentinel__:hello +sentinel +ping +info +publish +client|setname
+user lookup on >$LOOKUP_PASSWORD +sentinel|masters +sentinel|primaries +sentinel|ckquorum +ping +client|setinfo +client|setname
+EOF
+        mv "$state.part" "$state"
+        exec valkey-server "$state" --sentinel
+        ;;
+    ready) # the primary, or a replica that has its copy
+        ask "$SELF" 6379 INFO replication | tr -d '\r' | grep -qx -e 'role:master' -e 'master_link_status:up'
+        ;;
+    status) # of all pods, as each sees it
+        for peer in $PEERS; do
+            echo "$peer: $(ask "$peer" 6379 ROLE | head -n 4 | tr '\n' ' '); its Sentinel: $(ask "$peer" 26379 SENTINEL CKQUORUM ledger || true), primary $(watched "$peer")"
+        done
+        ;;
+esac

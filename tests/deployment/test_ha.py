@@ -1,0 +1,324 @@
+"""The overlay `ha`, whose pods are started as the processes that it says: failovers, stops of all, and lost volumes.
+
+Each pod has an address of its own on loopback, and a name that resolves to it: `127.66051` is 127.1.2.3 to a resolver,
+and no address to whoever compares strings.
+"""
+
+import base64
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from accounting.ledger.embedded import server_binary
+from tests.faults.servers import Services, encrypting_server, ran_to_its_end
+from tests.topologies import wait_until
+
+from .conftest import HA, commands_that_write
+from .test_manifests import containers, named, store_of, template_of
+from .test_replicas import small_bundle
+
+ADMINISTRATOR = {"username": "administrator", "password": "of-the-test"}
+TLS_LINES = r"^tls-(?!port).*\n|^port 0\n| --tls --cacert \S+"
+PRICE = 0.001
+BUDGET = ("--rho", "1", "--delta", "1e-6")
+
+
+def kept(resources, kind, name):
+    """The files of a ConfigMap or Secret, whose name kustomize gave a suffix."""
+    found = [
+        each["data"]
+        for each in resources
+        if each["kind"] == kind and re.fullmatch(f"{name}-[a-z0-9]{{10}}", each["metadata"]["name"])
+    ]
+    (data,) = found
+    return data if kind == "ConfigMap" else {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+@dataclass
+class Pod:
+    """A pod of the store, in a folder that has its volumes, and the processes of its containers."""
+
+    store: "Store"
+    name: str
+    address: str
+    folder: Path
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def host(self):
+        return self.store.hosts[f"{self.name}.dpserve-valkey"]
+
+    def place(self, text):
+        """Put this pod's folders, the hosts' names and what the server can in place of what the manifests say."""
+        mounts = {each["mountPath"] for container in self.store.containers for each in container["volumeMounts"]}
+        longest = sorted(mounts, key=len, reverse=True)
+        text = re.sub("|".join(longest), lambda found: f"{self.folder}{found[0]}", text)
+        for name, host in self.store.hosts.items():
+            text = text.replace(name, host)
+        if not self.store.authority:
+            text = re.sub(TLS_LINES, "", text, flags=re.MULTILINE).replace("tls-port", "port")
+            text = text.replace("tls-replication yes\n", "")
+        return text
+
+    def write_volumes(self):
+        resources = self.store.resources
+        users = kept(resources, "Secret", "dpserve-valkey-users")["users.acl"]
+        users += "user administrator on >of-the-test ~* &* +@all\n"
+        files = {"valkey-users/users.acl": users}
+        files |= {
+            f"valkey/{name}": text for name, text in kept(resources, "ConfigMap", "dpserve-valkey-config").items()
+        }
+        for path, text in files.items():
+            file = self.folder / "etc" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self.place(text))
+        (self.folder / "data").mkdir(exist_ok=True)
+        if self.store.authority:
+            shutil.copytree(self.store.authority, self.folder / "etc" / "valkey-tls", dirs_exist_ok=True)
+
+    def environment(self, container):
+        told = {"POD_NAME": self.name, "POD_IP": self.address}
+        secret = kept(self.store.resources, "Secret", "dpserve-valkey-ha")
+        for each in container["env"]:
+            if "value" in each:
+                told[each["name"]] = self.place(re.sub(r"\$\((\w+)\)", lambda found: told[found[1]], each["value"]))
+            elif "secretKeyRef" in each["valueFrom"]:
+                told[each["name"]] = secret[each["valueFrom"]["secretKeyRef"]["key"]]
+        return os.environ | told | {"PATH": f"{self.store.programs}:{os.environ['PATH']}"}
+
+    def start(self):
+        self.write_volumes()  # anew: in a pod no server can rewrite them
+        for container in self.store.containers:
+            with (self.folder / f"{container['name']}.log").open("ab") as log:
+                self.processes[container["name"]] = subprocess.Popen(
+                    [self.place(word) for word in container["command"]],
+                    env=self.environment(container),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # with all that a script starts
+                )
+
+    def end(self, how=signal.SIGKILL):
+        for process in self.processes.values():
+            os.killpg(process.pid, how)
+        for process in self.processes.values():
+            process.wait(60)
+        self.processes = {}
+
+    def run(self, *words):
+        """Run a command in the container of Valkey, as a probe or the owner does; return its status and output."""
+        done = subprocess.run(
+            [self.place(word) for word in words],
+            env=self.environment(self.store.containers[0]),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def is_ready(self):
+        (valkey,) = [each for each in self.store.containers if each["name"] == "valkey"]
+        probe = valkey["readinessProbe"]["exec"]["command"]
+        return self.run(*probe)[0] == 0
+
+    def role(self):
+        """The role and the primary that its Valkey says, or nothing."""
+        try:
+            with redis.Redis(self.address, 6379, **ADMINISTRATOR, **self.store.tls, protocol=2) as client:
+                return [each.decode() for each in client.execute_command("ROLE")[:2] if isinstance(each, bytes)]
+        except redis.RedisError:
+            return []
+
+    def log(self):
+        return "".join((self.folder / f"{each['name']}.log").read_text() for each in self.store.containers)
+
+
+@dataclass
+class Store:
+    """The pods of the StatefulSet."""
+
+    resources: list
+    folder: Path
+    hosts: dict[str, str]
+    programs: Path
+    authority: Path | None
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def containers(self):
+        return containers(template_of(named(self.resources, "StatefulSet", "dpserve-valkey")))
+
+    @property
+    def tls(self):
+        own = {"ssl": True, "ssl_check_hostname": False}
+        return own | {"ssl_ca_certs": self.authority / "ca.crt"} if self.authority else {}
+
+    def address(self, user):
+        """The ledger's address of a user, as a process here takes it."""
+        url = store_of(self.resources)[2][user]
+        for name, host in self.hosts.items():
+            url = url.replace(name, host)
+        if self.authority:
+            return url.replace("/etc/dpserve-valkey-tls", str(self.authority))
+        return re.sub("^rediss", "redis", re.sub("&ssl_ca_certs=.*", "", url))
+
+    def primary(self):
+        """The one pod that all that are there take for the primary."""
+        roles = {pod.name: pod.role() for pod in self.pods if pod.processes}
+        (found,) = [pod for pod in self.pods if roles.get(pod.name, [])[:1] == ["master"]]
+        return found
+
+    def is_whole(self):
+        """Whether all pods are ready, and one is the primary of the others."""
+        roles = [pod.role() for pod in self.pods]
+        primaries = [pod for pod, role in zip(self.pods, roles, strict=True) if role[:1] == ["master"]]
+        following = [role[1] for role in roles if role[:1] == ["slave"]]
+        whole = len(primaries) == 1 and following == [primaries[0].host] * 2
+        return whole and all(pod.is_ready() for pod in self.pods)
+
+    def start(self):
+        for pod in self.pods:
+            pod.start()
+
+    def end(self, how=signal.SIGKILL):
+        for pod in self.pods:
+            pod.end(how)
+
+
+@contextmanager
+def ended(store):
+    try:
+        yield store
+    finally:
+        store.end()
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["without TLS", "TLS"])
+def store(request, rendered, tmp_path):
+    """The store's pods, not started; without the lines on TLS where the server has none."""
+    binary = encrypting_server() if request.param else str(server_binary())
+    if binary is None or "Valkey" not in ran_to_its_end(binary, "--version"):
+        pytest.skip("no Valkey with TLS: install one, or name it in DPSERVE_TEST_TLS_STORE")
+    resources = rendered[HA]
+    stateful = named(resources, "StatefulSet", "dpserve-valkey")
+    block = secrets.randbelow(1 << 21) + (1 << 20)  # tests run side by side
+    hosts = {f"dpserve-valkey-{number}.dpserve-valkey": f"127.{4 * block + number}" for number in range(3)}
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "valkey-server").symlink_to(binary)
+    own_client = Path(binary).with_name("valkey-cli")
+    if own_client.exists():
+        (programs / "valkey-cli").symlink_to(own_client)
+    else:
+        client = programs / "valkey-cli"
+        client.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("valkey_cli.py")} "$@"\n')
+        client.chmod(0o755)
+    authority = None
+    if request.param:
+        script = commands_that_write("tls.csr")
+        for name, host in hosts.items():
+            script = script.replace(name, host)
+        authority = tmp_path / "tls"
+        authority.mkdir()
+        subprocess.run(["bash", "-ec", script], cwd=authority, check=True, timeout=60, capture_output=True)
+    found = Store(resources, tmp_path, hosts, programs, authority)
+    for number in range(stateful["spec"]["replicas"]):
+        address = str(IPv4Address((127 << 24) + 4 * block + number))
+        pod = Pod(found, f"dpserve-valkey-{number}", address, tmp_path / f"pod-{number}")
+        pod.folder.mkdir()
+        found.pods.append(pod)
+    with ended(found):
+        yield found
+
+
+@dataclass
+class Client:
+    """Asks rows of a service, and asks them again."""
+
+    url: str
+    key: str
+    answers: dict = field(default_factory=dict)
+
+    def ask(self, number):
+        return httpx.post(
+            f"{self.url}/predict",
+            json={"instances": [[number / 1000, 1 - number / 1000]]},
+            headers={"Authorization": f"Bearer {self.key}"},
+            timeout=60,
+        )
+
+    def is_answered(self, number):
+        response = self.ask(number)
+        if response.status_code == 200:
+            self.answers[number] = response.json()["predictions"]
+        else:
+            assert response.status_code == 503, response.text
+        return response.status_code == 200
+
+    def has_its_answers(self):
+        """Every answer is there, the same, and costs nothing more."""
+        for number, predictions in self.answers.items():
+            answer = self.ask(number).json()
+            assert (answer["receipt"]["charged_rows"], answer["predictions"]) == (0, predictions)
+
+
+def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path):
+    replicas = ("--ledger-replicas", kept(store.resources, "Secret", "dpserve-ledger")["DPSERVE_LEDGER_REPLICAS"])
+    owner = Services(small_bundle(tmp_path), tmp_path / "home", store.address("dpserve-ledger-owner"), tmp_path / "log")
+    services = Services(owner.bundle, owner.home, store.address("dpserve-ledger"), owner.log, f"rho:{PRICE}")
+    store.start()
+    wait_until(store.is_whole)
+    assert store.primary() is store.pods[0]
+    with ExitStack() as running:
+        url, _ = running.enter_context(services.serving(*BUDGET, *replicas, "--no-admin"))
+        client = Client(url, owner.command_line("clients", "add", "ann", *BUDGET, *replicas).splitlines()[-1])
+        assert all(client.is_answered(number) for number in range(10))
+
+        first = store.primary()
+        first.end()
+        wait_until(lambda: client.is_answered(10))
+        second = store.primary()
+        assert second is not first
+        client.has_its_answers()
+        first.start()
+        wait_until(store.is_whole)
+        assert store.primary() is second
+        assert client.is_answered(11)
+
+        # All stop; those that are back wait for the one that has most.
+        store.end(signal.SIGTERM)
+        for pod in store.pods:
+            if pod is not second:
+                pod.start()
+        others = [pod for pod in store.pods if pod is not second]
+        wait_until(lambda: all(pod.role()[:1] == ["slave"] for pod in others))
+        wait_until(lambda: all("waits for the primary" in pod.log() for pod in others))
+        second.start()
+        wait_until(store.is_whole)
+        assert store.primary() is second
+        wait_until(lambda: client.is_answered(12))
+        client.has_its_answers()
+
+        # The primary comes back at once, and its volume is empty.
+        second.end()
+        shutil.rmtree(second.folder / "data")
+        second.start()
+        wait_until(lambda: client.is_answered(13))
+        wait_until(store.is_whole)
+        assert store.primary() is not second
+        client.has_its_answers()
+        assert ": right" in owner.command_line("ledger", "verify", *replicas)
