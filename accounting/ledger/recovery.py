@@ -11,9 +11,10 @@ bounded memory: whether something was paid for the store is asked.
 
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from accounting.ledger.accounts import reading
 from accounting.ledger.backups import batches
@@ -29,11 +30,13 @@ from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
+    Act,
     Receipt,
     charge_terms,
     digest,
+    next_link,
 )
-from accounting.ledger.seals import RECONCILE, sealed_links, seals_of
+from accounting.ledger.seals import RECONCILE, Seal, sealed_links, seals_of
 from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
 from accounting.losses import Cost
@@ -41,6 +44,9 @@ from accounting.messages import OptionName
 
 _RECEIPTS_IN_A_CALL = 200
 _BITS = 1 << 15
+
+Unnamed = Callable[[str, Sequence[Seal]], Iterable[Receipt]]
+"""The receipts of a lineage's archive that its seals do not name: `archives.Archive.unnamed`."""
 
 
 class LossUndeclared(LedgerError):
@@ -109,20 +115,36 @@ async def reconcile(
     declared: DeclaredLoss | None = None,
     *,
     unit: str | None = None,
+    archived: Unnamed | None = None,
     watch: Watcher = unwatched,
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
     So is the privacy unit under which they were charged. unit: that which the owner states, a column or empty for one
-    record, where neither the store nor a journal knows it; until then no model is charged to the lineage.
+    record, where neither the store nor a journal knows it; until then no model is charged to the lineage. archived: the
+    receipts that were archived and that the store does not know to be, as it is from before; they are put back, too.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
     account = await ledger.lineage(lineage)
-    found = await _survey(ledger, lineage, own, watch)
-    missing = found.missing(account.newest_receipt) + await _missing_archived(ledger, lineage, own)
+    acts = await all_acts(ledger, lineage, account.newest_act)
+    with reading(lineage):
+        seals = seals_of(acts)
+
+    def sources() -> list[Iterable[Receipt]]:
+        return [*(journal.receipts for journal in own), *([archived(lineage, seals)] if archived else [])]
+
+    newest = max((journal.newest for journal in own), default=0)
+    progress = partial(_show, watch, f"the journals of {lineage}", max(1, newest))
+    found = await _survey(ledger, lineage, sources(), progress)
+    with reading(lineage):
+        unread = _unread_calls(own, acts, seals)
+    if unread and archived is not None:
+        for link in _links_after(archived(lineage, seals)):
+            unread.discard(link)
+    missing = found.missing(account.newest_receipt) + len(unread)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -134,7 +156,7 @@ async def reconcile(
     declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
     charged = renumbered = 0
     if found.lost:
-        async for _, lost in _lost_receipts(ledger, lineage, own, watch):
+        async for _, lost in _lost_receipts(ledger, lineage, sources(), progress):
             for old, new in await put_back(ledger, lineage, lost):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
@@ -222,10 +244,18 @@ class _Survey:
         return self.last - first + 1 - self.known.count(first, self.last)
 
 
-async def _survey(ledger: Ledger, lineage: str, journals: Sequence[Journal], watch: Watcher) -> _Survey:
-    """Read all journals. Raises CannotRecover for a lost receipt that was altered."""
+Progress = Callable[[int], None]
+"""Hears the number of the receipt that was read last."""
+
+
+def _show(watch: Watcher, what: str, newest: int, number: int) -> None:
+    watch(what, min(1.0, number / newest))
+
+
+async def _survey(ledger: Ledger, lineage: str, sources: Sequence[Iterable[Receipt]], progress: Progress) -> _Survey:
+    """Read all sources. Raises CannotRecover for a lost receipt that was altered."""
     found = _Survey()
-    async for known, lost in _lost_receipts(ledger, lineage, journals, watch):
+    async for known, lost in _lost_receipts(ledger, lineage, sources, progress):
         for number in known:
             found.known.add(number)
         if lost:
@@ -237,45 +267,52 @@ async def _survey(ledger: Ledger, lineage: str, journals: Sequence[Journal], wat
 
 
 async def _lost_receipts(
-    ledger: Ledger, lineage: str, journals: Sequence[Journal], watch: Watcher
+    ledger: Ledger, lineage: str, sources: Sequence[Iterable[Receipt]], progress: Progress
 ) -> AsyncIterator[tuple[list[int], list[Receipt]]]:
-    """Yield the numbers of receipts of the journals, some at a time, and those receipts of which the store lacks any.
+    """Yield the numbers of receipts of journals and files, some at a time, and the receipts that the store lacks.
 
     The store lacks one that names a question which it does not know as paid for by its client; of a receipt without a
-    client, which is of the lineage alone, as paid for by anybody. They come by number, as far as each journal has them
-    in order, and one that is in two copies of a journal may come twice.
+    client, which is of the lineage alone, as paid for by anybody. They come by number, as far as each source has them
+    in order, and one that is in two sources may come twice.
     """
-    newest = max((journal.newest for journal in journals), default=0)
-    merged = heapq.merge(*(journal.receipts for journal in journals), key=lambda receipt: receipt.sequence)
+    merged = heapq.merge(*sources, key=lambda receipt: receipt.sequence)
     for some in batches(merged, _RECEIPTS_IN_A_CALL):
         distinct = list({receipt.hash: receipt for receipt in some}.values())
         paid = await ledger.paid_for(lineage, [(one.client, one.questions) for one in distinct])
         lost = [one for one, is_paid in zip(distinct, paid, strict=True) if not is_paid]
         yield [one.sequence for one in some], lost
-        watch(f"the journals of {lineage}", min(1.0, some[-1].sequence / max(1, newest)))
+        progress(some[-1].sequence)
 
 
-async def _missing_archived(ledger: Ledger, lineage: str, journals: Sequence[Journal]) -> int:
-    """Return how many calls at least must have been lost that no journal holds, as they were archived when it went on.
+def _unread_calls(journals: Sequence[Journal], acts: Sequence[Act], seals: Sequence[Seal]) -> set[tuple[str, bytes]]:
+    """Return calls that no journal holds, as they were archived when their service went on, and the store neither.
 
-    They are in the archive's files, and a store from before that archive does not know of it.
+    Each by its service and the link that follows it. The archive has them, and a store from before does not know of it.
+    Raises KeyError or ValueError.
     """
-    acts = await all_acts(ledger, lineage, (await ledger.lineage(lineage)).newest_act)
-    with reading(lineage):
-        known = {pair for seal in seals_of(acts) for pair in sealed_links([seal]).items()}
-        heard = Counter[str]()
-        for act in acts:
-            for one in act.details["services"] if act.kind == RECONCILE else ():
-                heard[one["service"]] = max(heard[one["service"]], one["writes"])
-    return len(
-        {
-            (journal.service, resumption.link)
-            for journal in journals
-            for resumption in journal.resumptions
-            if resumption.writes > heard[journal.service]
-        }
-        - known
-    )
+    known, heard = {pair for seal in seals for pair in sealed_links([seal]).items()}, Counter[str]()
+    for act in acts:
+        for one in act.details["services"] if act.kind == RECONCILE else ():
+            heard[one["service"]] = max(heard[one["service"]], one["writes"])
+    resumed = {
+        (journal.service, resumption.link)
+        for journal in journals
+        for resumption in journal.resumptions
+        if resumption.writes > heard[journal.service]
+    }
+    return resumed - known
+
+
+def _links_after(receipts: Iterable[Receipt]) -> Iterator[tuple[str, bytes]]:
+    """Yield the service of each call among receipts, and the link that follows it."""
+    call = list[Receipt]()
+    for receipt in receipts:
+        if receipt.link and call:
+            yield call[0].service, next_link(call[0].link, call)
+            call = []
+        call.append(receipt)
+    if call:
+        yield call[0].service, next_link(call[0].link, call)
 
 
 async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:

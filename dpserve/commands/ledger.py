@@ -120,12 +120,17 @@ class NamedArchive(Options):
 
     def receipts(self, watch: Watcher) -> Archived | None:
         """Return the receipts of the archive, if one is named."""
+        opened = self.opened(watch)
+        return None if opened is None else opened.receipts
+
+    def opened(self, watch: Watcher) -> "archives.Archive | None":
+        """Return the archive, if one is named."""
         from accounting.ledger import archives, backup_chains, backup_streams
 
         if self.archive is None:
             return None
         keys = backup_streams.identities(self.archive_identity)
-        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch).receipts
+        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch)
 
 
 @app.command("status")
@@ -527,11 +532,12 @@ def _files_at(place: str, what: str) -> Iterator[None]:
 
 
 @app.command("reconcile")
-def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) -> None:
+def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, given: AccountBudget) -> None:
     """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
 
     With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is
-    opened again first. Its clients come back without a budget, revoked: add them under new names.
+    opened again first. Its clients come back without a budget, revoked: add them under new names. With --archive,
+    receipts of files that the store does not know to be archived are put back, too.
     """
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     if budget is not None and of.lineage is None:
@@ -563,12 +569,24 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
                 _confirm(name, declared, yes=lost.yes)
             # Nothing was charged to one that was forgotten, and nothing is put back.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
-                done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
+                done.append(
+                    await reconciled(
+                        opened,
+                        name,
+                        journals,
+                        declared,
+                        unit=of.unit,
+                        archived=unnamed,
+                        watch=watch,
+                    )
+                )
         return done
 
     # A question and a bar would not share the screen.
     asks = lost.declare_lost is not None and not lost.yes
     with nullcontext(unwatched) if asks else shares("reconciling") as watch:
+        archive = named.opened(unwatched)
+        unnamed = None if archive is None else archive.unnamed
         all_done = of.run(apply)
     for one in all_done:
         typer.echo(
