@@ -77,7 +77,24 @@ class Archive:
                     if receipt.sequence > after:
                         yield receipt
 
+    def unnamed(self, lineage: str, seals: Sequence[Seal]) -> Iterator[Receipt]:
+        """Yield the receipts of the lineage's files that none of its seals names, oldest first.
+
+        No act says what such a file holds: its receipts are as good as those of a journal that somebody hands in.
+        Raises CannotRecover for a file that is cut short or altered.
+        """
+        for name in unnamed_files(self._place, lineage, seals):
+            after = int(name.rsplit("-", 2)[1]) - 1
+            yield from self._receipts_of(Seal(after, 0, name, 0, "", "", "", {}), lineage)
+
     def _file(self, lineage: str, seal: Seal) -> Iterator[Receipt]:
+        last: Receipt | None = None
+        for last in self._receipts_of(seal, lineage):
+            yield last
+        if last is None or identity([last]).hex() != seal.newest:
+            raise CannotRecover(f"{seal.file} of the archive does not hold the receipts that were sealed")
+
+    def _receipts_of(self, seal: Seal, lineage: str) -> Iterator[Receipt]:
         lines = FileLines(
             lambda: self._place.open(seal.file),
             seal.file,
@@ -88,14 +105,16 @@ class Archive:
             option="archive_identity",
             watch=self._watch,
         )
-        last: Receipt | None = None
         try:
-            for last in _read_file(lines, lineage, seal):
-                yield last
+            yield from _read_file(lines, lineage, seal)
         except UNREADABLE as error:
             raise CannotRecover(f"{seal.file} of the archive cannot be read: {error}") from error
-        if last is None or identity([last]).hex() != seal.newest:
-            raise CannotRecover(f"{seal.file} of the archive does not hold the receipts that were sealed")
+
+
+def unnamed_files(place: Place, lineage: str, seals: Iterable[Seal]) -> tuple[str, ...]:
+    """Return the names of a lineage's files in a place that no seal names, oldest first."""
+    named, written = {seal.file for seal in seals}, re.compile(_NAME.format(re.escape(lineage)))
+    return tuple(name for name in place.names() if written.fullmatch(name) and name not in named)
 
 
 def _read_file(lines: Iterable[str], lineage: str, seal: Seal) -> Iterator[Receipt]:
@@ -171,10 +190,8 @@ async def archive(
         upto, size = written.receipts, size + written.size
     acts = await all_acts(ledger, lineage, (await ledger.lineage(lineage)).newest_act)
     with reading(lineage):
-        named = {seal.file for seal in seals_of(acts)}
-    written_here = re.compile(_NAME.format(re.escape(lineage)))
-    unnamed = tuple(name for name in place.names() if written_here.fullmatch(name) and name not in named)
-    return Archived(lineage, upto - began, upto, tuple(files), size, unnamed)
+        seals = seals_of(acts)
+    return Archived(lineage, upto - began, upto, tuple(files), size, unnamed_files(place, lineage, seals))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from accounting.ledger import Ledger, StoreBehind, key_digest
 from accounting.ledger.archives import Archive, archive
 from accounting.ledger.backup_chains import Place, lines_of_file, write_file
 from accounting.ledger.backups import restore
-from accounting.ledger.journal import read_journals
+from accounting.ledger.errors import CannotRecover
+from accounting.ledger.journal import open_journals, read_journals
 from accounting.ledger.recovery import DeclaredLoss, LossUndeclared, reconcile
 from accounting.ledger.verification import verify
 
@@ -122,11 +123,45 @@ async def test_receipts_that_no_journal_holds_and_an_archive_took_along_are_miss
         journals = read_journals(tmp_path / "journals")
         with pytest.raises(LossUndeclared):
             await reconcile(owner, LINEAGE, journals)
+        with pytest.raises(LossUndeclared):  # one file, and not the one with that call
+            await reconcile(owner, LINEAGE, journals, archived=Archive(Place(str(tmp_path / "empty"))).unnamed)
         await reconcile(owner, LINEAGE, journals, DeclaredLoss(2, COST))
         await reconcile(owner, LINEAGE, journals)
         async with _serving(tmp_path / "restored", tmp_path) as service:
             await _charge(service, "next")
         assert (await verify(owner, LINEAGE)).findings == ()
+
+
+async def test_receipts_are_put_back_from_files_that_the_store_does_not_know(tmp_path: Path) -> None:
+    async with (
+        Ledger.open(tmp_path / "store") as owner,
+        _serving(tmp_path / "store", tmp_path) as service,
+    ):
+        await _open(owner)
+        await _charge(service, "first")
+        copy = await _backed_up(owner, tmp_path)
+        await _lose_reply(service, "unheard", "unheard, too")
+        await _archive(owner, tmp_path)
+        await _charge(service, "unheard")
+        await _charge(service, "later")
+    async with Ledger.open(tmp_path / "restored") as owner:
+        await restore(owner, lines_of_file(copy))
+        journals, files = open_journals(tmp_path / "journals"), Archive(Place(str(tmp_path / "archive")))
+        # That of the owner's own call between is known to nobody, but seen to be missing.
+        with pytest.raises(LossUndeclared, match="1 or more"):
+            await reconcile(owner, LINEAGE, journals, archived=files.unnamed)
+        done = await reconcile(owner, LINEAGE, journals, DeclaredLoss(1, COST), archived=files.unnamed)
+        assert done.put_back == 2
+        async with _serving(tmp_path / "restored", tmp_path) as service:
+            spent = (await owner.lineage(LINEAGE)).spent
+            assert spent == 5 * COST.picorho
+            await _charge(service, "first", "unheard", "unheard, too", "later")
+            assert (await owner.lineage(LINEAGE)).spent == spent
+        assert (await verify(owner, LINEAGE)).findings == ()
+        path = next((tmp_path / "archive").iterdir())
+        path.write_bytes(path.read_bytes()[:-9])
+        with pytest.raises(CannotRecover, match="cut short"):
+            await reconcile(owner, LINEAGE, journals, archived=files.unnamed)
 
 
 async def test_a_lost_reply_after_a_reconciliation_goes_on_where_that_said(tmp_path: Path) -> None:
