@@ -4,8 +4,8 @@ A canary's score is larger the more the release looks as if the canary was in. T
 canaries, and they assume different things:
 
 - `mu_of_guesses` takes any release and any scores: Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235.
-- `mu_of_means` needs that scores of canaries that were left out are independent, and normal with one mean and one
-  variance, whatever these are. It comes much closer: see there.
+- `mu_of_means` needs that the scores of all canaries are independent, and those of canaries that were left out normal
+  with one mean and one variance, whatever these are. It comes much closer: see there.
 
 Both refute that the run is mu-GDP for smaller mu. A mechanism that is exactly as private as it claims has a bound above
 its claim in one run of 20 at a confidence of 0.95: that is what such a confidence means where the claim is tight, and

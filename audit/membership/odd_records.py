@@ -120,8 +120,8 @@ def _labels(column: pa.ChunkedArray, count: int, rng: np.random.Generator, class
     present = pc.unique(column).drop_null()
     named = {str(value): value for value in present.to_pylist() if str(value) != ""}
     drawn_from = sorted(named) if classes is None else list(classes)
-    if len(drawn_from) < 2:
-        raise DataError(f"labels are drawn from at least two classes, not {len(drawn_from)}")
+    if len(set(drawn_from)) < max(2, len(drawn_from)):
+        raise DataError(f"labels are drawn from two classes or more, each named once, not from {', '.join(drawn_from)}")
     chosen: NDArray[np.int64] = rng.integers(len(drawn_from), size=count)
     values = [named.get(drawn_from[index], drawn_from[index]) for index in chosen]
     return _of_type(values, column, "classes")

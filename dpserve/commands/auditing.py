@@ -1,5 +1,6 @@
 """`dpserve audit`: lower bounds from attacks, compared with what is claimed. Exit status 3 when a claim is refuted."""
 
+import secrets
 from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
@@ -244,7 +245,7 @@ def canaries(
     encoding: str | None = option(None, "Of a CSV file: its encoding.", default_text="utf-8"),
     sheet: str | None = option(None, "Of a spreadsheet with several sheets: the one to read."),
     out: Path = option(..., "The new folder for the four tables, which hold records as they are."),
-    seed: int = option(0, "Rows, labels and coins follow from it.", ge=0),
+    seed: int | None = option(None, "Rows, labels and coins follow from it.", default_text="drawn, and printed", ge=0),
 ) -> None:
     """Make canaries for 'attack': rows with labels drawn at random, half of them to be trained on.
 
@@ -257,13 +258,17 @@ def canaries(
     from training.inputs.tables import open_table
 
     drawn_from = None if classes is None else classes.split(",")
+    seed = secrets.randbits(63) if seed is None else seed
     rows, rng = open_table(table, encoding, sheet), np.random.default_rng(seed)
     made = with_canaries(rows, count, rng, label=label, classes=drawn_from, unit=unit, share=share)
     files = made.files(encoding)
     write_folder(out, files)
     training, members, others, population = (out / name for name in files)
     typer.echo(
-        f"Wrote {made.training.num_rows:,} records to train on, {made.members.num_rows:,} of them canaries, into {out}"
+        f"Wrote {made.training.num_rows:,} records to train on, {made.members.num_rows:,} of them canaries, into {out} (--seed {seed})"
+    )
+    typer.echo(
+        "Keep them apart from the lineage of these records, by a state folder of their own: export DPSERVE_HOME=..."
     )
     typer.echo(f"Train:  dpserve train --data {training} --label {label} ... --out MODEL")
     typer.echo(

@@ -11,7 +11,7 @@ export function modelFacts(model) {
     ["Neighbouring", model.neighbouring],
     ["Answers", `${counted(model.classes.length, "class", "classes")}: ${classes.join(", ")}`],
     ["Takes", model.feature_map.columns?.length ? counted(model.feature_map.columns.length, "column") : counted(model.feature_names.length, "number")],
-    ["Epsilon", model.canaries && `promised at most ${figureUp(model.canaries.promised_epsilon)}; measured at least ${figureDown(model.canaries.lower_bound_epsilon)}`],
+    ["Epsilon", model.canaries && `promised at most ${figureUp(model.canaries.promised_epsilon)}; measured at least ${figureDown(model.canaries.lower_bound_epsilon)}, at delta ${figure(model.canaries.delta)}`],
     ["Mechanism", model.mechanism],
     ["Price", price > 0 ? `rho ${figure(price)} a row` : "paid for once"],
     ["At a time", `at most ${counted(model.largest_batch, "row")}`],

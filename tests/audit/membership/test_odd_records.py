@@ -104,6 +104,7 @@ def test_labels_keep_the_columns_type(kind):
         {"count": 1},
         {"unit": "person"},
         {"classes": ["no"]},
+        {"classes": ["no", "yes", "no"]},
         {"count": 2, "seed": 4},
         {"source": open_table(pa.table({"row": range(9)}))},
     ],
