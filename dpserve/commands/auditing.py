@@ -264,9 +264,8 @@ def canaries(
     files = made.files(encoding)
     write_folder(out, files)
     training, members, others, population = (out / name for name in files)
-    typer.echo(
-        f"Wrote {made.training.num_rows:,} records to train on, {made.members.num_rows:,} of them canaries, into {out} (--seed {seed})"
-    )
+    trained = f"{made.training.num_rows:,} records to train on, {made.members.num_rows:,} of them canaries"
+    typer.echo(f"Wrote {trained}, into {out} (--seed {seed})")
     typer.echo(
         "Keep them apart from the lineage of these records, by a state folder of their own: export DPSERVE_HOME=..."
     )

@@ -13,7 +13,7 @@ def test_a_model_trained_with_canaries_is_attacked_by_the_command_that_was_print
     rows = zip(rng.uniform(0, 120, 400), rng.uniform(0, 1e6, 400), rng.integers(2, size=400), strict=True)
     lines = [f"{age:.3f},{income:.0f},{index},{('no', 'yes')[ok]}" for index, (age, income, ok) in enumerate(rows)]
     (run.folder / "people.csv").write_text("\n".join(["age,income,id,ok", *lines]) + "\n")
-    shown = run("audit", "canaries", "people.csv", "--count", "80", *LABEL, "--out", "canaries").stdout
+    shown = run("audit", "canaries", "people.csv", "--count", "80", "--seed", "0", *LABEL, "--out", "canaries").stdout
     folder = run.folder / "canaries"
     assert {path.name for path in folder.iterdir()} == {
         f"{name}.csv" for name in ("training", "members", "non-members", "population")
@@ -35,5 +35,5 @@ def test_wrong_input_leaves_no_folder(run):
     for options in (("--count", "200", *LABEL), ("--count", "20"), ("--count", "20", *LABEL, "--classes", "no")):
         run.fails("audit", "canaries", "people.csv", *options, "--out", "canaries")
     assert not (run.folder / "canaries").exists()
-    run("audit", "canaries", "people.csv", "--count", "20", *LABEL, "--out", "canaries")
-    run.fails("audit", "canaries", "people.csv", "--count", "20", *LABEL, "--out", "canaries")
+    run("audit", "canaries", "people.csv", "--count", "20", "--seed", "0", *LABEL, "--out", "canaries")
+    run.fails("audit", "canaries", "people.csv", "--count", "20", "--seed", "0", *LABEL, "--out", "canaries")

@@ -73,7 +73,8 @@ class Canaries(BaseModel):
         """The promise, rounded up, and the measurement, rounded down, in one line."""
         return (
             f"promised at most {_figure(self.promised_epsilon, ROUND_CEILING)}; measured at least "
-            f"{_figure(self.lower_bound_epsilon, ROUND_FLOOR)} with {self.confidence:g} confidence, at delta {self.delta:g}"
+            f"{_figure(self.lower_bound_epsilon, ROUND_FLOOR)} with {self.confidence:g} confidence, at delta "
+            f"{self.delta:g}"
         )
 
 
