@@ -149,7 +149,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The column that names each record's block, or with a period a date. It is no feature. Every block has a budget
         of its own, which pays for what models say of its records.
     blocks : str, optional
-        The blocks that are trained on, between commas: declared, not read off the records.
+        The blocks that the records are in, between commas: declared, not read off the records.
     block_by : {"day", "week", "month", "year"}, optional
         The period of a column of dates that is a block: 2026-09-30, 2026-W40, 2026-09 or 2026.
     block_name : str, optional

@@ -11,7 +11,7 @@ import typer
 from pydantic import create_model
 
 from dpserve.commands import options
-from dpserve.commands.command import option
+from dpserve.commands.command import Options, option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
 from dpserve.wording import as_flag
 from training.block_choice import BlockChoice
@@ -157,10 +157,27 @@ def _of_features(name: str, text: str | None = None, *, panel: str = FEATURES, *
     return declared_option(field, text=text, panel=panel, **more)[1]
 
 
-def _of_blocks(name: str) -> Any:
-    """Declare an option of blocks."""
+def of_blocks(name: str, text: str | None = None, default_text: str | None = None) -> Any:
+    """Declare an option of blocks. text: the help, where the declared sentence is not enough."""
     field = fields_of(BlockChoice)[name]
-    return declared_option(field, panel=BLOCKS, default_text=default_in_words(field))[1]
+    return declared_option(field, text=text, panel=BLOCKS, default_text=default_text or default_in_words(field))[1]
+
+
+class BlockOptions(Options):
+    """The blocks that records are in."""
+
+    block: Any = of_blocks("block")
+    blocks: Any = of_blocks("blocks")
+    block_by: Any = of_blocks("block_by")
+    block_name: Any = of_blocks("block_name")
+    block_budget: Any = of_blocks("block_budget")
+    leave_out_other_blocks: Any = of_blocks("leave_out_other_blocks")
+    equal_rows_in_blocks_are_others: Any = of_blocks("equal_rows_in_blocks_are_others")
+
+    def block_choice(self) -> BlockChoice:
+        """Return what is declared of blocks. Raises WrongOption."""
+        given = {name: getattr(self, name) for name in fields_of(BlockChoice)}
+        return BlockChoice.from_given({name: value for name, value in given.items() if value is not None})
 
 
 class NewBundle(FileOptions):
@@ -284,7 +301,7 @@ class NewBundle(FileOptions):
         return None
 
 
-class CommonOptions(NewBundle):
+class CommonOptions(BlockOptions, NewBundle):
     """The options of `dpserve train` that are no kind of model's own: the feature map, the plan and the choice."""
 
     features: Any = _of_features(
@@ -353,14 +370,6 @@ class CommonOptions(NewBundle):
     )
     choose_ledger_replicas: int | None = options.REPLICAS(panel=CHOICE, variable="DPSERVE_LEDGER_REPLICAS")
 
-    block: Any = _of_blocks("block")
-    blocks: Any = _of_blocks("blocks")
-    block_by: Any = _of_blocks("block_by")
-    block_name: Any = _of_blocks("block_name")
-    block_budget: Any = _of_blocks("block_budget")
-    leave_out_other_blocks: Any = _of_blocks("leave_out_other_blocks")
-    equal_rows_in_blocks_are_others: Any = _of_blocks("equal_rows_in_blocks_are_others")
-
     prediction_sets: Any = declared_option(fields_of(SetsChoice)["prediction_sets"], default_text="auto")[1]
 
     encoder: Path | None = option(
@@ -384,11 +393,6 @@ class CommonOptions(NewBundle):
                 raise WrongOption("word_vectors", "goes with --schema, and not with --engine")
             schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
         return names, values, schema
-
-    def block_choice(self) -> BlockChoice:
-        """Return what is declared of blocks. Raises WrongOption."""
-        given = {name: getattr(self, name) for name in fields_of(BlockChoice)}
-        return BlockChoice.from_given({name: value for name, value in given.items() if value is not None})
 
     def _blocks(self) -> BlockDeclaration | None:
         return self.block_choice().declaration

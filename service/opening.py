@@ -390,20 +390,26 @@ async def open_and_charge(
     return await charge_under(ledger, wish, unit, by=by)
 
 
-def too_dear(what: str, lineage: str, refused: BudgetExhausted, outcome: str) -> CannotServe:
-    """Return the refusal of what the budget of a lineage does not pay for. outcome: what was not done."""
+_WITHOUT_BLOCK = "leave it out, or train with less"
+
+
+def too_dear(
+    what: str, lineage: str, refused: BudgetExhausted, outcome: str, instead: str = _WITHOUT_BLOCK
+) -> CannotServe:
+    """Return the refusal of what the budget of a lineage does not pay for.
+
+    outcome: what was not done. instead: what to do about a block that does not pay.
+    """
     if refused.block:
-        return CannotServe(f"{_too_dear_for_block(what, refused)}: {outcome}")
+        return CannotServe(f"{_too_dear_for_block(what, refused, instead)}: {outcome}")
     return CannotServe(
         f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
     )
 
 
-def _too_dear_for_block(what: str, refused: BudgetExhausted) -> str:
+def _too_dear_for_block(what: str, refused: BudgetExhausted, instead: str = _WITHOUT_BLOCK) -> str:
     left = refused.currency.words(refused.remaining)
-    return (
-        f"{what} costs {refused.price}, and the block {refused.block} has {left} left; leave it out, or train with less"
-    )
+    return f"{what} costs {refused.price}, and the block {refused.block} has {left} left; {instead}"
 
 
 async def hold_together(ledger: Ledger, certificates: Sequence[ReleaseCertificate]) -> dict[str, int]:

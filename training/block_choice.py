@@ -27,7 +27,7 @@ class BlockChoice(Options):
         ),
     ] = None
     blocks: Annotated[
-        str | None, Declared("The blocks that are trained on, between commas: declared, not read off the records.")
+        str | None, Declared("The blocks that the records are in, between commas: declared, not read off the records.")
     ] = None
     block_by: Annotated[
         Literal["day", "week", "month", "year"] | None,
@@ -58,7 +58,15 @@ class BlockChoice(Options):
     @cached_property
     def declaration(self) -> BlockDeclaration | None:
         """The declared blocks; None where none are. Raises WrongOption for what does not go together."""
-        self._check_together()
+        return self.declared(needs_budget=True)
+
+    def declared(self, *, needs_budget: bool) -> BlockDeclaration | None:
+        """Return the declared blocks; None where none are.
+
+        needs_budget: whether they open with one that is stated; else it may be empty, for blocks that are open. Raises
+        WrongOption for what does not go together.
+        """
+        self._check_together(needs_budget=needs_budget)
         if self.block is None and self.block_name is None:
             return None
         names = tuple(sorted(name.strip() for name in str(self.block_name or self.blocks).split(",")))
@@ -69,16 +77,17 @@ class BlockChoice(Options):
             checked_blocks(names)
         except ValueError as error:
             raise WrongOption(named_by, str(error), value=getattr(self, named_by)) from error
-        budget = str(self.block_budget)
+        budget = self.block_budget or ""
         try:
-            Budget.parse(budget, "any")
+            if budget or needs_budget:
+                Budget.parse(budget, "any")
         except ValueError as error:
             raise WrongOption("block_budget", str(error), value=budget) from error
         if (by := self.block_by) is not None and (odd := [each for each in names if period_named(each, by) != each]):
             raise WrongOption("blocks", f"{odd[0]!r} is no {by}, as {_EXAMPLES[by]} is one")
         return BlockDeclaration(names, budget, self.block, by, leaves_out=self.leave_out_other_blocks == "yes")
 
-    def _check_together(self) -> None:
+    def _check_together(self, *, needs_budget: bool) -> None:
         """Raise WrongOption for options that do not go with each other, or are needed."""
         if self.block is not None and self.block_name is not None:
             raise WrongOption("block_name", "takes the place of " + OptionName("block") + ": give one of them")
@@ -90,6 +99,6 @@ class BlockChoice(Options):
                 raise WrongOption("block_budget", reason)
             return
         if self.block is not None and not self.blocks:
-            raise WrongOption("blocks", "is needed", remedy="the blocks to train on, between commas")
-        if self.block_budget is None:
+            raise WrongOption("blocks", "is needed", remedy="the blocks that the records are in, between commas")
+        if needs_budget and self.block_budget is None:
             raise WrongOption("block_budget", "is needed", remedy="what each block opens with, as epsilon:3@1e-6")

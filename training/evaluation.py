@@ -31,6 +31,15 @@ lineage mu, and the training's nothing. Where some were, or may have been, a rec
 and given the model the evaluation. Adaptive composition adds the squares of the two mus (Dong, Roth and Su 2022,
 Corollary 3.3), which is what one account does that pays for both: then charge the lineage of the training.
 
+Blocks. Let held-out records lie in blocks of a lineage, a record in one, wherever it lies among those that were trained
+on, too, and let neighbours differ by one record, or all records of one unit, of block b. The evaluation takes the
+records of its declared blocks alone. Where b is none of them, the evaluation is a function of the model, of records
+that the neighbours share and of fresh noise: given the model, which b paid for if it was trained on b, its law is the
+same in both, and b loses nothing more. Where b is one of them, it loses mu given the model, which b's account pays in
+the call that charges the model to its own blocks, or after it. So the blocks of the held-out rows pay for the
+evaluation, and no others: a release among those of `training.inputs.blocks`, whose filter for each block bounds them
+all. Which blocks these are is declared, and says nothing of the rows.
+
 Not for models whose answers are paid for one by one. Their exact weights are no release. A training record that moves
 them by Delta_W may change the likeliest class of every held-out record, if all lie near a boundary: a count can move by
 all of them, and no noise that leaves anything of a count hides that. Train a pay-once model of the same records, or
@@ -107,8 +116,20 @@ def parts_of(classes: int, sets: By | None) -> tuple[Part, ...]:
     return (*USUAL, *(("roc",) if classes == 2 else ()), *of_sets)
 
 
-def assumptions_of(unit: str | None) -> tuple[str, ...]:
-    """Return what the price rests on. unit: the column of privacy units, None for one record."""
+IN_BLOCKS = (
+    "A held-out record, or a unit, is in one block, which that record alone decides, and the evaluation took records "
+    "of the blocks that paid for it and of no others. One that was trained on is in the same block there."
+)
+"""Assumption of an evaluation that blocks paid for."""
+
+
+def assumptions_of(unit: str | None, *, in_blocks: bool = False) -> tuple[str, ...]:
+    """Return what the price rests on.
+
+    unit: the column of privacy units, None for one record. in_blocks: whether blocks paid, and no whole lineage.
+    """
+    if in_blocks:
+        return (*assumptions_of(unit), IN_BLOCKS)
     if unit is None:
         return ASSUMPTIONS
     first = (
@@ -245,6 +266,8 @@ class Evaluation(BaseModel):
     """Counting of the model's prediction sets, where it has any."""
     unit: str | None = Field(default=None, min_length=1, exclude_if=lambda unit: unit is None)
     """The column of privacy units: a unit counts as one record. None where every record does."""
+    in_blocks: bool = Field(default=False, exclude_if=lambda in_blocks: not in_blocks)
+    """Whether the blocks paid that the held-out records lie in."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
 
     @model_validator(mode="after")
@@ -256,7 +279,7 @@ class Evaluation(BaseModel):
         step, values = self.law.vector.step, np.array(self.released)
         if not np.array_equal(np.rint(values / step) * step, values):
             raise ValueError("the numbers do not lie on the grid of noise that mu gives")
-        if self.assumptions != assumptions_of(self.unit):
+        if self.assumptions != assumptions_of(self.unit, in_blocks=self.in_blocks):
             raise ValueError("the assumptions are not those that this version's proof makes")
         return self
 
@@ -377,13 +400,14 @@ def evaluate(
     parts: Sequence[Part] | None = None,
     *,
     units: Units | None = None,
+    in_blocks: bool = False,
     pay: Callable[[Law, str], None],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Release how good a model is on held-out records X (n, d), of classes y (n,), for at most `whole` picorho.
 
     parts: what is reported, by default all that such a model has. units: whose each record is, where neighbours differ
-    by all records of one unit. pay: charges an account for the law
+    by all records of one unit. in_blocks: whether blocks pay. pay: charges an account for the law
     under the evaluation's id, durably, or raises; it is called before noise is drawn. progress is told how many records
     are done. Raises TrainingError for too many records, and ValueError for a price or parts that cannot be.
     """
@@ -412,6 +436,7 @@ def evaluate(
         cost=str(law.cost),
         sets=law.sets,
         unit=None if units is None else units.column,
-        assumptions=assumptions_of(None if units is None else units.column),
+        in_blocks=in_blocks,
+        assumptions=assumptions_of(None if units is None else units.column, in_blocks=in_blocks),
         released=tuple(law.vector.release(total / _GRID, randomness).tolist()),
     )

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from rich.console import Console
@@ -15,8 +13,7 @@ from rich.table import Table
 
 from accounting.arrays import Floats, Integers
 from accounting.budgets import Budget
-from accounting.currency import RHO
-from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, UnknownLineage
+from accounting.ledger import BudgetExhausted, UnknownLineage
 from accounting.picorho import to_rho
 from audit.reports import check_files
 from dpserve.commands import evaluation_plot, options
@@ -25,22 +22,28 @@ from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
+from dpserve.train_options import BlockOptions, of_blocks
+from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe
 from training import evaluation
+from training.block_choice import BlockChoice
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.bundles.sealing import EVALUATION_FILE, read_evaluation
 from training.errors import BundleError, TrainingError, WrongOption
 from training.evaluation import SHARES, Evaluation, Law, Part
 from training.export.files import FORMS, exported
-from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
+from training.inputs.lineage import check_lineage_name
 from training.inputs.records import Units
 from training.intervals import CONFIDENCE, Interval
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.model import ReleasedModel, model_at
+
+if TYPE_CHECKING:
+    from dpserve.evaluating import Payer
 
 _ROOM, _ROOM_OF_A_CLASS, _ROOM_OF_A_CELL = 2**16, 2**14, 2**9
 """Bytes that an evaluation's file takes at most: in all, for each class, and for each cell of its confusion matrix."""
@@ -173,8 +176,8 @@ async def _charge(where: ChargedLedger, certificate: ReleaseCertificate, tier: s
         return charged
 
 
-class HeldOut(FileOptions):
-    """The records that are asked."""
+class HeldOut(BlockOptions, FileOptions):
+    """The records that are asked, and the lineage and blocks that pay."""
 
     data: str = option(..., "The held-out records: a table or FILE.npz; 'digits' for the digits that were kept back.")
     classes: str | None = option(
@@ -190,6 +193,10 @@ class HeldOut(FileOptions):
         "The lineage of the held-out records, if none of them was trained on: it pays.",
         default_text="the model's, which is right whether they were trained on or not",
         complete=options.lineage_names,
+    )
+    block_budget: Any = of_blocks(
+        "block_budget",
+        "The budget with which a block opens that neither the ledger nor the model has. Written epsilon:3@1e-6.",
     )
 
 
@@ -221,10 +228,11 @@ def evaluate(
     is opened with the budget that is given.
     """
     # Who prints certificates should not wait for what answers.
-    from service.pay_once import hold_request
+    from dpserve.evaluating import charge
 
     # What cannot be drawn is not paid for either.
     check_files(reported.plot)
+    choice = held_out.block_choice()
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     whole, parts = whole_picorho(reported.price), _parts(reported.report)
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
@@ -238,25 +246,35 @@ def evaluate(
     if tier not in (tiers := [each.name for each in certificate.tiers]):
         raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
     asked = model_at(model, tier)
-    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
-    target = reported.out or bundle / EVALUATION_FILE
+    payer = _payer(certificate, held_out, choice, budget)
+    payer.check(certificate)
     charged: list[str] = []
 
-    def pay(law: Law, evaluation_id: str) -> None:
-        wishes = (
-            # Whoever reads an evaluation learns of the model: the lineage that it was trained in pays for that first.
-            hold_request(certificate, "", tier, time.time()),
-            HoldRequest(lineage, "", evaluation_id, secrets.token_bytes(32), "evaluation", (law.cost,), time.time()),
-        )
-        charged.extend(asyncio.run(_charge_both(ledger, wishes, certificate.unit, budget)))
+    async def charge_open(law: Law, evaluation_id: str) -> list[str]:
+        by = ledger.by or options.operating_systems_user()
+        async with ledger.opened() as opened:
+            return await charge(opened, certificate, tier, payer, law, evaluation_id, by=by)
 
+    def pay(law: Law, evaluation_id: str) -> None:
+        charged.extend(asyncio.run(charge_open(law, evaluation_id)))
+
+    target = reported.out or bundle / EVALUATION_FILE
     # What cannot be written is not paid for.
     classes = len(certificate.classes)
     room = _ROOM + _ROOM_OF_A_CLASS * classes + _ROOM_OF_A_CELL * classes**2
-    with whole_file(target, room=room) as draft, _rows(certificate, held_out, lineage) as (X, y, units):
+    with whole_file(target, room=room) as draft, _rows(certificate, held_out, payer, choice) as (X, y, units):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
-                asked, X, y, whole, SystemRandomness(), parts, units=units, pay=pay, progress=lambda _: more(1)
+                asked,
+                X,
+                y,
+                whole,
+                SystemRandomness(),
+                parts,
+                units=units,
+                in_blocks=bool(payer.blocks),
+                pay=pay,
+                progress=lambda _: more(1),
             )
         content = result.model_dump(mode="json") | {"tier": tier, "figures": result.figures()}
         draft.write(json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode())
@@ -267,6 +285,20 @@ def evaluate(
     if reported.plot is not None:
         evaluation_plot.draw(reported.plot, result)
         typer.echo(f"drew {reported.plot}")
+
+
+def _payer(certificate: ReleaseCertificate, held_out: HeldOut, choice: BlockChoice, budget: Budget | None) -> "Payer":
+    """Return who pays for an evaluation. Raises WrongOption for a lineage's budget where blocks pay."""
+    from dpserve.evaluating import Payer
+
+    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
+    blocks = choice.declared(needs_budget=False)
+    if blocks is None:
+        return Payer(lineage=lineage, budget=budget)
+    if budget is not None:
+        raise WrongOption("block_budget", "is the budget of blocks, which pay here: leave the lineage's own out")
+    block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
+    return Payer(lineage=lineage, blocks=blocks.names, block_budget=block_budget)
 
 
 def _parts(report: str | None) -> tuple[Part, ...] | None:
@@ -281,76 +313,28 @@ def _parts(report: str | None) -> tuple[Part, ...] | None:
 
 @contextmanager
 def _rows(
-    certificate: ReleaseCertificate, held_out: HeldOut, lineage: str
+    certificate: ReleaseCertificate, held_out: HeldOut, payer: "Payer", choice: BlockChoice
 ) -> Iterator[tuple[Floats, Integers, Units | None]]:
-    """Give the rows (n, d), their classes (n,) and units, noted in the lineage that pays for good when all succeeded.
+    """Give the rows (n, d), their classes (n,) and units, noted in what pays for good when all succeeded.
 
-    Raises TrainingError, also for records, or units, that are in another lineage.
+    Raises TrainingError, also for records, or units, that are in another lineage or block.
     """
+    # Who prints certificates should not wait for what answers.
+    from dpserve.evaluating import noted_rows
+
+    blocks = choice.declared(needs_budget=False)
     X, y, records = held_out.read_held_out(
-        certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip
+        certificate, held_out.data, held_out.classes, certificate.unit, held_out.clip, blocks
     )
     if records is None:
         yield X, y, None
         return
-    lineage_records = KnownRecords(options.state_folder())
-    digests = lineage_records.digests(records)
-    with lineage_records.noted(lineage, digests, records.unit) as elsewhere:
-        if elsewhere:
-            warning = overlap(lineage, digests, elsewhere)
-            remedy = (
-                f"To let the lineage pay that has these rows, add --lineage {next(iter(elsewhere))}; or take them out"
-            )
-            if len(elsewhere) > 1 or lineage_records.has_any(digests, lineage):  # and each would name another
-                remedy = "No lineage alone could pay for these rows: take them out"
-            raise TrainingError(f"{held_out.data} was trained on, or evaluated on, elsewhere. {warning} {remedy}")
+    others = choice.equal_rows_in_blocks_are_others == "yes"
+    state = options.state_folder()
+    with noted_rows(records, held_out.data, payer.lineage, state, equal_rows_are_others=others) as warnings:
+        for warning in warnings:
+            typer.echo(warning.worded(as_flag), err=True)
         yield X, y, records.units
-
-
-async def _charge_both(
-    where: ChargedLedger, wishes: tuple[HoldRequest, HoldRequest], unit: str | None, budget: Budget | None
-) -> list[str]:
-    """Charge for the model's tier, unless it is held, and for the evaluation; return what was charged, in words.
-
-    One call charges a lineage for both, or for neither. No call of a store reaches two lineages, so of these each is
-    asked first whether it pays, and the model's is charged first: what it then holds costs nothing when it is asked for
-    again. unit: what both protect. budget: what opens the account of the lineage that pays for the evaluation, if it
-    has none.
-    """
-    from service.opening import account_to_be, check_unit, open_lineage, refusal_of, settle_unit, too_dear
-
-    model, evaluated = wishes
-    by, whole = options.operating_systems_user(), evaluated.lineage
-    requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
-    if model.lineage == whole:
-        requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
-    spent = {model.model: 0, evaluated.model: 0}
-    async with where.opened() as ledger:
-        opening = {model.lineage: None, whole: budget}
-        accounts = {lineage: await account_to_be(ledger, lineage, given) for lineage, given in opening.items()}
-        for account in accounts.values():
-            check_unit(account, unit)
-        for request, what in requests:
-            refusal = await refusal_of(ledger, request, accounts[request.lineage])
-            if isinstance(refusal, BudgetExhausted):
-                raise too_dear(what, request.lineage, refusal, "no evaluation was made")
-            if refusal is not None:
-                raise refusal
-        for lineage, given in opening.items():
-            await open_lineage(ledger, lineage, given, by=by)
-            await settle_unit(ledger, lineage, unit, by=by)
-        for request, what in requests:
-            try:
-                charge = await ledger.charge(request)
-            except BudgetExhausted as refused:  # somebody else was charged meanwhile
-                raise too_dear(what, request.lineage, refused, "no evaluation was made") from None
-            for receipt in charge.receipts:
-                spent[receipt.model] += receipt.total_in(RHO, receipt.releases)
-    return [
-        f"the lineage {wish.lineage} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
-        for wish, what in ((model, "the model"), (evaluated, "the evaluation"))
-        if spent[wish.model]
-    ]
 
 
 def print_evaluation(console: Console, evaluation: Evaluation) -> None:

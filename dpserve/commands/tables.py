@@ -16,6 +16,7 @@ from dpserve.commands.files import whole_file
 from dpserve.commands.options import state_folder
 from training.bundles.certificate import ModelCertificate
 from training.errors import DataError, TrainingError, WrongOption
+from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import Columns
 from training.inputs.declared import values_of
 from training.inputs.digits import load_digits
@@ -110,9 +111,10 @@ class FileOptions(RowOptions):
         columns: Columns = (),
         unit: str | None = None,
         clip: bool = False,
+        blocks: BlockDeclaration | None = None,
     ) -> Records:
         """Read rows by the declaration of a model or of other records. columns: what the features encode.
-        unit, clip: as for `read`.
+        unit, clip, blocks: as for `read`.
 
         class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
@@ -127,6 +129,7 @@ class FileOptions(RowOptions):
             bounds={name: (low, high) for name, low, high in limits},
             unit=unit,
             clip=clip,
+            blocks=blocks,
         )
 
     def read_held_out(
@@ -136,15 +139,19 @@ class FileOptions(RowOptions):
         class_names: str | None,
         unit: str | None = None,
         clip: bool = False,
+        blocks: BlockDeclaration | None = None,
     ) -> tuple[Floats, Integers, Records | None]:
         """Return rows to ask a model about, (n, d) in its order, their classes (n,), and the records if not digits.
 
         source: 'digits', those that were kept out of training, or as for `read`. unit: the column of units, which the
-        rows must have. clip: draw values back to the bounds although training refused them. Raises TrainingError.
+        rows must have. clip: draw values back to the bounds although training refused them. blocks: those that the rows
+        are in. Raises TrainingError.
         """
         if source == "digits":
             if unit is not None:
                 raise TrainingError(f"digits have no column {unit!r}, by which the model knows its units: name a table")
+            if blocks is not None and blocks.column is not None:
+                raise WrongOption("block", "is for a table with named columns, not digits")
             digits = load_digits()
             declared = digits.train.declaration
             if (certificate.feature_names, certificate.classes) != (declared.feature_names, declared.classes):
@@ -162,6 +169,7 @@ class FileOptions(RowOptions):
             certificate.columns,
             unit=unit,
             clip=clip or certificate.clips,
+            blocks=blocks,
         )
         order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
         return np.ascontiguousarray(records.X[:, order]), records.y, records

@@ -14,7 +14,8 @@ question and price by all answers before. View the answers as one sequence of re
    that one for an earlier answer: b is charged for it in the same call, if it was not before.
 2. A release whose model has b has, given earlier answers, a loss of at most its price, by the mechanism's proof: the
    records of its other blocks are the same in D and D'. The ledger charges b's account that price in the call that
-   admits it, or a release that was charged before is given again, which is the same answer.
+   admits it, or a release that was charged before is given again, which is the same answer. An evaluation is such a
+   release of the blocks that its held-out records lie in, whatever the model's are (`training.evaluation`).
 3. Whether R_i is admitted is a function of accounts' limits and spends and of prices, all of which are functions of the
    requests and of what was admitted before: of no record. (Whether there is a model to ask may depend on records, as a
    training is refused for a unit in two blocks: that strangers hear of no failed training is assumed.)

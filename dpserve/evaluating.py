@@ -1,0 +1,191 @@
+"""Private evaluations: who pays for one, what is noted of the held-out rows, and the charge.
+
+The command line and `PrivateClassifier` evaluate by these.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting.budgets import Budget, accepts_for
+from accounting.currency import RHO
+from accounting.ledger import BudgetExhausted, HoldRequest, JointHoldRequest, Ledger, LineageAccount
+from accounting.messages import Message, OptionName, message
+from accounting.picorho import to_rho
+from service.errors import CannotServe
+from service.opening import (
+    BlockBudgets,
+    NewBlocks,
+    account_to_be,
+    block_budgets_of,
+    check_unit,
+    find_lineage,
+    new_blocks,
+    open_blocks,
+    open_lineage,
+    opening_budget,
+    refusal_of,
+    settle_unit,
+    too_dear,
+)
+from service.pay_once import hold_request
+from training.errors import TrainingError, WrongOption
+from training.evaluation import Law
+from training.inputs.blocks import noted_in_blocks
+from training.inputs.lineage import KnownRecords, overlap
+from training.inputs.records import Records
+from training.pay_once.certificate import ReleaseCertificate
+
+_OUTCOME = "no evaluation was made"
+_WITHOUT_ROWS = "leave its rows out, or evaluate for less"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payer:
+    """The lineage that pays for an evaluation, and the blocks of it that the held-out rows lie in.
+
+    budget: with which the lineage opens, if it has no account. block_budget: with which a block opens that neither the
+    ledger nor the model has.
+    """
+
+    lineage: str
+    blocks: tuple[str, ...] = ()
+    budget: Budget | None = None
+    block_budget: Budget | None = None
+
+    def check(self, certificate: ReleaseCertificate) -> None:
+        """Raise WrongOption where the lineage is the model's, and one names blocks and the other does not."""
+        if self.lineage != certificate.lineage or bool(self.blocks) == bool(certificate.blocks):
+            return
+        if self.blocks:
+            raise WrongOption(
+                "blocks" if len(self.blocks) > 1 else "block_name",
+                f"names blocks of the lineage {self.lineage}, of which {certificate.name} was trained without blocks: "
+                "leave it out",
+            )
+        raise WrongOption("block", _which_blocks(self.lineage))
+
+
+def _which_blocks(lineage: str) -> Message:
+    return (
+        "is needed, or "
+        + OptionName("block_name")
+        + f": the lineage {lineage} has blocks, and those that the held-out rows lie in pay for an evaluation"
+    )
+
+
+@contextmanager
+def noted_rows(
+    records: Records, source: str, lineage: str, state: Path, *, equal_rows_are_others: bool
+) -> Iterator[list[Message]]:
+    """Note held-out records in the lineage that pays, and in its blocks, for good where what follows succeeds.
+
+    source: what the rows are called. Gives warnings. Raises TrainingError for records, or units, that are in another
+    lineage, or in another block: `noted_in_blocks`.
+    """
+    known = KnownRecords(state)
+    digests = known.digests(records)
+    with known.noted(lineage, digests, records.unit) as elsewhere:
+        if elsewhere:
+            warning = overlap(lineage, digests, elsewhere)
+            remedy = "To let the lineage pay that has these rows, add " + OptionName("lineage", next(iter(elsewhere)))
+            remedy += "; or take them out"
+            if len(elsewhere) > 1 or known.has_any(digests, lineage):  # and each would name another
+                remedy = message("No lineage alone could pay for these rows: take them out")
+            raise TrainingError(f"{source} was trained on, or evaluated on, elsewhere. " + warning + " " + remedy)
+        with noted_in_blocks(records, lineage, state, equal_rows_are_others=equal_rows_are_others) as warnings:
+            yield warnings
+
+
+async def charge(
+    ledger: Ledger, certificate: ReleaseCertificate, tier: str, payer: Payer, law: Law, evaluation_id: str, *, by: str
+) -> list[str]:
+    """Charge for the model's tier, unless it is held, and for the evaluation; return what was charged, in words.
+
+    Whoever reads an evaluation learns of the model: its blocks, or its lineage, pay for that first. The evaluation is
+    paid for by the blocks that the held-out rows lie in. One call charges a lineage, and every block of it, for both or
+    for neither. No call of a store reaches two lineages, so of these each is asked first whether it pays, and the
+    model's is charged first: what it then holds costs nothing when it is asked for again.
+
+    Raises CannotServe where an account does not pay, and LedgerRefusal.
+    """
+    now, unit = time.time(), certificate.unit
+    model = hold_request(certificate, "", tier, now)
+    drawn = secrets.token_bytes(32)
+    evaluated = HoldRequest(
+        payer.lineage, "", evaluation_id, drawn, "evaluation", (law.cost,), now, blocks=payer.blocks
+    )
+    requests: list[tuple[HoldRequest | JointHoldRequest, str]] = [(model, "the model"), (evaluated, "the evaluation")]
+    if model.lineage == payer.lineage:
+        requests = [(JointHoldRequest((model, evaluated)), "the evaluation, with the model,")]
+    lineages = dict.fromkeys((model.lineage, payer.lineage))
+    openings = {lineage: await _opening(ledger, certificate, payer, lineage, by=by) for lineage in lineages}
+    for request, what in requests:
+        opening = openings[request.lineage]
+        check_unit(opening.account, unit)
+        refusal = await refusal_of(ledger, request, opening.account, opening.new)
+        if isinstance(refusal, BudgetExhausted):
+            raise too_dear(what, request.lineage, refusal, _OUTCOME, _WITHOUT_ROWS)
+        if refusal is not None:
+            raise refusal
+    for lineage, opening in openings.items():
+        await open_lineage(ledger, lineage, opening.budget, by=by, has_blocks=bool(opening.block_budgets))
+        await open_blocks(ledger, lineage, opening.block_budgets, by=by)
+        await settle_unit(ledger, lineage, unit, by=by)
+    spent = {model.model: 0, evaluated.model: 0}
+    for request, what in requests:
+        try:
+            charged = await ledger.charge(request)
+        except BudgetExhausted as refused:  # somebody else was charged meanwhile
+            raise too_dear(what, request.lineage, refused, _OUTCOME, _WITHOUT_ROWS) from None
+        for receipt in charged.receipts:
+            spent[receipt.model] = spent.get(receipt.model, 0) + receipt.total_in(RHO, receipt.releases)
+    return [
+        f"{_payers(wish)} was charged rho = {to_rho(spent[wish.model]):g} for {what}"
+        for wish, what in ((model, "the model"), (evaluated, "the evaluation"))
+        if spent[wish.model]
+    ]
+
+
+def _payers(wish: HoldRequest) -> str:
+    """Say whose accounts a charge is on."""
+    lineage, several = f"the lineage {wish.lineage}", len(wish.blocks) > 1
+    if not wish.blocks:
+        return lineage
+    return f"{'each of the blocks' if several else 'the block'} {', '.join(wish.blocks)} of {lineage}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """A lineage as it is about to pay. budget, block_budgets: what it opens with. new: its blocks that are not open."""
+
+    account: LineageAccount
+    budget: Budget | None
+    block_budgets: BlockBudgets
+    new: NewBlocks
+
+
+async def _opening(ledger: Ledger, certificate: ReleaseCertificate, payer: Payer, lineage: str, *, by: str) -> _Opening:
+    """Return what a lineage would pay from; open nothing. Raises CannotServe, and WrongOption for blocks unnamed."""
+    pays = lineage == payer.lineage
+    budgets: dict[str, Budget | None] = dict.fromkeys(payer.blocks, payer.block_budget) if pays else {}
+    if lineage == certificate.lineage:
+        # The model is paid for first, by blocks that open as its training declared.
+        budgets |= block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    found = await find_lineage(ledger, lineage)
+    if found is not None and found.blocks and pays and not payer.blocks:
+        raise WrongOption("block", _which_blocks(lineage))
+    opened = {each.block for each in await ledger.blocks(lineage)} if budgets and found is not None else set[str]()
+    for block in payer.blocks if pays else ():
+        if block not in opened and budgets[block] is None:
+            raise CannotServe(
+                f"the block {block} of the lineage {lineage} has no budget yet: say what it opens with, with "
+                + OptionName("block_budget")
+            )
+    budget = opening_budget(budgets, payer.budget if pays else None)
+    account = await account_to_be(ledger, lineage, budget, has_blocks=bool(budgets))
+    new = await new_blocks(ledger, account, budgets, by=by)
+    return _Opening(account=account, budget=budget, block_budgets=budgets, new=new)
