@@ -3,6 +3,12 @@
 A store that was restored is older than what it acknowledged, so every service that kept its journal refuses to go on
 until `reconcile` has put back the receipts that the journals hold.
 
+Blocks. A restored store may lack blocks, or all of them. Receipts that are put back bring the blocks that they name
+back, without a budget, and so does a loss that is declared for them. A lineage that was charged without blocks keeps
+one account for all its records: what names blocks is then charged to it as a whole, which is at least what any record
+lost, as a release costs no record more than its price. The other way round nobody knows which blocks a receipt without
+any is of, and it is not put back into a lineage that has them.
+
 Promises: putting receipts back never charges a question twice, however often it is done, for a receipt names the
 questions that it paid for; it looks at no limit, because what was released was released; receipts that nobody remembers
 are not passed over in silence, they have to be declared and are charged. Journals are read page by page, twice, in
@@ -15,6 +21,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec.structs import replace as replaced
 
 from accounting.ledger.accounts import reading
 from accounting.ledger.backups import batches
@@ -99,13 +107,19 @@ class DeclaredLoss:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """The result of reconciling a lineage."""
+    """The result of reconciling a lineage.
+
+    as_one: how many of the receipts that were put back name blocks and are charged to the lineage, which has none.
+    blocks_without_budget: those that were lost and are back; nothing of them is answered until they have one.
+    """
 
     lineage: str
     put_back: int
     renumbered: int
     declared: int
     services: int
+    as_one: int = 0
+    blocks_without_budget: tuple[str, ...] = ()
 
 
 async def reconcile(
@@ -151,14 +165,18 @@ async def reconcile(
     unheard = sorted(kept - {journal.service for journal in own})
     if (missing or unheard) and declared is None:
         raise LossUndeclared(lineage, missing, unheard)
+    # Before anything is put back, because they may refuse.
+    paying = await _paying_blocks(ledger, lineage, found)
+    declaration = None
+    if declared is not None and declared.releases:
+        declaration = await _declaration(ledger, lineage, declared, paying)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
-    # Before anything is put back, because it may refuse.
-    declaration = await _declaration(ledger, lineage, declared) if declared is not None and declared.releases else None
-    charged = renumbered = 0
+    charged = renumbered = as_one = 0
     if found.lost:
         async for _, lost in _lost_receipts(ledger, lineage, sources(), progress):
-            for old, new in await put_back(ledger, lineage, lost):
+            for old, new in await put_back(ledger, lineage, lost, as_one=paying is None):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
+                as_one += old.terms.blocks != new.terms.blocks
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
         group = await _group_of(ledger, lineage, declaration.client)
         await ledger.apply(lineage, [replace(declaration, group=group)])
@@ -167,7 +185,8 @@ async def reconcile(
     details = {"put_back": charged, "declared": releases, "services": services}
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
     await ledger.act(lineage, "reconcile", [], writes, kind=RECONCILE, subject="lineage", details=details)
-    return Reconciliation(lineage, charged, renumbered, releases, len(own))
+    empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
+    return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -179,18 +198,47 @@ async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) ->
         raise CannotRecover(f"the store, the journals and you name different privacy units: {error}") from None
 
 
-async def put_back(ledger: Ledger, lineage: str, receipts: Sequence[Receipt]) -> list[tuple[Receipt, Receipt]]:
+async def _paying_blocks(ledger: Ledger, lineage: str, survey: "_Survey") -> frozenset[str] | None:
+    """Return the blocks that a lineage has once its lost receipts are put back; None where it is charged as one.
+
+    Raises CannotRecover for lost receipts that name no block of a lineage that has blocks.
+    """
+    account = await ledger.lineage(lineage)
+    if not account.blocks:
+        return None if survey.without_blocks or account.newest_receipt else frozenset(survey.blocks)
+    if survey.without_blocks:
+        services = ", ".join(sorted(survey.without_blocks))
+        raise CannotRecover(
+            f"the lineage {lineage} has blocks, and lost receipts of it name none: the services {services} charged "
+            "them in a store that had lost the blocks. Move the journals of these services away, and declare what they "
+            "answered with "
+            + OptionName("declare_lost")
+            + " and, of the blocks that its records lie in, "
+            + OptionName("lost_blocks")
+        )
+    return frozenset(survey.blocks.union(block.block for block in await ledger.blocks(lineage)))
+
+
+async def put_back(
+    ledger: Ledger, lineage: str, receipts: Sequence[Receipt], *, as_one: bool = False
+) -> list[tuple[Receipt, Receipt]]:
     """Charge receipts that the store may lack; what was paid for is left alone. Raises UnknownLineage.
 
-    Returns those of which something was charged, each with its new receipt. Raises CannotRecover, before any is put
-    back.
+    as_one: charge the lineage alone, whatever blocks they name. Returns those of which something was charged, each with
+    its new receipt. Raises CannotRecover, before any is put back.
     """
     _check_unaltered(receipts)
     done: list[tuple[Receipt, Receipt]] = []
     for start in range(0, len(receipts), _RECEIPTS_IN_A_CALL):
         part = receipts[start : start + _RECEIPTS_IN_A_CALL]
         asked = [
-            LedgerRequest(lineage, one.client, one.time, (Line(one.terms, one.questions),), group=one.group)
+            LedgerRequest(
+                lineage,
+                one.client,
+                one.time,
+                (Line(replaced(one.terms, blocks=()) if as_one else one.terms, one.questions),),
+                group=one.group,
+            )
             for one in part
         ]
         for old, charge in zip(part, await ledger.apply(lineage, asked), strict=True):
@@ -229,12 +277,17 @@ class _Numbers:
 
 @dataclass
 class _Survey:
-    """The number of receipts that journals hold and the store lacks, and the first and last number of them."""
+    """The number of receipts that journals hold and the store lacks, and the first and last number of them.
+
+    blocks: those that they name. without_blocks: the services of those that name none.
+    """
 
     lost: int = 0
     first: int = 0
     last: int = 0
     known: _Numbers = field(default_factory=_Numbers)
+    blocks: set[str] = field(default_factory=set)
+    without_blocks: set[str] = field(default_factory=set)
 
     def missing(self, newest: int) -> int:
         """Return how many receipts at least must have been lost beside these: the gaps that they show."""
@@ -262,6 +315,8 @@ async def _survey(ledger: Ledger, lineage: str, sources: Sequence[Iterable[Recei
             _check_unaltered(lost)
             numbers = [receipt.sequence for receipt in lost]
             found.first = min(numbers) if not found.lost else min(found.first, *numbers)
+            found.blocks.update(block for receipt in lost for block in receipt.terms.blocks)
+            found.without_blocks.update(receipt.service for receipt in lost if not receipt.terms.blocks)
             found.last, found.lost = max(found.last, *numbers), found.lost + len(lost)
     return found
 
@@ -315,9 +370,12 @@ def _links_after(receipts: Iterable[Receipt]) -> Iterator[tuple[str, bytes]]:
         yield call[0].service, next_link(call[0].link, call)
 
 
-async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> LedgerRequest:
+async def _declaration(
+    ledger: Ledger, lineage: str, declared: DeclaredLoss, paying: frozenset[str] | None
+) -> LedgerRequest:
     """Return the charge of a declared loss: one question, which stands for so many releases.
 
+    paying: the blocks that the lineage has by then, or None where it is charged as one.
     It is a digest of the loss and of how often the lineage was reconciled: a reconciliation that was cut short is
     finished by the same words and charges once. Raises CannotRecover for the same loss in an earlier one.
     """
@@ -329,16 +387,16 @@ async def _declaration(ledger: Ledger, lineage: str, declared: DeclaredLoss) -> 
             f"this loss of lineage {lineage} was declared before and is charged; if as much was lost once more, say "
             + OptionName("declare_again")
         )
-    if account.blocks and not declared.blocks:
+    if paying and not declared.blocks:
         raise CannotRecover(str(BlocksNotNamed(lineage)))
     known = {block.block for block in await ledger.blocks(lineage)}
-    unknown = sorted(set(declared.blocks) - known - set(declared.gone))
-    if account.blocks and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
+    unknown = sorted(set(declared.blocks) - (paying or known) - set(declared.gone))
+    if paying and unknown:  # a slip; a store that lost all blocks has them again by the charge, with no budget
         gone = OptionName("lost_block_accounts", unknown[0])
         raise CannotRecover(f"{UnknownBlock(unknown[0])}; if the store lost its account, say so with " + gone)
     if there := sorted(known & set(declared.gone)):
         raise CannotRecover(f"the lineage {lineage} has the block {there[0]}: it is not gone")
-    cost, blocks = declared.cost, declared.blocks
+    cost, blocks = declared.cost, () if paying is None else declared.blocks
     terms = charge_terms("declared loss", "declared loss", cost, declared.releases, blocks=blocks)
     line = Line(terms, (_question_of(lineage, declared, before),))
     return LedgerRequest(lineage, declared.client, declared.time, (line,))

@@ -554,19 +554,7 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
             journals = _journals_of(name, of.journal)
-            declared = None
-            if lost.declare_lost is not None:
-                cost = Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(opened, name, journals)
-                declared = DeclaredLoss(
-                    lost.declare_lost,
-                    cost,
-                    lost.lost_client,
-                    time.time(),
-                    another=lost.declare_again,
-                    blocks=_blocks(lost.lost_blocks),
-                    gone=_blocks(lost.lost_block_accounts),
-                )
-                _confirm(name, declared, yes=lost.yes)
+            declared = await _declared_loss(opened, name, journals, lost)
             # Nothing was charged to one that was forgotten, and nothing is put back.
             with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
                 done.append(
@@ -592,6 +580,57 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
         typer.echo(
             f"{one.lineage}: {one.put_back} receipts put back ({one.renumbered} under new numbers), "
             f"{one.declared} releases declared lost, {one.services} services admitted again"
+        )
+        if one.as_one:
+            typer.echo(
+                f"{one.lineage} was charged without blocks: {one.as_one} receipts that name blocks are charged to its "
+                "one budget, and models with blocks are refused. Serve models of all its records, or none"
+            )
+        for block in one.blocks_without_budget:
+            typer.echo(
+                f"the block {block} was lost and is back without a budget: give it one with "
+                f"'dpserve lineage set-budget {one.lineage} --block {block}'"
+            )
+
+
+async def _declared_loss(
+    ledger: Ledger, lineage: str, journals: list[JournalFiles], lost: LostLineage
+) -> DeclaredLoss | None:
+    """Return the loss that the owner declares and means, if any. Raises CannotServe."""
+    if lost.declare_lost is None:
+        return None
+    declared = DeclaredLoss(
+        lost.declare_lost,
+        Cost.parse(lost.lost_cost) if lost.lost_cost else await _dearest(ledger, lineage, journals),
+        lost.lost_client,
+        time.time(),
+        another=lost.declare_again,
+        blocks=_blocks(lost.lost_blocks),
+        gone=_blocks(lost.lost_block_accounts),
+    )
+    await _check_blocks_named(ledger, lineage, journals, declared)
+    _confirm(lineage, declared, yes=lost.yes)
+    return declared
+
+
+async def _check_blocks_named(
+    ledger: Ledger, lineage: str, journals: list[JournalFiles], declared: DeclaredLoss
+) -> None:
+    """Raise CannotServe where a loss would be charged without blocks to a lineage whose blocks this machine knows.
+
+    A lineage that was charged without blocks never has any: one slip would end all of its models.
+    """
+    from training.inputs.lineage import KnownRecords
+
+    account = await ledger.lineage(lineage)
+    if declared.blocks or not declared.releases or account.blocks or account.newest_receipt:
+        return
+    if any(receipt.terms.blocks for journal in journals for receipt in journal.receipts):
+        return  # they bring the blocks back, and these have to be named
+    if names := KnownRecords(options.state_folder(), blocks_of=lineage).lineages:
+        raise CannotServe(
+            f"models of the lineage {lineage} were trained on blocks ({', '.join(names)}), which the store lost: name "
+            "those whose models can have given the answers with --lost-blocks"
         )
 
 

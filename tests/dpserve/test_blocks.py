@@ -1,6 +1,7 @@
 """Blocks from the command line and in Python to the answers: who pays, who is refused, and what it is told."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -189,6 +190,45 @@ def test_names_that_were_given_anew_for_the_rows_of_another_block_are_warned_of(
     assert "the block 'a', and 100 of 100 rows are equal to rows there" in said
     assert "--equal-rows-in-blocks-are-others yes" in said
     assert "TWO BLOCKS" not in run(*again, "--out", "c", "--equal-rows-in-blocks-are-others", "yes").stderr
+
+
+def test_blocks_that_a_store_lost_are_named_come_back_and_get_a_budget(run, train):
+    """A lineage that is opened anew has no blocks: a loss that named none would end all of its models."""
+    train("autumn", MONTHS[:2])
+
+    def ask(*rows):
+        process, address = run.start("autumn", "--price", "rho:0.01")
+        try:
+            client = f"ann {len(rows)}"
+            key = run("clients", "add", client, "--rho", "1", "--delta", "1e-5").stdout.strip()
+            with dpserve.Client(address, key) as client:
+                return client.predict(list(rows))
+        finally:
+            process.terminate()
+            process.wait()
+
+    ask([30.0, 1000.0])
+    shutil.move(run.folder / "home" / "journals", run.folder / "kept")
+    shutil.rmtree(run.folder / "home" / "ledger")
+    run("ledger", "reconcile", "--lineage", "sales", "--epsilon", "3", "--delta", "1e-6")
+    declare = ("ledger", "reconcile", "--lineage", "sales", "--declare-lost", "2", "--lost-cost", "gaussian:0.1")
+    declare += ("--yes",)
+    assert "(2026-09, 2026-10), which the store lost: name those" in " ".join(run.fails(*declare).split())
+    back = ("ledger", "reconcile", "--lineage", "sales", "--journal", run.folder / "kept")
+    done = run(*back).stdout
+    assert "1 receipts put back" in done
+    assert left(run) == {"2026-09": 10**10, "2026-10": 10**10}
+    for block in MONTHS[:2]:
+        assert f"--block {block}'" in " ".join(done.split())
+    assert "--lost-block-accounts" in run.fails(*declare, "--lost-blocks", "2026-99")
+    run(*declare, "--lost-blocks", "2026-10,2026-11", "--lost-block-accounts", "2026-11")
+    lost = 10**10 + 2  # two releases of 0.005, each rounded up
+    assert left(run) == {"2026-09": 10**10, "2026-10": 10**10 + lost, "2026-11": lost}
+    for block in MONTHS[:2]:
+        run("lineage", "set-budget", "sales", "--block", block, "--epsilon", "3", "--delta", "1e-6", "--yes")
+    ask([30.0, 1000.0], [50.0, 2000.0])
+    assert left(run)["2026-09"] == 2 * 10**10
+    assert "right" in run("ledger", "verify").stdout
 
 
 def test_a_service_takes_no_budget_for_a_lineage_with_blocks(run, train):

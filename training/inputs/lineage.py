@@ -258,6 +258,11 @@ class KnownRecords:
         """Tell whether there is anything of a lineage, also of trainings that are under way or were killed."""
         return any(files_in(self.folder / check_lineage_name(lineage)).values())
 
+    @property
+    def lineages(self) -> list[str]:
+        """The lineages, or the blocks of one, of which there is anything."""
+        return [folder.name for folder in self._folders() if self.is_noted(folder.name)]
+
     def check_ended(self, lineage: str) -> None:
         """Raise TrainingError while a model of the lineage is being trained."""
         notes = files_in(self.folder / check_lineage_name(lineage)).get(_ROWS + NOTE, ())

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -384,6 +386,130 @@ async def test_a_declared_loss_brings_back_one_block_of_several_that_the_store_l
 def test_a_block_that_is_gone_lost_something() -> None:
     with pytest.raises(ValueError, match="none of those"):
         DeclaredLoss(2, COST, blocks=(OCTOBER,), gone=(SEPTEMBER,))
+
+
+NOVEMBER = "2026-11"
+
+
+@asynccontextmanager
+async def _serving(folder: Path, journals: Path) -> AsyncIterator[Ledger]:
+    """A service of the lineage, with a journal of its own."""
+    async with Ledger.open(folder, journals=journals) as ledger:
+        await ledger.join("lineage")
+        yield ledger
+
+
+async def test_a_loss_is_declared_for_a_block_that_the_store_lost_and_an_unknown_one_is_taken_for_a_slip(
+    tmp_path: Path,
+) -> None:
+    """Restored to before the block was opened. The journal that names the block is enough; without it the owner is."""
+    store, older, bare, journals = (tmp_path / name for name in ("store", "older", "bare", "journals"))
+    async with Ledger.open(store) as ledger:
+        await _open(ledger)
+    for copy in (older, bare):
+        shutil.copytree(store, copy)
+    async with _serving(store, journals) as service:
+        await service.open_block("lineage", NOVEMBER, releases(4), time=0.0)
+        await service.charge(asking("lineage", "ann", "1", blocks=(NOVEMBER,)))
+    lost = DeclaredLoss(2, COST, blocks=(OCTOBER, NOVEMBER))
+
+    async with Ledger.open(older) as ledger:
+        with pytest.raises(CannotRecover, match="`lost_block_accounts`"):
+            await reconcile(ledger, "lineage", read_journals(journals), replace(lost, blocks=("2026-1l",)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
+        done = await reconcile(ledger, "lineage", read_journals(journals), lost)
+        assert (done.put_back, done.declared, done.blocks_without_budget) == (1, 2, (NOVEMBER,))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 3}
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+
+    async with Ledger.open(bare) as ledger:
+        with pytest.raises(CannotRecover, match="no block '2026-11'"):
+            await reconcile(ledger, "lineage", [], lost)
+        await reconcile(ledger, "lineage", [], replace(lost, gone=(NOVEMBER,)))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 2, NOVEMBER: 2}
+        question = asking("lineage", "ann", "2", blocks=(NOVEMBER,))
+        with pytest.raises(BudgetExhausted, check=lambda refused: refused.block == NOVEMBER):
+            await ledger.charge(question)
+        await ledger.set_budget("lineage", releases(4), block=NOVEMBER)
+        await ledger.charge(question)
+        assert (await verify(ledger, "lineage")).findings == ()
+
+
+async def test_a_loss_without_blocks_is_refused_before_journals_bring_blocks_back(tmp_path: Path) -> None:
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store) as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+    shutil.copytree(store, copy)
+    async with _serving(store, journals) as service:
+        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await service.charge(asking("lineage", "ann", "1", blocks=(SEPTEMBER,)))
+    async with Ledger.open(copy) as ledger:
+        with pytest.raises(CannotRecover, match="has blocks"):
+            await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST))
+        assert ((await ledger.lineage("lineage")).newest_receipt, await _spent(ledger)) == (0, {})
+        await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(2, COST, blocks=(SEPTEMBER,)))
+        assert await _spent(ledger) == {SEPTEMBER: 3}
+        assert (await verify(ledger, "lineage", read_journals(journals))).findings == ()
+
+
+@pytest.mark.parametrize("charged", ["by a loss", "by a service", "by a service that went away"])
+async def test_what_names_blocks_is_put_back_into_a_lineage_that_was_charged_without_as_one(
+    tmp_path: Path, charged: str
+) -> None:
+    """Its one account has at least what any record lost; models with blocks are refused from then on."""
+    store, copy, journals, others = (tmp_path / name for name in ("store", "copy", "journals", "others"))
+    async with Ledger.open(store) as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+    shutil.copytree(store, copy)
+    again = tmp_path / "again"
+    shutil.copytree(store, again)
+    async with _serving(store, journals) as service:
+        await service.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await service.open_block("lineage", OCTOBER, releases(4), time=0.0)
+        await service.charge(asking("lineage", "ann", "1", "2", blocks=BOTH))
+        await service.charge(asking("lineage", "ann", "3", model="other", blocks=(OCTOBER,)))
+    expected = 5
+    if charged == "by a loss":
+        async with Ledger.open(copy) as ledger:
+            await reconcile(ledger, "lineage", [], DeclaredLoss(2, COST))
+    else:
+        async with _serving(copy, others) as service:
+            await service.charge(asking("lineage", "ann", "1", "2", model="without"))
+    if charged == "by a service that went away":
+        copy = again
+    read = [*read_journals(journals), *(read_journals(others) if others.exists() else ())]
+    loss = DeclaredLoss(1, COST, blocks=(SEPTEMBER,))
+    async with Ledger.open(copy) as ledger:
+        done = await reconcile(ledger, "lineage", read, loss)
+        assert (done.as_one, done.blocks_without_budget) == (2, ())
+        account = await ledger.lineage("lineage")
+        assert (account.spent // PRICE, account.blocks) == (expected + 1, 0)
+        assert (await verify(ledger, "lineage", read)).findings == ()
+        assert (await reconcile(ledger, "lineage", read, DeclaredLoss(0, COST))).put_back == 0
+        with pytest.raises(ChargedWithoutBlocks):
+            await ledger.charge(asking("lineage", "ann", "1", blocks=BOTH))
+        await ledger.charge(asking("lineage", "ann", "1", "2", model="without"))
+        more = 2 if charged == "by a loss" else 0
+        assert (await ledger.lineage("lineage")).spent // PRICE == expected + 1 + more
+
+
+async def test_receipts_without_blocks_are_not_put_back_into_a_lineage_with_blocks(tmp_path: Path) -> None:
+    """Nobody knows whose they are: nothing is changed, and the refusal says how to charge them."""
+    store, copy, journals = tmp_path / "store", tmp_path / "copy", tmp_path / "journals"
+    async with Ledger.open(store) as ledger:
+        await open_accounts(ledger, "lineage", releases(9), ann=releases(9))
+    shutil.copytree(store, copy)
+    async with _serving(copy, journals) as service:
+        await service.charge(asking("lineage", "ann", "1", model="without"))
+    async with Ledger.open(store) as ledger:
+        await ledger.open_block("lineage", SEPTEMBER, releases(4), time=0.0)
+        await ledger.open_block("lineage", OCTOBER, releases(4), time=0.0)
+        with pytest.raises(CannotRecover, match=r"name none.*`declare_lost`.*`lost_blocks`"):
+            await reconcile(ledger, "lineage", read_journals(journals), DeclaredLoss(1, COST, blocks=BOTH))
+        assert await _spent(ledger) == {SEPTEMBER: 0, OCTOBER: 0}
+        await reconcile(ledger, "lineage", [], DeclaredLoss(1, COST, blocks=BOTH))  # the way that the refusal says
+        assert await _spent(ledger) == {SEPTEMBER: 1, OCTOBER: 1}
+        assert (await verify(ledger, "lineage")).findings == ()
 
 
 async def test_a_dear_release_takes_no_block_past_its_limit(ledger: Ledger, lineage: str) -> None:
