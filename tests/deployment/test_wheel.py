@@ -61,7 +61,7 @@ def test_the_version_is_that_of_the_project_wherever_it_is_named():
     assert version("dpserve") == VERSION
     for name in ("docs/deploying.md", "k8s/components/image/kustomization.yaml"):
         text = (ROOT / name).read_text()
-        named = re.findall(r"(?:dpserve:|newTag: )(\d+\.\d+\.\d+)", text)
+        named = re.findall(r"(?:dpserve:|newName: dpserve\n +newTag: )(\d+\.\d+\.\d+)", text)
         assert named, name
         assert set(named) == {VERSION}, name
 

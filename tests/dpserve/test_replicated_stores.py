@@ -63,10 +63,9 @@ def test_a_sentinel_that_is_silent_leaves_time_for_the_others(home, primary_and_
     _, store = primary_and_sentinel
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
-        where = ("--ledger", store.url.replace("@", f"@{there},"), "--ledger-replicas", "1")
-        assert Owner(home, where).lines("lineage", "list") == Owner(
-            home, ("--ledger", store.url, "--ledger-replicas", "1")
-        ).lines("lineage", "list")
+        replicas = ("--ledger-replicas", "1")
+        with_it = Owner(home, ("--ledger", store.url.replace("@", f"@{there},"), *replicas))("lineage", "list")
+        assert with_it == Owner(home, ("--ledger", store.url, *replicas))("lineage", "list")
 
 
 def test_every_command_works_on_a_cluster_by_the_file(home, clustered):
