@@ -252,7 +252,8 @@ class AddClient(_OfClient, _Keyed, _Opening):
             return Plan(words, done, do, raises=True, warning=warning, after=after, secret=secret)
         if self.expires_in_days is not None or self.scopes is not None:
             raise ValueError(
-                "keys of another lineage stay as they are: state neither how long they last nor their scopes"
+                "a client who comes in by keys of another lineage keeps them as they are: leave out how long they "
+                "last, and their scopes"
             )
         keys = (await ledger.client(self.keys_of, self.client)).api_keys
         if not keys:
@@ -306,7 +307,7 @@ class SetBudget(BudgetTerms, OwnerAct):
     async def _account(self, ledger: Ledger, lineage: str) -> tuple[Account, str, Sequence[Account]]:
         """Return the account, whose it is, and those that bound its budget."""
         if self.client and self.group:
-            raise ValueError("name a client, or a group, or neither for the lineage")
+            raise ValueError("name a client or a group, and not both; name neither for the lineage")
         if self.client:
             account = await ledger.client(lineage, self.client)
             return account, self.client, await ledger.above(lineage, account.group)

@@ -194,7 +194,9 @@ def curve_log_odds(
 def _coins_off(composition: Composition, delta: float) -> tuple[Composition, float]:
     rest, coins = without_coins(composition)
     if coins >= delta:
-        raise ValueError(f"delta must be above {coins:.3g}, which the coins of the releases take")
+        raise ValueError(
+            f"delta must be above {coins:.3g}, the probability that a release's noise is too extreme to be bounded"
+        )
     return rest, math.nextafter(delta - coins, 0.0) if coins else delta
 
 

@@ -112,7 +112,7 @@ class Refill:
         if self.period not in get_args(Period):
             raise ValueError(f"a refill is for each {', '.join(get_args(Period))}, not {self.period!r}")
         if not 0 < self.amount <= picorho.LARGEST:
-            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} of 1e-12, not be {self.amount}")
+            raise ValueError(f"a refill must lie between 1 and {picorho.LARGEST} units of 1e-12, not be {self.amount}")
 
     @classmethod
     def parse(cls, text: str, accepts: Accepts) -> Self:
@@ -179,7 +179,7 @@ class Budget:
             kinds = ", ".join(map(repr, get_args(Accepts)))
             raise ValueError(f"an account accepts {kinds} charges, not {self.accepts!r}")
         if not 0 <= self.limit <= picorho.LARGEST:
-            raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} of 1e-12, not be {self.limit}")
+            raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} units of 1e-12, not be {self.limit}")
         if self.currency is EPSILON and self.delta != sampling_error.PURE_DELTA:
             raise ValueError(
                 f"a budget of pure epsilon has delta = {sampling_error.PURE_DELTA:.3g}, not {self.delta:g}"
@@ -234,7 +234,9 @@ class Budget:
                 return cls.from_posterior_belief(value, delta, accepts)
             case "advantage":
                 return cls.from_advantage(value, delta, accepts)
-        raise ValueError("mu is for accounts that accept Gaussian noise only")
+        raise ValueError(
+            "mu is for accounts that accept nothing but Gaussian noise: state epsilon and delta, or rho, for others"
+        )
 
     @classmethod
     def from_rho(cls, rho: float | Fraction, delta: float, accepts: Accepts) -> Self:
@@ -286,7 +288,10 @@ class Budget:
         log_odds = identifiability.epsilon_of_posterior_belief(belief) * (1 - 2.0**-50) - _LOG_ODDS_OF_RESERVE
         if log_odds <= 0:
             least = identifiability.posterior_belief(_LOG_ODDS_OF_RESERVE)
-            raise ValueError(f"the posterior belief must be above {least:.6f}, the sampler's reserve, not {belief}")
+            raise ValueError(
+                f"the posterior belief must be above {least:.6f}, not {belief}: the noise sampler's own error takes "
+                "the rest"
+            )
         if currency_of(accepts) is EPSILON:
             return cls.pure(Fraction(log_odds), accepts)
         ideal = sampling_error.ideal_delta(delta)

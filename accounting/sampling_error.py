@@ -156,7 +156,8 @@ def check_row_rho(rho: float) -> None:
     """Raise ValueError unless a release of one row may cost rho."""
     if not LEAST_ROW_RHO <= rho <= LARGEST_ROW_RHO:
         raise ValueError(
-            f"the price of one row must lie between {LEAST_ROW_RHO:g} and {LARGEST_ROW_RHO:g} rho, not be {rho:g}"
+            f"the price of one row must lie between {LEAST_ROW_RHO:g} and {LARGEST_ROW_RHO:g} rho, not be "
+            f"{rho:g}: for others no noise was proved"
         )
 
 
@@ -165,5 +166,5 @@ def check_release_rho(rho: float | Fraction) -> None:
     if not LEAST_RELEASE_RHO <= rho <= LARGEST_RELEASE_RHO:
         raise ValueError(
             f"the price of a pay-once model must lie between {LEAST_RELEASE_RHO:g} and "
-            f"{LARGEST_RELEASE_RHO:g} rho, not be {float(rho):g}"
+            f"{LARGEST_RELEASE_RHO:g} rho, not be {float(rho):g}: for others no noise was proved"
         )

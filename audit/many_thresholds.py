@@ -105,7 +105,10 @@ def gdp_of_many_thresholds(
     domains.require_between("the confidence", confidence, 0, 1)
     inside, outside = check_scores(scores_in), check_scores(scores_out)
     if min(len(inside), len(outside)) < FEWEST_SCORES:
-        raise ValueError(f"many thresholds need at least {FEWEST_SCORES} scores of each kind, for their normal limit")
+        raise ValueError(
+            f"many thresholds need at least {FEWEST_SCORES} scores of members and as many of others: of fewer the "
+            "normal approximation does not hold"
+        )
     design = _without_the_rare(design, inside, outside)
     if not design.weights.any():
         return LowerBound("mu", 0.0, confidence, "asymptotic")

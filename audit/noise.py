@@ -454,7 +454,7 @@ def log_wealth_of_look(mechanism: Gaussian | Laplace, answers: Floats, sensitivi
     n, classes = answers.shape
     noisy = centred_logarithms(answers)
     if noisy is None:
-        raise ValueError("a probability is too small to show a noisy logit")
+        raise ValueError("a probability is too small to compute the noisy logit from")
     tests = 1 + (classes if classes > 2 else 0)
     log_wealth = np.zeros((tests, len(_RATES[_LOOKS_RATES])))
     scales = scale_of(mechanism, sensitivity, classes)

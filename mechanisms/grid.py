@@ -88,7 +88,8 @@ def step_per_sensitivity(scale: int, strength: float, movement: Fraction, roundi
     if allowed < 2 * rounding:
         least = float(2 * rounding / scale) * (1 + 2.0**-10)  # which four digits do not round down again
         raise ValueError(
-            f"so much noise does not fit the grid: mu (or epsilon) must be at least {least:.4g}, not {strength:.4g}"
+            f"the price is too low, for so much noise cannot be drawn exactly: mu (or epsilon) must be at least "
+            f"{least:.4g}, not {strength:.4g}"
         )
     return round_up(movement / (allowed - rounding))
 

@@ -69,7 +69,7 @@ class Published:
         if self.noise not in ("laplace", "gaussian"):
             raise ValueError(f"the noise is laplace or gaussian, not {self.noise!r}")
         if not self.epsilon_neuron > 0:
-            raise ValueError(f"a claimed epsilon of {self.epsilon} leaves nothing for each part")
+            raise ValueError(f"a claimed epsilon of {self.epsilon} is too small to be divided among its parts")
 
     @property
     def epsilon_neuron(self) -> float:

@@ -122,9 +122,9 @@ def _hosts(servers: Sequence[StoreServer]) -> str:
     return ",".join(f"127.0.0.1:{one.port}" for one in servers)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Return as soon as it holds. Raises TimeoutError after a minute."""
-    last = time.monotonic() + _PATIENCE
+def wait_until(holds: Callable[[], bool], patience: float = _PATIENCE) -> None:
+    """Return as soon as it holds. Raises TimeoutError after a minute, or so many seconds."""
+    last = time.monotonic() + patience
     while not holds():
         if time.monotonic() > last:
             raise TimeoutError("the servers do not find each other")

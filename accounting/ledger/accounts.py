@@ -159,7 +159,9 @@ class Accounts:
         """
         checked_text(by, "who acts")
         if not (by + why).isprintable() or len(why.encode()) > _LONGEST_REASON:
-            raise ValueError(f"who acts, and why, can be printed; a reason has at most {_LONGEST_REASON} bytes")
+            raise ValueError(
+                f"who acts, and why, must be text that can be printed, and a reason has at most {_LONGEST_REASON} bytes"
+            )
         other = copy(self)
         other._by, other._why, other._after, other._dry = by, why, after, dry
         return other
@@ -774,7 +776,7 @@ class Accounts:
             raise UnknownClient(client)
         if failure:
             why = failure[0].decode(errors="replace")
-            raise LedgerDamaged(lineage, f"{client} is revoked now, and the act of it could not be written: {why}")
+            raise LedgerDamaged(lineage, f"{client} is revoked now, but the record of this could not be written: {why}")
 
     async def authenticate(self, lineage: str, digest: bytes, scope: KeyScope = "predict") -> ClientAccount:
         """Return the account of the client whose API key has this digest and is good for `scope` now.

@@ -393,7 +393,7 @@ def _check_place(link: Link | None, number: int, count: int, before: _Line) -> N
     """Raise CannotRecover unless a file is the one of this number in its chain of so many."""
     if link is None:
         if count > 1:
-            raise CannotRecover(f"file {number} of the chain is a backup of its own")
+            raise CannotRecover(f"file {number} of the chain is a whole backup by itself, and belongs to no chain")
         return
     if link.number != 1 and count == 1:
         raise CannotRecover(f"this is number {link.number} of a chain: restore the folder that holds all of them")
@@ -468,7 +468,9 @@ async def _finish(writing: "_Restoring", contents: _Contents) -> None:
     right = right and await all_acts(ledger, lineage, len(section.acts) + 1) == section.acts
     # What an earlier restore left behind, of another backup, must not mix with this one: a key that was taken away.
     if not right or not await _is_all_there_is(writing, contents, contents.numbers):
-        raise LedgerDamaged(lineage, "what was restored is not what the backup says; empty the ledger")
+        raise LedgerDamaged(
+            lineage, "what was restored is not what the backup says; empty the ledger, and restore again"
+        )
     await ledger.list_lineage(lineage)
     await writing.hash(writing.keys.account, section.account)
     await writing.finish()
@@ -612,7 +614,9 @@ class _Restoring:
         except LedgerUnavailable:  # its time may have run out while the next part was made; once more is harmless
             reply = await self._write()
         if reply != [b"done"]:
-            raise LedgerDamaged(self.lineage, "somebody opened it while it was restored; empty the ledger")
+            raise LedgerDamaged(
+                self.lineage, "somebody opened it while it was restored; empty the ledger, and restore again"
+            )
 
 
 def batches(entries: Iterable[_Entry], count: int) -> Iterator[list[_Entry]]:

@@ -4,6 +4,7 @@ All of it is redis-py's asyncio client, told to send nothing twice: what became 
 to find out.
 """
 
+import asyncio
 import os
 import ssl
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
-from redis.exceptions import RedisClusterException
+from redis.exceptions import RedisClusterException, RedisError
 
 _PLAIN = ("redis", "redis+sentinel", "redis+cluster")
 _TLS = ("rediss", "rediss+sentinel", "rediss+cluster")
@@ -45,11 +46,14 @@ def connections_to(url: str, deadline: float) -> "OneServer | Cluster":
         service, db = _service(parts)
         given = dict(parse_qsl(parts.query))
         own = {name: given[option] for option, name in _SENTINEL_OPTIONS.items() if option in given}
+        seconds = deadline / (len(_hosts(parts)) + 2)  # where some do not answer, others are asked within the deadline
+        soon = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            _hosts(parts), sentinel_kwargs={"socket_timeout": deadline, "protocol": 2} | tls | own
+            _hosts(parts),
+            sentinel_kwargs=options | soon | tls | own,
         )
         primary = sentinel.master_for(service, db=db, **_credentials(parts), **options, **tls)
-        return OneServer(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels])
+        return OneServer(_reading_anew(primary), [_reading_anew(each) for each in sentinel.sentinels], service)
     if _kind(parts) == "cluster":
         return Cluster(_hosts(parts), _credentials(parts) | options | tls)
     return OneServer(_reading_anew(Redis.from_pool(ConnectionPool.from_url(url, **options))))
@@ -178,10 +182,11 @@ def _reading_anew(client: Redis) -> Redis:
 class OneServer:
     """One server, or whichever server the Sentinels name when a connection is made."""
 
-    def __init__(self, client: Redis, sentinels: Sequence[Redis] = ()) -> None:
-        """Use this client; close those of the Sentinels with it."""
+    def __init__(self, client: Redis, sentinels: Sequence[Redis] = (), service: str = "") -> None:
+        """Use this client; close those of the Sentinels, who watch the service of this name, with it."""
         self._client = client
         self._sentinels = sentinels
+        self._service = service
 
     async def client_for(self, key: str) -> Redis:
         """Return the client of the server that has `key`."""
@@ -192,6 +197,21 @@ class OneServer:
         """Return the client of every primary."""
         return (self._client,)
 
+    async def can_promote(self) -> bool | None:
+        """Return whether a Sentinel sees enough others to make a replica the primary; None without Sentinels."""
+        if not self._sentinels:
+            return None
+
+        asked = [asyncio.create_task(_sees_enough(each, self._service)) for each in self._sentinels]
+        try:
+            for answer in asyncio.as_completed(asked):
+                if await answer:
+                    return True
+        finally:
+            for task in asked:
+                task.cancel()
+        return False
+
     async def renew(self) -> None:
         """Forget where what lies, and close connections that nobody uses: another server may have it now."""
         await self._client.connection_pool.disconnect(inuse_connections=False)
@@ -201,6 +221,14 @@ class OneServer:
         for client in (self._client, *self._sentinels):
             await client.connection_pool.disconnect()
             await client.aclose()
+
+
+async def _sees_enough(sentinel: Redis, service: str) -> bool:
+    try:
+        await sentinel.execute_command("SENTINEL CKQUORUM", service)  # type: ignore[no-untyped-call]
+    except (RedisError, OSError):
+        return False
+    return True
 
 
 class Cluster:
@@ -228,6 +256,10 @@ class Cluster:
         """Return the client of every primary."""
         await self._initialize()
         return [self._client(node) for node in self._cluster.get_primaries()]
+
+    async def can_promote(self) -> bool | None:
+        """Return None: the servers of a Cluster promote each other."""
+        return None
 
     async def renew(self) -> None:
         """Forget where what lies, and close connections that nobody uses: another server may have it now."""

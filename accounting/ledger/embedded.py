@@ -217,7 +217,9 @@ class EmbeddedStore:
                 # It holds the files, answers nobody and serves nobody: without its end no other may open them.
                 self._kill()
                 if not _wait_until(self._patience, lambda: _try_lock(server_lock)):
-                    raise EmbeddedStoreFailed("no-end", f"the server of the ledger in {self.folder} does not end")
+                    raise EmbeddedStoreFailed(
+                        "no-end", f"the server of the ledger in {self.folder} has not stopped; end its process"
+                    )
             self._start(server_lock)
         finally:
             os.close(server_lock)
@@ -287,7 +289,9 @@ class EmbeddedStore:
         if not _wait_until(self._patience, self._has_ended):
             self._kill()
             if not _wait_until(self._patience, self._has_ended):
-                raise EmbeddedStoreFailed("no-end", f"the server of the ledger in {self.folder} does not end")
+                raise EmbeddedStoreFailed(
+                    "no-end", f"the server of the ledger in {self.folder} has not stopped; end its process"
+                )
         path = self._socket_path()
         if path.parent != self.folder:
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -364,7 +368,7 @@ class EmbeddedStore:
             # Whoever holds it may be waiting for a server's answer, for a lock, and for a server's end.
             if not _wait_until(4 * self._patience, lambda: _try_lock(file)):
                 raise EmbeddedStoreFailed(
-                    "busy", f"the ledger in {self.folder} is being started or left by another process"
+                    "busy", f"the ledger in {self.folder} is being started or stopped by another process; try again"
                 )
             yield
         finally:

@@ -142,13 +142,14 @@ class StoreUse:
     """The fullest of a store's primaries: bytes of memory used and allowed, and of the append-only file.
 
     memory_limit: that of the machine where the server has none. writes: whether the newest write and rewrite of every
-    file succeeded.
+    file succeeded. replicas: how many follow the primary that has the fewest.
     """
 
     memory: int
     memory_limit: int
     file: int
     writes: bool
+    replicas: int
 
 
 async def _compare_nothing(lineage: str, mark: str) -> None:
@@ -262,13 +263,34 @@ class Store:
         found = []
         for client in await self._connections.primaries():
             memory, persistence = await client.info("memory"), await client.info("persistence")
+            replication = await client.info("replication")
+            replicas = [value for name, value in replication.items() if re.fullmatch(r"slave\d+", name)]
+            following = sum(each["state"] == "online" for each in replicas)
             states = (persistence.get(name, "ok") for name in ("aof_last_write_status", "aof_last_bgrewrite_status"))
             file = int(persistence.get("aof_current_size", 0))
             writes = all(state == "ok" for state in states)
             limit = int(memory["maxmemory"]) or int(memory["total_system_memory"])
-            found.append(StoreUse(int(memory["used_memory"]), limit, file, writes))
+            found.append(StoreUse(int(memory["used_memory"]), limit, file, writes, following))
         fullest = max(found, key=lambda one: one.memory / one.memory_limit)
-        return replace(fullest, file=max(one.file for one in found), writes=all(one.writes for one in found))
+        return replace(
+            fullest,
+            file=max(one.file for one in found),
+            writes=all(one.writes for one in found),
+            replicas=min(one.replicas for one in found),
+        )
+
+    @property
+    def replicas_needed(self) -> int:
+        """On how many replicas a write must be before it counts."""
+        return self._replicas
+
+    async def can_promote(self) -> bool | None:
+        """Return whether Sentinels would make a replica the primary; None where there are none."""
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await self._connections.can_promote()
+        except TimeoutError:
+            return False
 
     async def call(
         self,

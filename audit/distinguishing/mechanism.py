@@ -99,7 +99,7 @@ def _times(loss: PrivacyLoss, factor: float) -> PrivacyLoss:
             return PureLoss(loss.epsilon * factor)
         case SubsampledGaussianLoss():
             return SubsampledGaussianLoss(loss.noise_multiplier / factor, loss.sampling_rate)
-    raise ValueError(f"a {loss.kind} loss has no family to audit it by")
+    raise ValueError(f"the audit has no test for a privacy loss of the kind {loss.kind}")
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,7 @@ class LiveAudit:
             raise ValueError(f"a look needs at least {_FEWEST_ROWS} answers, not {len(answers)}")
         if self.counts.stopped_by_noise or not (answers >= _LEAST_PROBABILITY).all():
             self.counts = replace(self.counts, stopped_by_noise=True)
-            raise TooMuchNoise("answers hold probabilities too small to tell the noisy logits behind them")
+            raise TooMuchNoise("some probabilities in the answers are too small to compute the noisy logits from")
         noisy = np.log(answers)
         noisy = noisy - noisy.mean(axis=1, keepdims=True)
         order = rng.permutation(len(answers))

@@ -98,8 +98,8 @@ def with_canaries(
     rows = pa.Table.from_batches(batches).unify_dictionaries() if batches else pa.table({})
     if not _FEWEST <= count < len(rows):
         raise DataError(
-            f"{table.name} has {len(rows)} rows: the canaries are at least {_FEWEST}, and not all of them; they were "
-            f"to be {count}"
+            f"{table.name} has {len(rows)} rows, and {count} canaries were to be taken of them: take at least "
+            f"{_FEWEST}, and fewer than there are rows"
         )
     order = rng.permutation(len(rows))
     canaries, population = rows.take(order[:count]), rows.take(np.sort(order[count:]))

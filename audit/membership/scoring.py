@@ -304,7 +304,10 @@ def pooled_ratio(confidences: Floats, shadow: Floats, seen: Mask) -> Floats:
     counts = seen.sum(axis=0), (~seen).sum(axis=0)
     both = np.minimum(*counts) > 0
     if not both.any():
-        raise ValueError("no row has shadow models of both kinds, which a likelihood ratio needs: train more of them")
+        raise ValueError(
+            "no row has shadow models that were trained with it and others that were not, as a likelihood ratio needs: "
+            "train more of them"
+        )
     inside, outside = (
         np.where(used, shadow, 0.0).sum(axis=0) / np.maximum(count, 1)
         for used, count in zip((seen, ~seen), counts, strict=True)
@@ -336,7 +339,10 @@ def _fit_normals(shadow: Floats, used: Mask) -> tuple[Floats, Floats]:
     """Return each row's mean and deviation over the models that are used; of all rows where there are too few."""
     count = used.sum(axis=0)
     if not used.any():
-        raise ValueError("no shadow model is of the kind that the likelihood ratio needs: train more of them")
+        raise ValueError(
+            "the likelihood ratio needs shadow models trained with rows and others trained without, and all are of one "
+            "kind: train more of them"
+        )
     total = np.where(used, shadow, 0.0).sum(axis=0)
     trusted = count >= LEAST_MODELS
     mean = np.where(trusted, total / np.maximum(count, 1), float(shadow[used].mean()))

@@ -333,7 +333,7 @@ def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, proce
     """Train each by itself, with its own words of randomness."""
     trainer = recipe.trainer
     if trainer is None:
-        raise ValueError("nobody outside can tell how this model was trained")
+        raise ValueError("an endpoint does not say how this model was trained, so no shadow can be trained like it")
     units = None if pool.of is None else Units(str(recipe.model["unit"]), pool.of)
     records = Records(pool.X.astype(np.float64), pool.y, recipe.declaration, (b"shadow",), units)
     trained = joblib.Parallel(n_jobs=min(processes, draws.count), return_as="generator")
@@ -446,8 +446,8 @@ def shadow_setup_of(model: Mapping[str, Any], records: int, *, epochs: int | Non
     """
     if model.get("feature_map", {}).get("kind") == "encoder":
         raise ValueError(
-            "the model stands on a deep network, whose weights the endpoint does not show: shadow models on other "
-            "features would be no shadows of it"
+            "the model's features come from a deep network, whose weights the endpoint does not show: shadow models on "
+            "other features would tell nothing of it"
         )
     kind, departures = kind_shown(model), []
     alike = Likeness() if kind is None else kind.likeness(model, records)

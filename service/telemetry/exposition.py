@@ -42,9 +42,11 @@ async def exposition(
     try:
         async with asyncio.timeout(_SECONDS_FOR_LEDGER):
             accounts = await asyncio.gather(*map(ledger.lineage, lineages))
-            kept = [*_store_metrics(await ledger.store.use()), _upkeep_metrics(await upkeep(ledger))]
+            use = await ledger.store.use()
+            kept = [*_store_metrics(use, ledger.store.replicas_needed), _upkeep_metrics(await upkeep(ledger))]
     except (LedgerError, TimeoutError):
         accounts, kept = None, []
+    kept += await _promotion_metrics(ledger)
     audits = (_verdict_metrics(convicted), *_look_metrics(looks))
     rooms = _folder_metrics(await asyncio.to_thread(_rooms, folders))
     now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms, *audits])
@@ -53,6 +55,9 @@ async def exposition(
 
 _SECONDS_FOR_LEDGER = 0.75
 """A ledger that takes longer counts as down. The rest is told within the second that a scrape can spare."""
+
+_SECONDS_FOR_SENTINELS = 0.2
+"""Sentinels, which keep nothing, answer at once or are taken for away."""
 
 _TRIES = 20
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -109,16 +114,30 @@ def _account_metrics(accounts: Sequence[LineageAccount] | None) -> list[Metric]:
     ]
 
 
-def _store_metrics(use: StoreUse) -> list[Metric]:
+async def _promotion_metrics(ledger: Ledger) -> list[Metric]:
+    text = "1 if Sentinels see enough of each other to make a replica the primary; absent without Sentinels."
+    try:
+        async with asyncio.timeout(_SECONDS_FOR_SENTINELS):
+            promotes = await ledger.store.can_promote()
+    except TimeoutError:
+        promotes = False
+    return [] if promotes is None else [_gauge("dpserve_store_can_promote", text, (), [((), promotes)])]
+
+
+def _store_metrics(use: StoreUse, replicas_needed: int) -> list[Metric]:
     memory = "Memory that the ledger's store uses: of a Cluster, the fullest of its servers."
     limit = "Memory that it may use: its maxmemory, or all of its machine."
     file = "Size of its append-only file."
     writes = "1 if its newest write to the file, and the newest rewrite, succeeded."
+    replicas = "Replicas that follow its primary: of a Cluster, the primary that has the fewest."
+    needed = "Replicas on whose disks a charge must be before it is answered."
     return [
         _gauge("dpserve_store_memory_bytes", memory, (), [((), use.memory)]),
         _gauge("dpserve_store_memory_limit_bytes", limit, (), [((), use.memory_limit)]),
         _gauge("dpserve_store_file_bytes", file, (), [((), use.file)]),
         _gauge("dpserve_store_writes_ok", writes, (), [((), use.writes)]),
+        _gauge("dpserve_store_replicas", replicas, (), [((), use.replicas)]),
+        _gauge("dpserve_store_replicas_needed", needed, (), [((), replicas_needed)]),
     ]
 
 

@@ -161,5 +161,5 @@ def test_coins_raise_every_bound_by_at_least_their_probability() -> None:
         assert power.true_positive_rate_bound >= other.true_positive_rate_bound + 0.99 * coins
 
     composition, rho = composition_and_rho({parse_release(f"approximate-gaussian:20:{2.0**-40!r}"): 5000})
-    with pytest.raises(ValueError, match="which the coins of the releases take"):
+    with pytest.raises(ValueError, match="noise is too extreme to be bounded"):
         attack_power(composition, rho, 10.0, delta)

@@ -36,6 +36,11 @@ WELL = {
     "dpserve_store_memory_bytes": "100000000+100x{n}",
     "dpserve_store_memory_limit_bytes": "1500000000+0x{n}",
     "dpserve_store_writes_ok": "1+0x{n}",
+    "dpserve_store_replicas": "2+0x{n}",
+    "dpserve_store_replicas_needed": "1+0x{n}",
+    "dpserve_store_can_promote": "1+0x{n}",
+    'kube_statefulset_replicas{namespace="n",statefulset="dpserve-valkey"}': "3+0x{n}",
+    'kube_statefulset_status_replicas_ready{namespace="n",statefulset="dpserve-valkey"}': "3+0x{n}",
     'dpserve_folder_free_bytes{folder="journals"}': "4000000000+0x{n}",
     'dpserve_folder_size_bytes{folder="journals"}': "5000000000+0x{n}",
     'kubelet_volume_stats_available_bytes{namespace="n",persistentvolumeclaim="data-dpserve-valkey-0"}': "18+0x{n}",
@@ -59,6 +64,11 @@ ILL = {
     "DpserveBudgetGoneSoon": {LINEAGE: "0.1+0.0001x{n}"},
     "DpserveStoreFullSoon": {"dpserve_store_memory_bytes": "100000000+100000x{n}"},
     "DpserveStoreNearlyFull": {"dpserve_store_memory_bytes": "1300000000+1x{n}"},
+    "DpserveStoreReplicasFew": {"dpserve_store_replicas": "0+0x{n}"},
+    "DpserveStoreCannotFailOver": {"dpserve_store_can_promote": "0+0x{n}"},
+    "DpserveStorePodAway": {
+        'kube_statefulset_status_replicas_ready{namespace="n",statefulset="dpserve-valkey"}': "2+0x{n}"
+    },
     "DpserveStoreWritesFail": {"dpserve_store_writes_ok": "0+0x{n}"},
     "DpserveFolderNearlyFull": {'dpserve_folder_free_bytes{folder="journals"}': "400000000+0x{n}"},
     "DpserveVolumeNearlyFull": {

@@ -22,16 +22,18 @@ import pytest
 import redis
 
 from accounting.ledger.embedded import server_binary
-from tests.faults.servers import Services, encrypting_server, ran_to_its_end
-from tests.topologies import wait_until
+from tests import topologies
+from tests.faults.servers import Services, encrypting_server, free_port, ran_to_its_end
 
-from .conftest import HA, commands_that_write
+from .conftest import HA, ROOT, commands_that_write
 from .test_manifests import containers, named, store_of, template_of
 from .test_replicas import small_bundle
 
 ADMINISTRATOR = {"username": "administrator", "password": "of-the-test"}
 TLS_LINES = r"^tls-(?!port).*\n|^port 0\n| --tls --cacert \S+"
 PRICE = 0.001
+WAITS = "waits for the primary, %s\n"
+ADMIN_KEY = "the-admin-key-of-this-test"
 BUDGET = ("--rho", "1", "--delta", "1e-6")
 
 
@@ -44,6 +46,11 @@ def kept(resources, kind, name):
     ]
     (data,) = found
     return data if kind == "ConfigMap" else {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def wait_until(holds):
+    """Return as soon as it holds: a step here starts dozens of processes, and a failover takes its time."""
+    topologies.wait_until(holds, patience=300)
 
 
 @dataclass
@@ -276,19 +283,31 @@ class Client:
             assert (answer["receipt"]["charged_rows"], answer["predictions"]) == (0, predictions)
 
 
-def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path):
+def gauges(admin):
+    """The gauges of a service that tell of its store's replicas and Sentinels."""
+    text = httpx.get(admin, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, timeout=60).text
+    return {
+        name: float(value) for name, value in re.findall(r"^dpserve_store_(replicas\w*|can_promote) (\S+)", text, re.M)
+    }
+
+
+def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
     replicas = ("--ledger-replicas", kept(store.resources, "Secret", "dpserve-ledger")["DPSERVE_LEDGER_REPLICAS"])
     owner = Services(small_bundle(tmp_path), tmp_path / "home", store.address("dpserve-ledger-owner"), tmp_path / "log")
     services = Services(owner.bundle, owner.home, store.address("dpserve-ledger"), owner.log, f"rho:{PRICE}")
+    port = free_port()
+    admin = f"http://127.0.0.1:{port}/metrics"
     store.start()
     wait_until(store.is_whole)
     assert store.primary() is store.pods[0]
     with ExitStack() as running:
-        url, _ = running.enter_context(services.serving(*BUDGET, *replicas, "--no-admin"))
+        url, _ = running.enter_context(services.serving(*BUDGET, *replicas, "--admin-port", port))
         client = Client(url, owner.command_line("clients", "add", "ann", *BUDGET, *replicas).splitlines()[-1])
         assert all(client.is_answered(number) for number in range(10))
 
         first = store.primary()
+        assert gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1}
         first.end()
         wait_until(lambda: client.is_answered(10))
         second = store.primary()
@@ -322,3 +341,31 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert store.primary() is not second
         client.has_its_answers()
         assert ": right" in owner.command_line("ledger", "verify", *replicas)
+
+
+def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(store):
+    store.start()
+    wait_until(store.is_whole)
+    lost, *others = store.pods
+    with redis.Redis(lost.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
+        administrator.set("dpserve:a-charge", "1")
+        assert administrator.execute_command("WAITAOF", 1, 2, 30_000) == [1, 2]
+    store.end(signal.SIGTERM)
+    shutil.rmtree(lost.folder / "data")
+    store.start()
+    # It has nothing, and the others do: nobody is the primary, and nobody is chosen.
+    wait_until(lambda: "waits until the others say who is the primary" in (lost.folder / "valkey.log").read_text())
+    wait_until(lambda: all((pod.folder / "sentinel.log").read_text().endswith(WAITS % lost.host) for pod in store.pods))
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    for pod, (name, words) in zip(others, re.findall(r"exec (\S+) -c sentinel -- (touch \S+)", page), strict=True):
+        assert pod.name == name
+        assert pod.run(*words.split())[0] == 0
+    wait_until(store.is_whole)
+    assert store.primary() is not lost
+    with redis.Redis(lost.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
+        assert administrator.get("dpserve:a-charge") == b"1"
+    (words,) = set(re.findall(r"kubectl exec dpserve-valkey-0 -c valkey -- (sh \S+ status)", page))
+    status, said = store.pods[0].run(*words.split())
+    assert status == 0
+    assert said.count("OK 3 usable Sentinels") == 3, said
+    assert said.count(f"primary 1 {store.primary().host}") == 3, said

@@ -13,7 +13,7 @@ from service.admin.verdicts import keep, newest
 from tests.docs.test_shown_commands import parsed
 from tests.owners_commands import ledger_commands
 
-from .conftest import EVERYTHING, ROOT
+from .conftest import EVERYTHING, HA, ROOT
 from .policy import pod_of
 from .test_manifests import named
 
@@ -22,6 +22,7 @@ OF_OTHERS = {"up"} | {
     *(f"kubelet_volume_stats_{name}_bytes" for name in ("available", "capacity")),
     *(f"kube_cronjob_{name}" for name in ("spec_suspend", "status_last_successful_time")),
     "kube_job_status_failed",
+    *(f"kube_statefulset_{name}" for name in ("replicas", "status_replicas_ready")),
 }
 """Metrics of Prometheus itself, the kubelet and kube-state-metrics."""
 
@@ -136,6 +137,25 @@ def test_each_command_of_an_alert_runs_where_its_files_are(rendered):
     assert len([words for words in commands if paths(words)]) == 1
 
 
+def test_each_command_of_an_alert_for_a_pod_of_its_own_runs_there(rendered):
+    """With kubectl exec: in the owner's pod, or one of the store's."""
+    found = re.findall(r"'kubectl exec (\S+)(?: -c (\S+))? -- ([^']+)'", annotations(rendered))
+    assert {place for place, _, _ in found} == {"deployment/dpserve-owner", "dpserve-valkey-0"}
+    for place, container, command in found:
+        words = command.split()
+        if place.startswith("deployment/"):
+            (there,) = pod_of(named(rendered[EVERYTHING], "Deployment", place.removeprefix("deployment/")))[
+                "containers"
+            ]
+            assert words[0] == "dpserve"
+            parsed(words[1:])
+        else:
+            pod = pod_of(named(rendered[HA], "StatefulSet", "dpserve-valkey"))
+            (there,) = [each for each in pod["containers"] if each["name"] == container]
+            assert words == [*there["command"][:-1], "status"]  # which test_ha.py runs
+        assert all(is_kept(path, there) for path in paths(words)), words
+
+
 def test_a_file_that_is_in_no_pod_is_found(rendered):
     """As `ledger rehearse ledger.backup` was, which no pod of the redis overlay has."""
     words = ["ledger", "rehearse", "ledger.backup"]
@@ -153,7 +173,10 @@ def test_all_that_an_alert_names_is_there(rendered):
         assert f'"{route}"' in sources[0 if owner else 1]
     settings = {f"--{name.replace('_', '-')}" for name in ServeSettings.model_fields}
     options = {name for command in ledger_commands().values() for each in command.params for name in each.opts}
-    assert {name.rstrip("-") for name in re.findall(r"--[a-z-]+", texts)} - {"--from"} <= settings | options
+    assert {name.rstrip("-") for name in re.findall(r"--[a-z-]+", texts)} - {
+        "--from",
+        "--replicas",
+    } <= settings | options
 
 
 def routes(node):

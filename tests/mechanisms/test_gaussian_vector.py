@@ -105,7 +105,7 @@ def test_an_epsilon_and_a_delta_are_the_whole_of_a_budget_opened_with_them(epsil
         (lambda: GaussianVector(9.0, 10, 1.0), "pay-once model must lie between"),
         (lambda: GaussianVector(1.0, 0, 1.0), "between 1 and 16777216 values"),
         (lambda: GaussianVector(1.0, 2**24 + 1, 1.0), "between 1 and 16777216 values"),
-        (lambda: GaussianVector(0.05, 2**24, 1.0), "so much noise does not fit the grid"),
+        (lambda: GaussianVector(0.05, 2**24, 1.0), "so much noise cannot be drawn exactly"),
         (lambda: GaussianVector(1.0, 10, 0.0), "the sensitivity must be positive"),
         (lambda: GaussianVector(1.0, 3, 1.0).release(np.zeros(4), Seeded(0)), "there must be 3 values"),
         (lambda: GaussianVector(1.0, 1, 1.0).release(np.array([np.nan]), Seeded(0)), "must be finite"),

@@ -287,7 +287,7 @@ async def test_a_client_is_revoked_though_the_act_cannot_be_written(
     await _opened(books, lineage)
     keys = LineageKeys(lineage)
     _wrong_type(getattr(keys, damaged))(store)
-    with pytest.raises(LedgerDamaged, match="ann is revoked now, and the act of it could not be written"):
+    with pytest.raises(LedgerDamaged, match="ann is revoked now, but the record of this could not be written"):
         await books.revoke(lineage, "ann")
     assert (await books.client(lineage, "ann")).revoked
     if damaged == "acts":

@@ -223,5 +223,5 @@ def test_a_distance_that_all_rows_share_is_learnt_from_all_of_them():
 
 
 def test_without_both_kinds_of_models_there_is_nothing_to_pool():
-    with pytest.raises(ValueError, match="both kinds"):
+    with pytest.raises(ValueError, match="trained with it and others that were not"):
         pooled_ratio(np.zeros(3), np.zeros((4, 3)), np.ones((4, 3), dtype=bool))
