@@ -4,14 +4,14 @@ How an attacker builds them follows from the public part of the target's certifi
 (`shadow_setup_of`). They answer through its mechanism at its price, so that what is learnt from them is what the
 target's noise leaves to be learnt.
 
-A pay-once model's shadows are trained by its own kind's code from its public certificate, in a process for each
-processor, with noise, clipping and sampling of their own (`training.kinds.kind.Kind.trainer_alike`). The other k are
-one batched program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et al. 2017;
-Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full batch, with
-NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies
+A pay-once model's shadows are trained by its own kind's code from its public certificate, one after another, with
+noise, clipping and sampling of their own (`training.kinds.kind.Kind.trainer_alike`). The other k are one batched
+program. Networks are trained by `training.kinds.published.train`, which needs PyTorch (Shokri et
+al. 2017; Lu et al. 2022, Section 3.3). Certified heads are regularised softmax regressions minimised together, full
+batch, with NumPy on the processor and with PyTorch on CUDA: their objective is the target's own, sum of cross-entropies
 + (Lambda/2) ||W||_F^2 (`training.fitting.objective`) or the convexified one (`training.fitting.log_mean_exp`), on
-public features. It is strongly convex, so that accelerated gradient descent with its constants reaches the minimum at a
-known rate, and all k models can take the same steps.
+public features. It is strongly convex, so that accelerated gradient
+descent with its constants reaches the minimum at a known rate, and all k models can take the same steps.
 
 Where one machine is too small, every worker of a Ray cluster trains a share of the same draws. A model's records and
 first weights follow from the seed and the model's number, so that the cluster's models are those that one machine would
@@ -31,7 +31,6 @@ from itertools import pairwise
 from operator import add
 from typing import Any
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -262,18 +261,11 @@ class Draws:
 
 
 def train_shadow_models(
-    pool: Pool,
-    recipe: ShadowRecipe,
-    draws: Draws,
-    on_share: OnShare = lambda _: None,
-    *,
-    device: str = "auto",
-    processes: int | None = None,
+    pool: Pool, recipe: ShadowRecipe, draws: Draws, on_share: OnShare = lambda _: None, *, device: str = "auto"
 ) -> ShadowModels:
     """Train the models of `draws` together and evaluate all of them on the whole pool.
 
-    device: auto, cpu or cuda, as `training_device` takes it. Raises what that raises. processes: that train shadows of
-    a pay-once model; None for one on each processor.
+    device: auto, cpu or cuda, as `training_device` takes it. Raises what that raises.
     """
     where: Device = "cpu" if isinstance(recipe, OwnRecipe) else training_device(device)
     of = np.arange(len(pool.y)) if pool.of is None else pool.of
@@ -281,9 +273,7 @@ def train_shadow_models(
     members, others = draws.rows(units)
     rows, weights = (members, None) if pool.of is None else _rows_of_units(members, of)
     if isinstance(recipe, OwnRecipe):
-        logits = _train_own(
-            pool, recipe, draws, _mask(members, units)[:, of], processes or joblib.cpu_count(), on_share
-        )
+        logits = _train_own(pool, recipe, draws, _mask(members, units)[:, of], on_share)
     elif isinstance(recipe, HeadRecipe):
         logits = _train_heads(pool, recipe, rows, weights, where, on_share)
     else:
@@ -329,27 +319,19 @@ def _train_heads(
     return logits
 
 
-def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, processes: int, on_share: OnShare) -> Floats:
-    """Train each by itself, with its own words of randomness."""
+def _train_own(pool: Pool, recipe: OwnRecipe, draws: Draws, members: Mask, on_share: OnShare) -> Floats:
+    """Train one after another: each is a training of its own, with its own words of randomness."""
     trainer = recipe.trainer
     if trainer is None:
         raise ValueError("an endpoint does not say how this model was trained, so no shadow can be trained like it")
     units = None if pool.of is None else Units(str(recipe.model["unit"]), pool.of)
     records = Records(pool.X.astype(np.float64), pool.y, recipe.declaration, (b"shadow",), units)
-    trained = joblib.Parallel(n_jobs=min(processes, draws.count), return_as="generator")
-    each = (joblib.delayed(_own_logits)(records, recipe, *one) for one in zip(draws.seeds(), members, strict=True))
     logits = []
-    for done, one in enumerate(trained(each), start=1):
-        logits.append(one)
+    for done, (seed, mask) in enumerate(zip(draws.seeds(), members, strict=True), start=1):
+        model = trainer(records.taken(mask), SeededRandomness(seed, ("shadow",)))
+        logits.append(log_of(model.answers(records.X)[0]))
         on_share(done / draws.count)
     return np.stack(logits)
-
-
-def _own_logits(records: Records, recipe: OwnRecipe, seed: int, mask: Mask) -> Floats:
-    """Train one shadow of a pay-once model on some of the records; return its logits of all of them, (N, C)."""
-    assert recipe.trainer is not None
-    model = recipe.trainer(records.taken(mask), SeededRandomness(seed, ("shadow",)))
-    return log_of(model.answers(records.X)[0])
 
 
 def _train_networks(
@@ -542,5 +524,5 @@ def _check(address: str) -> None:
 
 def _share(shared: Any, recipe: ShadowRecipe, draws: Draws) -> tuple[Any, Any, Any, Device]:
     """Train a share on the processor, whatever else the worker's machine has: shares of one attack must be alike."""
-    trained = train_shadow_models(Pool(*shared), recipe, draws, device="cpu", processes=1)
+    trained = train_shadow_models(Pool(*shared), recipe, draws, device="cpu")
     return trained.members, trained.held_out, trained.logits, trained.device

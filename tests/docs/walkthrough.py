@@ -92,7 +92,7 @@ class Walkthrough:
     def walk(self, page, *, left_out="\n"):
         """Take every step of a page of docs/; fail at the first that does not print what the page says.
 
-        left_out: the beginning of commands that are not run.
+        left_out: the beginning of commands and programs that are not run.
         """
         taken = steps((DOCS / page).read_text())
         assert taken, page
