@@ -40,7 +40,7 @@ RECEIPTS_IN_A_FILE = 1_000_000
 """The most receipts of a file, and of one step of the store."""
 
 _FORMAT = "dpserve ledger archive 1"
-_NAME = r"archive-{}-\d{{12}}-[0-9a-f]{{8}}\.zst(?:\.age)?"
+_END_OF_NAME = re.compile(r"\d{12}-[0-9a-f]{8}\.zst(?:\.age)?")
 """The pattern of files' names, by the lineage."""
 _PIECE = 1 << 18
 _ACCOUNTS_IN_A_CALL = 50
@@ -113,8 +113,12 @@ class Archive:
 
 def unnamed_files(place: Place, lineage: str, seals: Iterable[Seal]) -> tuple[str, ...]:
     """Return the names of a lineage's files in a place that no seal names, oldest first."""
-    named, written = {seal.file for seal in seals}, re.compile(_NAME.format(re.escape(lineage)))
-    return tuple(name for name in place.names() if written.fullmatch(name) and name not in named)
+    named, begin = {seal.file for seal in seals}, f"archive-{lineage}-"
+    return tuple(
+        name
+        for name in place.names()
+        if name.startswith(begin) and _END_OF_NAME.fullmatch(name, len(begin)) and name not in named
+    )
 
 
 def _read_file(lines: Iterable[str], lineage: str, seal: Seal) -> Iterator[Receipt]:

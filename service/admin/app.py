@@ -446,13 +446,11 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
         currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
         names = models.names_by_id(lineage)
-        listed = [
-            msgspec.structs.asdict(
-                receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
-            )
-            | {"client": each.client}
-            for each in page
-        ]
+        listed = []
+        for each in page:
+            shown = receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
+            fields = msgspec.structs.asdict(shown) | {"client": each.client}
+            listed.append({name: value for name, value in fields.items() if value is not msgspec.UNSET})
         return Json({"receipts": listed, "next_after": next_after, "archived": archived})
 
     read: defaultdict[str, Spending] = defaultdict(Spending)

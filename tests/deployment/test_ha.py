@@ -365,7 +365,10 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
     with redis.Redis(lost.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
         assert administrator.get("dpserve:a-charge") == b"1"
     (words,) = set(re.findall(r"kubectl exec dpserve-valkey-0 -c valkey -- (sh \S+ status)", page))
-    status, said = store.pods[0].run(*words.split())
-    assert status == 0
-    assert said.count("OK 3 usable Sentinels") == 3, said
-    assert said.count(f"primary 1 {store.primary().host}") == 3, said
+
+    def all_agree() -> bool:
+        status, said = store.pods[0].run(*words.split())
+        all_see = said.count("OK 3 usable Sentinels") == 3 and said.count(f"primary 1 {store.primary().host}") == 3
+        return status == 0 and all_see
+
+    wait_until(all_agree)

@@ -139,7 +139,7 @@ def test_rows_that_were_trained_on_are_not_held_out_without_their_ids(owner):
     )
     done = owner(FRAME.drop(columns="person"), *words)
     assert "300 of 300 rows are equal to rows there" in str(done.exception)
-    assert "--lineage people" in str(done.exception)
+    assert "--lineage people" in message_of(done.exception).worded(as_flag)
 
 
 def test_an_id_tells_people_with_equal_rows_apart(owner):
@@ -209,6 +209,6 @@ def test_an_evaluation_of_rows_of_two_lineages_names_neither(owner):
     rows = FRAME.drop(columns="person")
     both = owner(rows[50:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
     assert "'others'" in str(both.exception)
-    assert "--lineage" not in str(both.exception)
+    assert "--lineage" not in message_of(both.exception).worded(as_flag)
     one = owner(rows[100:150], *evaluate, "--lineage", "held", "--epsilon", "6", "--delta", "1e-5")
-    assert "--lineage others" in str(one.exception)
+    assert "--lineage others" in message_of(one.exception).worded(as_flag)

@@ -114,14 +114,14 @@ async def test_the_store_freezes(tmp_path: Path) -> None:
     with fault(name) as found, StoreServer(tmp_path / "store") as store:
         for trial in range(trials(20, 2)):
             lineage = f"lineage-{trial}"
-            async with await Ledger.connect(store.url, deadline=0.4) as ledger:
+            async with await Ledger.connect(store.url, deadline=1.0) as ledger:
                 await open_accounts(ledger, lineage)
                 done = await charge_until(ledger, lineage, "row", lambda: None, after=0, tasks=0)
                 store.stop()
                 start = time.monotonic()
                 try:
                     done = await charge_until(ledger, lineage, "row", lambda: None, after=0, tasks=8)
-                    in_time = time.monotonic() - start < 10 * 0.4
+                    in_time = time.monotonic() - start < 10 * 1.0
                 finally:
                     store.go_on()
                 answered_nothing = done.rows == []
