@@ -228,7 +228,7 @@ WRONG = [
     ({"act": "set-budget", "client": "alice", "rho": -1}, "rho must"),
     ({"act": "set-budget", "client": "alice", "rho": 1, "epsilon": 1}, "one of"),
     ({"act": "set-budget", "client": "alice", "refill": "rho:1/year"}, "refill"),
-    ({"act": "set-budget", "client": "alice", "group": "a team", "rho": 1}, "or neither"),
+    ({"act": "set-budget", "client": "alice", "group": "a team", "rho": 1}, "neither"),
     ({"act": "set-budget", "client": "alice", "mu": 1, "accepts": "any"}, "Gaussian"),
     ({"act": "set-budget", "client": "", "rho": 0.4}, "client"),
     ({"act": "set-budget", "group": "", "rho": 0.4}, "group"),

@@ -126,7 +126,7 @@ def test_counts_take_their_share_or_what_noise_that_fits_the_grid_costs(numbers)
 
 
 def test_the_least_price_of_many_counts_is_hardly_more_than_the_grid_needs():
-    with pytest.raises(ValueError, match="fit the grid"):
+    with pytest.raises(ValueError, match="too low"):
         vector_for(mu_for(least_price(57 * COUNTS)) / (1 + 2.0**-7), 57)
 
 
