@@ -315,18 +315,13 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
 async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str, *, by: str) -> int:
     """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
 
-    Raises what `charge_under` raises.
+    Raises UnknownLineage, and what `open_and_charge` raises.
     """
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
-    account = await ledger.lineage(certificate.lineage)
-    check_unit(account, certificate.unit)
+    await ledger.lineage(certificate.lineage)  # which is not opened here
     budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
-    new = await new_blocks(ledger, account, budgets, by=by)
-    if (refusal := await refusal_of(ledger, wish, account, new)) is not None:
-        raise refusal
-    await open_blocks(ledger, certificate.lineage, budgets, by=by)
-    return (await charge_under(ledger, wish, certificate.unit, by=by)).charged
+    return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
 
 
 async def hold_earlier(ledger: Ledger, certificate: ReleaseCertificate, *, by: str) -> int:
