@@ -307,7 +307,8 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert all(client.is_answered(number) for number in range(10))
 
         first = store.primary()
-        assert gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1}
+        # Pods are ready before their Sentinels have heard of each other.
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
         first.end()
         wait_until(lambda: client.is_answered(10))
         second = store.primary()
