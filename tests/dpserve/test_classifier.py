@@ -550,11 +550,11 @@ def held_out(*months, sign=1.0):
 
 
 ONE = {"epsilon": 1.0, "delta": 1e-6}
-"""What an evaluation costs in these tests."""
+"""The price of an evaluation in these tests."""
 
 
 class TestEvaluations:
-    """What `dpserve evaluate` releases, of rows in memory."""
+    """Figures as `dpserve evaluate` releases them, of rows in memory."""
 
     def test_it_has_noise_is_charged_to_the_held_out_lineage_and_is_saved_with_the_model(self, declared, spent, home):
         model = PrivateClassifier(**declared).fit(FRAME, "ok")
