@@ -175,13 +175,13 @@ def test_a_person_in_two_blocks_is_refused(run, train):
 
 def test_blocks_that_are_charged_as_one_may_share_people_and_all_pay(run, train):
     train("first", MONTHS[:1], kind=ONCE)
-    run("export", "first", "--to", "arrays")
+    run("export", "first", "--to", "safetensors")
     price = left(run)[MONTHS[0]]
     moved = ("--ignore", "day", "--block-name", MONTHS[1])
-    refused = " ".join(train("moved", (), *moved, table=MONTHS[:1], kind=ONCE, blocks=(), status=2).stderr.split())
+    refused = " ".join(train("moved", (), *moved, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr.split())
     assert f"--joined-blocks {MONTHS[1]},{MONTHS[0]}" in refused
     train("moved", (), *moved, "--joined-blocks", ",".join(MONTHS[:2]), table=MONTHS[:1], kind=ONCE, blocks=())
-    run("export", "moved", "--to", "arrays")
+    run("export", "moved", "--to", "safetensors")
     assert left(run) == {MONTHS[0]: 2 * price, MONTHS[1]: price}
     certificate = load_model(run.folder / "moved").certificate
     assert certificate.blocks == certificate.joined_blocks == MONTHS[:2]
@@ -189,7 +189,7 @@ def test_blocks_that_are_charged_as_one_may_share_people_and_all_pay(run, train)
     assert load_model(run.folder / "first").certificate.joined_blocks == ()
     # A third block that is not among them is refused as ever.
     third = ("--ignore", "day", "--block-name", MONTHS[2], "--joined-blocks", ",".join(MONTHS[1:]))
-    said = train("third", (), *third, table=MONTHS[:1], kind=ONCE, blocks=(), status=2).stderr
+    said = train("third", (), *third, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr
     assert f"are in the block {MONTHS[0]}, too" in " ".join(said.split())
     # So it is with an evaluation.
     held = ("evaluate", "moved", "--data", "moved.csv", "--label", "ok", *moved, "--price", "rho:0.1")

@@ -154,7 +154,7 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
     generator = np.random.default_rng(seed)
     names = ["a", "b", "c", "d"]
     first, charged_for, accepted = {}, {}, {True: 0, False: 0}
-    for training in range(60):
+    for _ in range(60):
         own = generator.choice(names, size=generator.integers(1, 3), replace=False).tolist()
         joined = generator.choice(names, size=generator.integers(2, 5), replace=False).tolist()
         as_one = {"joined_blocks": ",".join(joined)} if set(own) & set(joined) and generator.random() < 0.8 else {}
@@ -162,10 +162,7 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
         declared = BlockChoice(**named, block_budget=BUDGET, **as_one).declaration
         people = generator.choice(12, size=3, replace=False)
         rows = [(f"u{who}", own[generator.integers(len(own))]) for who in people]
-        lines = [
-            f"{generator.uniform(0, 120)},{who},{block},{('no', 'yes')[place % 2]}"
-            for place, (who, block) in enumerate(rows)
-        ]
+        lines = [f"{generator.uniform(0, 120)},{who},{block},no" for who, block in rows]
         (tmp_path / "rows.csv").write_text("\n".join(["age,who,in,ok", *lines]) + "\n")
         read = read_numbers(
             str(tmp_path / "rows.csv"),
@@ -178,10 +175,8 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
         )
         records = declared.taken_from(read)
         assert set(declared.charged) == {*own, *(joined if as_one else [])}
-        places = records.block_places
-        assert [declared.charged[0 if places is None else places[row]] for row in range(3)] == [
-            each for _, each in rows
-        ]
+        places = [0] * 3 if records.block_places is None else records.block_places
+        assert [declared.charged[place] for place in places] == [block for _, block in rows]
         try:
             with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=False):
                 pass
