@@ -24,7 +24,7 @@ from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.reading import LOCAL as LOCAL
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, read_schema
 from training.inputs.schema import draft as drafted
 
 READING = "Reading rows"
@@ -119,18 +119,21 @@ class FileOptions(RowOptions):
         class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
         """
-        limits = zip(names, lower, upper, strict=True)
         values = values_of(classes, class_names)
-        return self.read(
-            source,
-            schema=schema_of(columns, self.label, classes, values),
-            classes=classes,
-            values=values,
-            bounds={name: (low, high) for name, low, high in limits},
-            unit=unit,
-            clip=clip,
-            blocks=blocks,
-        )
+        with shares("reading") as show:
+            return self.rows_form.read_like(
+                source,
+                names,
+                lower,
+                upper,
+                classes,
+                values,
+                columns,
+                unit=unit,
+                clip=clip,
+                blocks=blocks,
+                progress=lambda records, share: show(f"{records:,} records", share),
+            )
 
     def read_held_out(
         self,
