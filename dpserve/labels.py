@@ -12,7 +12,7 @@ from training.inputs.schema import Schema
 
 _NAMES = ("label", "label_", "label__")
 _BOOLEANS = ("false", "true")
-"""What the two classes of booleans are called in a table."""
+"""The two classes of booleans, as a table has them."""
 
 
 def label_beside(names: Sequence[str], schema: Schema | None, y: Any, *, classes_declared: bool) -> str:

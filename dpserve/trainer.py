@@ -173,7 +173,7 @@ class LedgerPurse:
     budget: Budget | None
     blocks: BlockDeclaration | None = None
     charges: list[str] = field(default_factory=list)
-    """What was charged for so far."""
+    """The things that were charged for so far."""
 
     @classmethod
     def of(cls, given: TrainOptions) -> "LedgerPurse":
@@ -196,7 +196,7 @@ class LedgerPurse:
     def pay_for_choice(self, cost: Cost) -> None:
         """Charge the lineage for a choice of Lambda."""
         wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
-        blocks = () if self.blocks is None else self.blocks.names
+        blocks = () if self.blocks is None else self.blocks.charged
         asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks), dict.fromkeys(blocks, self._block_budget)))
         typer.echo(f"the lineage {self.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
 
@@ -251,7 +251,7 @@ class LedgerPurse:
     async def _check(self, price: int) -> None:
         from service.opening import account_to_be, check_unit, is_open, too_dear
 
-        names = () if self.blocks is None else self.blocks.names
+        names = () if self.blocks is None else self.blocks.charged
         async with self._opened() as ledger:
             budget = self._block_budget or self.budget
             whole = await account_to_be(ledger, self.lineage, budget, has_blocks=bool(names))

@@ -315,12 +315,14 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
 async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str, *, by: str) -> int:
     """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
 
-    Raises UnknownLineage, and what `open_and_charge` raises.
+    A lineage with blocks opens with the budget that the certificate declares of them. Raises UnknownLineage for another
+    one that is not open, and what `open_and_charge` raises.
     """
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
-    await ledger.lineage(certificate.lineage)  # which is not opened here
     budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    if not budgets:
+        await ledger.lineage(certificate.lineage)  # which is not opened here
     return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
 
 

@@ -577,7 +577,8 @@ class TestEvaluations:
         fewer = model.evaluate(array, rows["ok"], lineage=held, report=["accuracy"], **ONE)
         assert (fewer.parts, fewer.log_loss) == (("accuracy",), None)
         rows[["age", "income", "ok"]].to_csv(home / "held.csv", index=False)
-        assert PrivateClassifier.load(home / "bundle").evaluate(home / "held.csv", "ok", **ONE).records.upper > 100
+        loaded = PrivateClassifier.load(home / "bundle")
+        assert loaded.evaluate(home / "held.csv", "ok", lineage=held, **ONE).records.upper > 100
 
     def test_values_of_y_are_those_of_the_training(self, declared):
         model = PrivateClassifier(**declared | {"classes": {"0": "no", "1": "yes"}})

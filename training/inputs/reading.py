@@ -1,7 +1,7 @@
 """Labelled rows from wherever they are: the digits, an NPZ file, or a table in a file, at a URL or in memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -138,4 +138,4 @@ class RowsForm:
 
 def _in_blocks(records: Records, blocks: BlockDeclaration | None) -> Records:
     """Return the records with the blocks that are declared of them."""
-    return records if blocks is None else replace(records, declaration=blocks.of(records.declaration))
+    return records if blocks is None else blocks.taken_from(records)
