@@ -56,8 +56,8 @@ from dpserve.commands.options import (
     refuse_forgotten,
     state_folder,
 )
-from dpserve.frames import names_of, rows_for
-from dpserve.labels import label_beside, own_values, schema_with_label
+from dpserve.frames import check_rows, names_of, rows_for
+from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from mechanisms.randomness import SystemRandomness
@@ -460,10 +460,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if schema is not None:
                 schema = schema_with_label(schema, label, self.classes, label_type)
             price, budget = self._price(), _budget(self.lineage_budget)
-            request = self._request(schema, price)
+            classes = self.classes if schema is not None else classes_of(self.classes, label_type)
+            request = self._request(schema, price, classes)
             check(request, unit=self.unit)
             refuse_forgotten(request.lineage)
-            records = self._records(table, label, schema)
+            records = self._records(table, label, schema, classes)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
@@ -477,7 +478,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 watcher=_Owner(),
                 pay_earlier=self._pay_for_earlier,
             )
-            self._levels = _levels(schema, label, self.classes)
+            self._levels = _levels(schema, label, classes)
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate, budget)), label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
@@ -759,36 +760,45 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the classes"
             )
+        if (isinstance(X, Mapping) and not hasattr(X, "shape")) or _are_mappings(X):
+            raise ValueError(
+                "records come as a data frame of pandas or Polars, as an Arrow table, as numbers or as a file: of "
+                "mappings make one, as pandas.DataFrame(X)"
+            )
+        return self._with_column(X, y) if isinstance(y, str) else self._beside(X, y)
+
+    def _with_column(self, X: Any, y: str) -> tuple[Any, str, list[str] | None]:
+        """Return a table whose column of classes has the name y."""
+        if isinstance(X, str | Path):
+            # Only who reads a file should wait for Arrow.
+            from training.inputs.table_records import column_names
+
+            schema = self._schema()
+            encoding = self.encoding or (None if schema is None else schema.encoding)
+            with _in_python():
+                return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
+        names = names_of(X)
+        if names is None:
+            raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
+        if y not in names:
+            raise ValueError(f"X has no column {y!r}; pass the name of the column of classes, or the classes")
+        return _arrow(X, names), y, self._features_among(names, y)
+
+    def _beside(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
+        """Return a table with the classes y as one more column."""
         # Only who trains should wait for Arrow.
         import pyarrow as pa
 
-        if isinstance(y, str):
-            if isinstance(X, str | Path):
-                from training.inputs.table_records import column_names
-
-                schema = self._schema()
-                encoding = self.encoding or (None if schema is None else schema.encoding)
-                with _in_python():
-                    return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
-            names = names_of(X)
-            if names is None:
-                raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
-            return _arrow(X, names), y, self._features_among(names, y)
         names = names_of(X)
         if names is None:
             X = self._array(X, self.missing is not None)
             table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
         else:
             table = _arrow(X, names)
-        named, y = y, column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
-        is_series = hasattr(named, "name") and hasattr(named, "__arrow_c_stream__")
-        schema, of_y = self._schema(), pa.chunked_array(named) if is_series else pa.array(y.tolist())
+        check_consistent_length(X, column_or_1d(y, warn=True))
+        schema, of_y = self._schema(), _labels(y, leave_out=self.unlabelled == "leave-out")
         declared = self.classes is not None or schema is None
-        label = label_beside(table.column_names, schema, named, classes_declared=declared)
+        label = label_beside(table.column_names, schema, y, classes_declared=declared)
         return table.append_column(label, of_y), label, self._features_among(names, label)
 
     def _private_among(self, X: Any, y: Any) -> str | None:
@@ -872,22 +882,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_python():
             return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
 
-    def _request(self, schema: Schema | None, price: int | None) -> Request:
-        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption."""
+    def _request(self, schema: Schema | None, price: int | None, classes: Any) -> Request:
+        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption.
+
+        classes: those declared, or of booleans.
+        """
         if self.lineage is None:
             raise TrainingError(
                 "name the lineage of these records with "
                 + OptionName("lineage", "NAME")
                 + ": all models of records that overlap share one name, and with it one budget"
             )
-        if schema is None and (self.classes is None or self.bounds is None):
+        if schema is None and (classes is None or self.bounds is None):
+            lacking = {"bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}": self.bounds, "classes=[NAME, ...]": classes}
+            asked = " and ".join(what for what, value in lacking.items() if value is None)
             raise ValueError(
-                "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
-                "classes=[NAME, ...]; or schema=, which describes every column. They are never read off the records, "
-                "which would say something about single ones"
+                f"declare what is public about the records: {asked}; or schema=, which describes every column. It is "
+                "never read off the records, which would say something about single ones"
             )
-        if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Iterable)):
-            raise WrongValue("classes", "must be several values", value=self.classes)
+        if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
+            raise WrongValue("classes", "must be several values", value=classes)
         if schema is not None and self.bounds is not None:
             raise ValueError("schema= takes the place of bounds=: leave that out")
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
@@ -918,18 +932,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             {name: value for name in fields_of(BlockChoice) if (value := getattr(self, name)) is not None}
         )
 
-    def _records(self, table: Any, label: str, schema: Schema | None) -> Records:
+    def _records(self, table: Any, label: str, schema: Schema | None, classes: Any) -> Records:
         """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
         if self.word_vectors is not None:
             if schema is None:
                 raise WrongOption("word_vectors", "goes with " + OptionName("schema"), value=self.word_vectors)
             schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
-        named = isinstance(self.classes, Mapping)
+        named = isinstance(classes, Mapping)
         with shares("reading") as show:
             records = self._rows_form(label).read(
                 table,
-                classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
-                values=tuple(map(str, self.classes if schema is None else ())),
+                classes=tuple(map(str, (classes.values() if named else classes) if schema is None else ())),
+                values=tuple(map(str, classes if schema is None else ())),
                 bounds=_bounds(self.bounds),
                 clip=self.clip,
                 schema=schema,
@@ -1049,11 +1063,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any) -> Any:
         """Return rows without names as an array of the right width; others as they are."""
-        if names_of(X) is not None or (isinstance(X, Sequence) and X and isinstance(X[0], Mapping)):
+        check_rows(X)
+        if names_of(X) is not None or _are_mappings(X):
             return X
         columns = self.certificate_.feature_map.columns
         if any(column.kind not in ("number", "integer", "boolean") for column in columns):
-            raise ValueError("X must be a data frame, or a list of mappings, with the columns of the schema")
+            one = ": one row is [X.to_dict()]" if hasattr(X, "to_dict") else ""
+            raise ValueError(f"X must be a data frame, or a list of mappings, with the columns of the schema{one}")
         X = self._array(X, not all(column.required for column in columns))
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -1100,6 +1116,34 @@ def _arrow(X: Any, names: Sequence[str]) -> Any:
     if len(set(names)) < len(names):
         raise ValueError("every column needs a name of its own")
     return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
+
+
+def _labels(y: Any, *, leave_out: bool) -> Any:
+    """Return y (n,) as an Arrow array. leave_out: whether labels may be missing. Raises ValueError, as scikit-learn."""
+    # Only who trains should wait for Arrow.
+    import pyarrow as pa
+
+    from training.inputs.table_records import UNLABELLED_ADVICE
+
+    # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
+    is_series = hasattr(y, "name") and hasattr(y, "__arrow_c_stream__")
+    known = column_or_1d(y)
+    try:
+        labels = pa.chunked_array(y) if is_series else pa.array(known.tolist(), from_pandas=True)
+    except pa.ArrowInvalid:
+        check_classification_targets(known)
+        raise
+    if labels.null_count:
+        if not leave_out:
+            raise ValueError(f"Input y contains NaN: a label is missing. {UNLABELLED_ADVICE.worded(as_parameter)}")
+        known = np.asarray(labels.drop_null().to_pylist())
+    assert_all_finite(known, input_name="y")
+    check_classification_targets(known)
+    return labels
+
+
+def _are_mappings(X: Any) -> bool:
+    return isinstance(X, Sequence) and bool(X) and isinstance(X[0], Mapping)
 
 
 def _check_no_weights(arguments: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
+from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import BlockOptions, of_blocks
 from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
@@ -240,6 +241,10 @@ def evaluate(
     certificate = asked.certificate
     payer = Payer.chosen(certificate, held_out.lineage, choice, budget)
     charged: list[str] = []
+    paying: list[Law] = []
+
+    def charged_when_stopped() -> str:
+        return "the charge may have been made: 'dpserve lineage list' says" if paying else "nothing was charged"
 
     async def charge_open(law: Law, evaluation_id: str) -> list[str]:
         by = ledger.by or options.operating_systems_user()
@@ -247,13 +252,18 @@ def evaluate(
             return await charge(opened, certificate, tier, payer, law, evaluation_id, by=by)
 
     def pay(law: Law, evaluation_id: str) -> None:
+        paying.append(law)
         charged.extend(asyncio.run(charge_open(law, evaluation_id)))
 
     target = reported.out or bundle / EVALUATION_FILE
     # What cannot be written is not paid for.
     classes = len(certificate.classes)
     room = _ROOM + _ROOM_OF_A_CLASS * classes + _ROOM_OF_A_CELL * classes**2
-    with whole_file(target, room=room) as draft, _rows(certificate, held_out, payer, choice) as (X, y, units):
+    with (
+        stopped_by_signals("the evaluation", charged_when_stopped),
+        whole_file(target, room=room) as draft,
+        _rows(certificate, held_out, payer, choice) as (X, y, units),
+    ):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
                 asked,

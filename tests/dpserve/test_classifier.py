@@ -846,3 +846,57 @@ def test_importing_it_does_not_import_what_serves_or_trains_networks():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_booleans_are_two_classes_that_nobody_declares(declared):
+    """Their type says both, whichever occur; with bounds as with a schema."""
+    model = PrivateClassifier(**declared | {"classes": None}).fit(ROWS, pd.Series(Y == "yes"))
+    assert model.classes_.tolist() == [False, True]
+    assert model.score(ROWS, Y == "yes") > 0.8
+
+
+def test_a_refusal_asks_for_what_is_not_declared_alone(declared):
+    with pytest.raises(ValueError, match=r"records: classes=\[NAME, \.\.\.\]; or schema="):
+        PrivateClassifier(**declared | {"classes": None}).fit(ROWS, Y)
+    with pytest.raises(ValueError, match=r"records: bounds=\(LOW, HIGH\) or \{COLUMN: \(LOW, HIGH\)\}; or schema="):
+        PrivateClassifier(**declared | {"bounds": None}).fit(ROWS, Y)
+    with pytest.raises(ValueError, match=r"COLUMN: \(LOW, HIGH\)\} and classes="):
+        PrivateClassifier(**declared | {"bounds": None, "classes": None}).fit(ROWS, Y)
+
+
+def test_records_and_rows_of_a_wrong_form_are_answered_in_words(declared, opened):
+    unfitted = PrivateClassifier(**declared)
+    for records in (FRAME.iloc[0].to_dict(), FRAME.to_dict("records")):
+        for y in ("ok", Y[: len(records)]):
+            with pytest.raises(ValueError, match=r"of mappings make one, as pandas\.DataFrame\(X\)"):
+                unfitted.fit(records, y)
+    with pytest.raises(ValueError, match="X has no column 'okay'"):
+        unfitted.fit(FRAME, "okay")
+    assert not opened(declared["lineage"])
+    fields = [{"name": name, "type": "number", "constraints": {"minimum": -1, "maximum": 1}} for name in ROWS]
+    fields += [{"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}}]
+    numbers = unfitted.fit(FRAME, "ok")
+    by_schema = PrivateClassifier(
+        **declared
+        | {"lineage": f"people-{next(_names)}", "bounds": None, "classes": None, "schema": {"fields": fields}},
+        overlapping_lineage_is_accepted=True,
+    ).fit(FRAME, "ok")
+    for model in (numbers, by_schema):
+        for ask in (model.predict, model.predict_proba):
+            with pytest.raises(ValueError, match=r"X is a mapping.*ask with a list of rows, \[X\]"):
+                ask(ROWS.iloc[0].to_dict())
+        assert model.predict([ROWS.iloc[0].to_dict()]).shape == (1,)
+
+
+@pytest.mark.parametrize("missing", [pd.NA, None, np.nan])
+def test_a_label_that_is_missing_is_refused_or_its_record_left_out(declared, missing):
+    """In a Series of nullable booleans, and in an array of objects."""
+    labels = pd.Series(Y == "yes", dtype=object)
+    labels[3] = missing
+    for y in (labels.astype("boolean"), labels.to_numpy()):
+        with pytest.raises(ValueError, match=r"(NaN|is missing).*unlabelled='leave-out' leaves out the records"):
+            PrivateClassifier(**declared | {"classes": ["false", "true"]}).fit(ROWS, y)
+    model = PrivateClassifier(**declared | {"classes": ["false", "true"]}, unlabelled="leave-out")
+    assert model.fit(ROWS, labels.astype("boolean")).classes_.tolist() == [False, True]
+    again = {"classes": ["false", "true"], "every_fit_is_charged": True, "unlabelled": "leave-out", "epsilon": 1}
+    assert PrivateClassifier(**declared | again).fit(ROWS, labels.to_numpy()).score(ROWS, Y == "yes") > 0.8
