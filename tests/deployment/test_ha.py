@@ -105,9 +105,12 @@ class Pod:
                 told[each["name"]] = secret[each["valueFrom"]["secretKeyRef"]["key"]]
         return os.environ | told | {"PATH": f"{self.store.programs}:{os.environ['PATH']}"}
 
-    def start(self):
+    def start(self, *names):
+        """Start the containers of these names, or all."""
         self.write_volumes()  # anew: in a pod no server can rewrite them
         for container in self.store.containers:
+            if names and container["name"] not in names:
+                continue
             with (self.folder / f"{container['name']}.log").open("ab") as log:
                 self.processes[container["name"]] = subprocess.Popen(
                     [self.place(word) for word in container["command"]],
@@ -118,12 +121,14 @@ class Pod:
                     start_new_session=True,  # with all that a script starts
                 )
 
-    def end(self, how=signal.SIGKILL):
-        for process in self.processes.values():
+    def end(self, *names, how=signal.SIGKILL):
+        """End the containers of these names, or all."""
+        ended = {name: process for name, process in self.processes.items() if not names or name in names}
+        for process in ended.values():
             os.killpg(process.pid, how)
-        for process in self.processes.values():
+        for name, process in ended.items():
             process.wait(60)
-        self.processes = {}
+            del self.processes[name]
 
     def run(self, *words):
         """Run a command in the container of Valkey, as a probe or the owner does; return its status and output."""
@@ -137,10 +142,13 @@ class Pod:
         )
         return done.returncode, done.stdout
 
-    def is_ready(self):
-        (valkey,) = [each for each in self.store.containers if each["name"] == "valkey"]
-        probe = valkey["readinessProbe"]["exec"]["command"]
-        return self.run(*probe)[0] == 0
+    def is_ready(self, *names):
+        """Whether the probes say so of the containers of these names, or of all."""
+        return all(
+            self.run(*each["readinessProbe"]["exec"]["command"])[0] == 0
+            for each in self.store.containers
+            if not names or each["name"] in names
+        )
 
     def role(self):
         """The role and the primary that its Valkey says, or nothing."""
@@ -203,7 +211,7 @@ class Store:
 
     def end(self, how=signal.SIGKILL):
         for pod in self.pods:
-            pod.end(how)
+            pod.end(how=how)
 
 
 @contextmanager
@@ -291,6 +299,74 @@ def gauges(admin):
     }
 
 
+def test_a_pod_of_the_store_waits_for_the_primary_and_no_drain_takes_the_last_that_has_its_data(rendered):
+    stateful = named(rendered[HA], "StatefulSet", "dpserve-valkey")
+    (probe,) = [each["startupProbe"] for each in containers(template_of(stateful)) if "startupProbe" in each]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 7 * 86_400
+    # A primary is ready once it has a replica, which finds it by a name: neither waits for the other to be ready.
+    assert stateful["spec"]["podManagementPolicy"] == "Parallel"
+    assert named(rendered[HA], "Service", "dpserve-valkey")["spec"]["publishNotReadyAddresses"] is True
+    budget = named(rendered[HA], "PodDisruptionBudget", "dpserve-valkey")["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "IfHealthyBudget")
+    # An update does not look at the pods that it comes to later: a failover is over before it goes on.
+    conf = kept(rendered[HA], "ConfigMap", "dpserve-valkey-config")["sentinel.conf"]
+    milliseconds = sum(
+        int(each) for each in re.findall(r"(?:down-after-milliseconds|failover-timeout) \w+ (\d+)", conf)
+    )
+    assert stateful["spec"]["minReadySeconds"] >= milliseconds / 1000
+
+
+def test_the_gauge_of_failovers_follows_the_sentinels(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
+    home = tmp_path / "home"
+    services = Services(small_bundle(tmp_path), home, store.address("dpserve-ledger"), tmp_path / "log", "rho:0.001")
+    port = free_port()
+    admin = f"http://127.0.0.1:{port}/metrics"
+    store.start()
+    wait_until(store.is_whole)
+    with services.serving(*BUDGET, "--ledger-replicas", "1", "--admin-port", port):
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+        hung = [pod.processes["sentinel"] for pod in store.pods[1:]]
+        for process in hung:
+            process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 0})
+        for process in hung:
+            process.send_signal(signal.SIGCONT)
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+
+
+def test_a_primary_is_ready_while_it_takes_writes(store):
+    primary, *others = store.pods
+    others[0].start()
+    wait_until(lambda: others[0].role() == ["slave", primary.host])
+    assert not others[0].is_ready("valkey")
+    primary.start()
+    others[1].start()
+    wait_until(store.is_whole)
+    with redis.Redis(primary.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
+        assert administrator.set("dpserve:a-charge", "1")
+        for pod in others:
+            pod.end()
+        wait_until(lambda: not primary.is_ready("valkey"))
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            administrator.set("dpserve:a-charge", "2")
+        others[0].start()
+        wait_until(lambda: primary.is_ready("valkey"))
+        assert administrator.set("dpserve:a-charge", "2")
+
+
+def test_a_sentinel_that_starts_while_the_primary_is_away_helps_to_choose_another(store):
+    store.start()
+    wait_until(store.is_whole)
+    primary, first, second = store.pods
+    for pod in (first, second):
+        pod.end("sentinel")
+    primary.end()
+    for pod in (first, second):
+        pod.start("sentinel")
+    wait_until(lambda: "master" in (*first.role(), *second.role()))
+
+
 def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
     replicas = ("--ledger-replicas", kept(store.resources, "Secret", "dpserve-ledger")["DPSERVE_LEDGER_REPLICAS"])
@@ -307,7 +383,6 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert all(client.is_answered(number) for number in range(10))
 
         first = store.primary()
-        # Pods are ready before their Sentinels have heard of each other.
         wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
         first.end()
         wait_until(lambda: client.is_answered(10))
@@ -320,7 +395,7 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert client.is_answered(11)
 
         # All stop; those that are back wait for the one that has most.
-        store.end(signal.SIGTERM)
+        store.end(how=signal.SIGTERM)
         for pod in store.pods:
             if pod is not second:
                 pod.start()
@@ -351,14 +426,20 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
     with redis.Redis(lost.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
         administrator.set("dpserve:a-charge", "1")
         assert administrator.execute_command("WAITAOF", 1, 2, 30_000) == [1, 2]
-    store.end(signal.SIGTERM)
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    owner_says = re.findall(r"exec (\S+) -c sentinel -- (touch \S+)", page)
+    for pod, (_, words) in zip(others, owner_says, strict=True):
+        assert pod.run(*words.split())[0] == 0  # which is not what decides of a later loss
+    store.end(how=signal.SIGTERM)
     shutil.rmtree(lost.folder / "data")
     store.start()
     # It has nothing, and the others do: nobody is the primary, and nobody is chosen.
     wait_until(lambda: "waits until the others say who is the primary" in (lost.folder / "valkey.log").read_text())
     wait_until(lambda: all((pod.folder / "sentinel.log").read_text().endswith(WAITS % lost.host) for pod in store.pods))
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    for pod, (name, words) in zip(others, re.findall(r"exec (\S+) -c sentinel -- (touch \S+)", page), strict=True):
+    lost.processes["valkey"].terminate()
+    assert lost.processes.pop("valkey").wait(60) == 143  # by a trap: a container's first process dies of no signal
+    lost.start("valkey")
+    for pod, (name, words) in zip(others, owner_says, strict=True):
         assert pod.name == name
         assert pod.run(*words.split())[0] == 0
     wait_until(store.is_whole)
@@ -369,7 +450,8 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
 
     def all_agree() -> bool:
         status, said = store.pods[0].run(*words.split())
-        all_see = said.count("OK 3 usable Sentinels") == 3 and said.count(f"primary 1 {store.primary().host}") == 3
+        seen = re.findall(rf"OK 3 usable Sentinels.*, primary (\d+) {re.escape(store.primary().host)}$", said, re.M)
+        all_see = len(seen) == 3 and len(set(seen)) == 1
         return status == 0 and all_see
 
     wait_until(all_agree)
