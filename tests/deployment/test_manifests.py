@@ -319,7 +319,7 @@ def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
 
 
 def test_pods_have_room_for_what_verify_and_backup_note(rendered):
-    """Of every question of a full store 80 bytes; an archived one takes 42 there (docs/ledger.md)."""
+    """Each question of a full store takes 80 bytes, and an archived one 42 in the store (docs/ledger.md)."""
     conf, *_ = store_of(rendered["redis"])
     megabytes = int(re.search(r"^maxmemory (\d+)mb$", conf, re.MULTILINE)[1])
     needed = megabytes * 2**20 / 42 * 80
