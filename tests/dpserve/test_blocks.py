@@ -110,6 +110,7 @@ def test_a_pay_once_model_is_refused_by_a_block_that_is_spent_and_trained_withou
 def test_a_record_of_an_undeclared_block_is_refused_or_left_out_by_name(run, train):
     said = train("some", MONTHS[:2], table=MONTHS, status=1).stderr
     assert "'2026-11-01' is in none of the declared blocks" in said
+    assert "--leave-out-other-blocks yes leaves out records of others" in said
     train("some", MONTHS[:2], "--leave-out-other-blocks", "yes", table=MONTHS)
     assert load_model(run.folder / "some").certificate.blocks == MONTHS[:2]
     # The records of the third month were left out: they are in no block yet.
