@@ -213,6 +213,7 @@ def explain_account(
     unit: str | None = None,
     shown: str = "",
     blocks: Sequence[str] = (),
+    limiting_block: str | None = None,
 ) -> AccountExplanation:
     """Explain an account; see `account_report` for the arguments.
 
@@ -228,7 +229,9 @@ def explain_account(
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
-    account = account_report(state, price=price, shared_answers=shared_answers, unlimited=unlimited)
+    account = account_report(
+        state, price=price, shared_answers=shared_answers, unlimited=unlimited, limiting_block=limiting_block
+    )
     spent, budget = dict(state.tally), state.budget
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
@@ -386,8 +389,12 @@ def _account_in_words(
     ]
     if account.refill is not None and not account.unlimited:
         words.append(_refill_in_words(account.refill, epsilon))
+    limiting = account.limiting_block
     if account.queries_left is not None:
-        words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
+        payer = "it" if limiting is None else f"the block {limiting}, which has less left,"
+        words.append(f"At the present price {payer} pays for {account.queries_left:,} more answers.")
+    elif limiting is not None:
+        words.append(f"The block {limiting} has less left, and does not pay for this model.")
     return " ".join(words)
 
 

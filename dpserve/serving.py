@@ -7,8 +7,15 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -93,6 +100,10 @@ _OTHER_FILES = 256
 _SHOWN_AUDIT = "self-audit.json"
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a service."""
+
+
 class _Stopped(Exception):
     """The owner told the service to stop before it answered."""
 
@@ -166,7 +177,8 @@ class ConfiguredService:
         asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
-        portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
+        with _stopped_afterwards():
+            portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
         audit = portal.call(self._audit, ledger, loaded, folder)
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
@@ -531,6 +543,22 @@ def _raise_file_limit(connections: int) -> None:
 
 def _stop(*_: object) -> None:
     raise _Stopped
+
+
+@contextmanager
+def _stopped_afterwards() -> Iterator[None]:
+    """Hold back what ends the service until a thread is there that can be ended: its start may not be interrupted."""
+    came: list[int] = []
+    held = [number for number in _ENDING if signal.getsignal(number) is _stop]
+    for number in held:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, _stop)
+    if came:
+        raise _Stopped
 
 
 def _worker(service: ConfiguredService, folder: Path) -> Application:

@@ -74,6 +74,10 @@ def test_each_answer_charges_the_blocks_of_its_model_and_a_spent_block_is_named(
             told = http.get("/models/autumn/budget").json()
             assert told["queries_left"] == 0
             assert "2026-09, 2026-10" in told["explanation"]["in_plain_words"]
+            assert told["limiting_block"] == "2026-10"
+            said = "At the present price the block 2026-10, which has less left, pays for 0 more answers."
+            assert said in told["explanation"]["in_plain_words"]
+            assert http.get("/models/newest/budget").json()["limiting_block"] is None
             receipts = http.get("/models/autumn/budget/receipts").json()["receipts"]
             assert [each.get("blocks") for each in receipts] == [["2026-09", "2026-10"], ["2026-11"]]
         assert left(run) == {"2026-09": 2 * 10**10, "2026-10": 2 * 10**10, "2026-11": 10**10}
