@@ -275,6 +275,7 @@ class ConfiguredService:
 
         Nothing is opened, settled or charged unless all of it can be.
         """
+        alone = all(model.certificate.blocks for model in loaded)  # or else the budget is other lineages'
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         new = dict[str, dict[str, BlockAccount]]()
         for model in loaded:
@@ -283,9 +284,9 @@ class ConfiguredService:
             account = await find_lineage(ledger, lineage)
             if account is None:
                 account = unopened.setdefault(lineage, unopened_account(lineage, opening_budget(budgets, budget)))
-            if blocks:
+            if blocks and alone:
                 check_no_budget(lineage, budget)
-            else:
+            elif not blocks:
                 check_budget(account, budget)
             to_open = await new_blocks(ledger, account, budgets, by=by)
             new[lineage] = to_open | new.get(lineage, {})  # the first model that has a block says what it opens with

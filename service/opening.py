@@ -54,6 +54,7 @@ def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
         raise CannotServe(
             f"the lineage {lineage} has no budget yet: say what all clients together may learn, with "
             + OptionName("lineage_budget")
+            + "; or open this one alone with 'dpserve lineage set-budget'"
         )
     return LineageAccount(**_unopened(lineage, budget), newest_act=0, acts_head=b"")
 

@@ -29,7 +29,7 @@ function leftNote(budget, model) {
   if (price > 0) said.push(`One answer costs ${currency} = ${figure(price)}.`);
   if (price > 0 && budget.queries_left < Math.floor(budget.remaining[currency] / price + 1e-9)) {
     const whose = budget.limiting_block === null ? "The budget that all clients share" : `The block ${budget.limiting_block} of the model’s records`;
-    said.push(` ${whose} has less left than yours, and limits you.`);
+    said.push(` ${whose} has less left than you, and limits you.`);
   }
   if (model.tiers) {
     said.push(
