@@ -52,7 +52,7 @@ from dpserve.commands.options import (
     journals_folder,
     open_ledger,
     operating_systems_user,
-    refuse_forgotten,
+    refuse_closed,
     state_folder,
 )
 from dpserve.frames import names_of, rows_for
@@ -454,7 +454,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             price, budget = self._price(), _budget(self.lineage_budget)
             request = self._request(schema, price)
             check(request, unit=self.unit)
-            refuse_forgotten(request.lineage)
+            refuse_closed(request.lineage)
             records = self._records(table, label, schema)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)

@@ -143,7 +143,7 @@ def export(
     ledger: ChargedLedger,
 ) -> None:
     """Write a pay-once model into one file that anyone may have. The lineage pays for its tier, once."""
-    model = load_model(bundle)
+    model = options.current(load_model(bundle))
     file = exported(model, to, tier)
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
@@ -237,7 +237,7 @@ def evaluate(
     whole, parts = whole_picorho(reported.price), _parts(reported.report)
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
         raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
-    loaded = load_model(bundle)
+    loaded = options.current(load_model(bundle))
     if (lack := kind_of(loaded).lack("evaluation", {})) is not None:
         raise TrainingError(f"{loaded.certificate.name}: {lack}")
     model = cast(ReleasedModel, loaded)
