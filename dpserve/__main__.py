@@ -1,5 +1,15 @@
-"""`python -m dpserve`."""
+"""`dpserve`, and `python -m dpserve`: heeds Ctrl-C, and only then imports the command line."""
 
-from dpserve.cli import main
+from dpserve.interrupts import heed_interrupts
 
-main()
+
+def main() -> None:
+    """Run the command line."""
+    heed_interrupts()
+    from dpserve.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

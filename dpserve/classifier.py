@@ -24,12 +24,13 @@ import asyncio
 import inspect
 import time
 import warnings
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, SupportsFloat, TypeVar
+from typing import Any, Literal, Self, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,7 +48,7 @@ from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
-from dpserve.commands.console import Terminal, shares
+from dpserve.commands.console import Terminal, counting, shares
 from dpserve.commands.options import (
     journals_folder,
     open_ledger,
@@ -55,17 +56,19 @@ from dpserve.commands.options import (
     refuse_closed,
     state_folder,
 )
-from dpserve.frames import names_of, rows_for
-from dpserve.labels import label_beside, own_values, schema_with_label
+from dpserve.frames import check_rows, names_of, rows_for
+from dpserve.labels import classes_of, label_beside, own_values, schema_with_label
 from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
-from service.errors import CannotServe
+from mechanisms.randomness import SystemRandomness
+from service.errors import CannotServe, NotPaidFor
 from service.opening import account_to_be, block_budgets_of, check_unit, hold_earlier, is_open, open_and_charge
 from service.pay_once import hold_request
 from training.block_choice import BlockChoice
 from training.bundles.certificate import ProvenCertificate
-from training.bundles.sealing import write_folder
+from training.bundles.sealing import EVALUATION_FILE, write_folder
 from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongValue
+from training.evaluation import Evaluation, Law, evaluate
 from training.feature_choice import FeatureChoice
 from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
 from training.inputs import preprocessing
@@ -75,7 +78,7 @@ from training.inputs.declared import Bounds
 from training.inputs.lineage import KnownRecords
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema
 from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
@@ -160,7 +163,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What becomes of records of blocks that are not declared: no refuses them, yes leaves them out.
     equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
         Whether rows that are equal to rows of another block, more than chance explains, are known to be other
-        people's. Units are never in two blocks.
+        people's.
+    joined_blocks : str, optional
+        Blocks that are charged as one, between commas: a unit may be in several of them, and all of them pay for a
+        model of any.
     encoding : str, optional
         Of a CSV file: its encoding, as windows-1252 or latin-1; by default the schema's, or utf-8.
     decimal : str, optional
@@ -301,6 +307,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         block_budget: str | None = None,
         leave_out_other_blocks: str = "no",
         equal_rows_in_blocks_are_others: str = "no",
+        joined_blocks: str | None = None,
         encoding: str | None = None,
         decimal: str | None = None,
         sheet: str | None = None,
@@ -371,6 +378,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.block_budget = block_budget
         self.leave_out_other_blocks = leave_out_other_blocks
         self.equal_rows_in_blocks_are_others = equal_rows_in_blocks_are_others
+        self.joined_blocks = joined_blocks
         self.encoding = encoding
         self.decimal = decimal
         self.sheet = sheet
@@ -452,10 +460,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if schema is not None:
                 schema = schema_with_label(schema, label, self.classes, label_type)
             price, budget = self._price(), _budget(self.lineage_budget)
-            request = self._request(schema, price)
+            classes = self.classes if schema is not None else classes_of(self.classes, label_type)
+            request = self._request(schema, price, classes)
             check(request, unit=self.unit)
             refuse_closed(request.lineage)
-            records = self._records(table, label, schema)
+            records = self._records(table, label, schema, classes)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
             if price is not None:
@@ -469,7 +478,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 watcher=_Owner(),
                 pay_earlier=self._pay_for_earlier,
             )
-            self._levels = _levels(schema, label, self.classes)
+            self._levels = _levels(schema, label, classes)
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate, budget)), label_type)
         self.n_features_in_ = len(columns or self.certificate_.feature_map.columns or self.certificate_.feature_names)
         if columns is not None:
@@ -555,6 +564,115 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "Take public rows"
             )
         return float(accuracy_score(y, answers))
+
+    def evaluate(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        epsilon: float,
+        delta: float,
+        report: Sequence[str] | None = None,
+        tier: str | None = None,
+        lineage: str | None = None,
+        lineage_budget: tuple[float, float] | None = None,
+        block: str | None = None,
+        blocks: str | None = None,
+        block_by: Literal["day", "week", "month", "year"] | None = None,
+        block_name: str | None = None,
+        block_budget: str | None = None,
+        leave_out_other_blocks: Literal["no", "yes"] = "no",
+        equal_rows_in_blocks_are_others: Literal["no", "yes"] = "no",
+        joined_blocks: str | None = None,
+    ) -> Evaluation:
+        """Release how good the model is on private held-out records, with noise and intervals; it may be published.
+
+        Parameters
+        ----------
+        X : data frame, Arrow table, path, URL or ndarray (n, d)
+            The held-out records, as for `fit`; for a model of privacy units with their column.
+        y : str or array (n,)
+            As for `fit`.
+        epsilon : float
+            What the evaluation costs, at `delta`; evaluating again draws new noise, and costs again.
+        delta : float
+            The delta of `epsilon`, above 0 and below 1.
+        report : sequence of str, optional
+            The parts to report, "accuracy" among them: fewer are more precise. All that such a model has by default.
+        tier : str, optional
+            Which precision, of a model that has several; by default the finest.
+        lineage : str, optional
+            The lineage of the held-out records, where none of them was trained on: it pays. By default the model's,
+            which is right whether they were or not.
+        lineage_budget : (float, float), optional
+            The epsilon and the delta of the account that is opened for that lineage where it has none.
+        block : str, optional
+            As for the constructor, of the held-out records: the blocks that they lie in pay, and no others.
+        blocks : str, optional
+            As for the constructor.
+        block_by : {"day", "week", "month", "year"}, optional
+            As for the constructor.
+        block_name : str, optional
+            As for the constructor.
+        block_budget : str, optional
+            The budget with which a block opens that neither the ledger nor the model has, as "epsilon:3@1e-6".
+        leave_out_other_blocks : {"no", "yes"}, default "no"
+            As for the constructor.
+        equal_rows_in_blocks_are_others : {"no", "yes"}, default "no"
+            As for the constructor.
+        joined_blocks : str, optional
+            As for the constructor.
+
+        Returns the figures (`accuracy`, `log_loss`, `calibration`, `confusion`, `roc`, `coverage`), each with its
+        standard error and interval; `save` writes them beside the model, as `dpserve evaluate` does. Nothing exact is
+        seen or kept. Raises ValueError for rows that do not fit or lie in another lineage or block, and for a model
+        each of whose answers is paid for; BudgetExhausted where an account does not pay, when nothing was charged.
+        """
+        check_is_fitted(self, "certificate_")
+        # Only who evaluates should wait for it.
+        from dpserve.evaluating import Payer, asked_at, charge, noted_rows, parts_named, published
+
+        choice = BlockChoice(
+            block=block,
+            blocks=blocks,
+            block_by=block_by,
+            block_name=block_name,
+            block_budget=block_budget,
+            leave_out_other_blocks=leave_out_other_blocks,
+            equal_rows_in_blocks_are_others=equal_rows_in_blocks_are_others,
+            joined_blocks=joined_blocks,
+        )
+        with _in_python():
+            asked, named = asked_at(self.certificate_, self._model, tier)
+            certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
+            payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
+            refuse_closed(payer.lineage)
+            records = self._held_out(X, y, certificate.unit, choice.declared(needs_budget=False))
+
+            async def charged(law: Law, evaluation_id: str) -> None:
+                async with self._opened() as ledger:
+                    await charge(ledger, certificate, named, payer, law, evaluation_id, by=operating_systems_user())
+
+            others = equal_rows_in_blocks_are_others == "yes"
+            noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
+            with noting as noted, counting("asking", len(records)) as more:
+                order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
+                found = evaluate(
+                    asked,
+                    np.ascontiguousarray(records.X[:, order]),
+                    records.y,
+                    whole,
+                    SystemRandomness(),
+                    parts,
+                    units=records.units,
+                    in_blocks=bool(payer.blocks),
+                    pay=lambda law, evaluation_id: _run(charged(law, evaluation_id)),
+                    progress=lambda _: more(1),
+                )
+        for warning in noted:
+            _warn(warning.worded(as_parameter))
+        self._files[EVALUATION_FILE] = published(certificate, found, named)
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Write the bundle, which `dpserve serve` takes, into a new folder; return its path. Raises ValueError.
@@ -642,36 +760,45 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "PrivateClassifier requires y to be passed, but the target y is None: the column's name, or the classes"
             )
+        if (isinstance(X, Mapping) and not hasattr(X, "shape")) or _are_mappings(X):
+            raise ValueError(
+                "records come as a data frame of pandas or Polars, as an Arrow table, as numbers or as a file: of "
+                "mappings make one, as pandas.DataFrame(X)"
+            )
+        return self._with_column(X, y) if isinstance(y, str) else self._beside(X, y)
+
+    def _with_column(self, X: Any, y: str) -> tuple[Any, str, list[str] | None]:
+        """Return a table whose column of classes has the name y."""
+        if isinstance(X, str | Path):
+            # Only who reads a file should wait for Arrow.
+            from training.inputs.table_records import column_names
+
+            schema = self._schema()
+            encoding = self.encoding or (None if schema is None else schema.encoding)
+            with _in_python():
+                return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
+        names = names_of(X)
+        if names is None:
+            raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
+        if y not in names:
+            raise ValueError(f"X has no column {y!r}; pass the name of the column of classes, or the classes")
+        return _arrow(X, names), y, self._features_among(names, y)
+
+    def _beside(self, X: Any, y: Any) -> tuple[Any, str, list[str] | None]:
+        """Return a table with the classes y as one more column."""
         # Only who trains should wait for Arrow.
         import pyarrow as pa
 
-        if isinstance(y, str):
-            if isinstance(X, str | Path):
-                from training.inputs.table_records import column_names
-
-                schema = self._schema()
-                encoding = self.encoding or (None if schema is None else schema.encoding)
-                with _in_python():
-                    return str(X), y, self._features_among(column_names(str(X), encoding, self.sheet), y)
-            names = names_of(X)
-            if names is None:
-                raise ValueError(f"{y!r} names a column, and X is no table whose columns have names")
-            return _arrow(X, names), y, self._features_among(names, y)
         names = names_of(X)
         if names is None:
             X = self._array(X, self.missing is not None)
             table = pa.table({f"x{index}": np.ascontiguousarray(column) for index, column in enumerate(X.T)})
         else:
             table = _arrow(X, names)
-        named, y = y, column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
-        is_series = hasattr(named, "name") and hasattr(named, "__arrow_c_stream__")
-        schema, of_y = self._schema(), pa.chunked_array(named) if is_series else pa.array(y.tolist())
+        check_consistent_length(X, column_or_1d(y, warn=True))
+        schema, of_y = self._schema(), _labels(y, leave_out=self.unlabelled == "leave-out")
         declared = self.classes is not None or schema is None
-        label = label_beside(table.column_names, schema, named, classes_declared=declared)
+        label = label_beside(table.column_names, schema, y, classes_declared=declared)
         return table.append_column(label, of_y), label, self._features_among(names, label)
 
     def _private_among(self, X: Any, y: Any) -> str | None:
@@ -685,24 +812,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             values = {name: value for value, name in self.classes.items()}
             y = [values.get(name, name) for name in np.asarray(y).tolist()]
         try:
-            table, label, _ = self._table(X, y)
-            if names_of(X) is None:  # an array has the columns of the model, in its order
-                table = table.rename_columns([*self._columns_asked(), label])
-            # What fit has as a name or leaves out is no feature: rows are compared by the others.
-            beside = (*(self.ignore or ()), self.unit, self.id, self.block)
-            ignore = [name for name in beside if name in table.column_names]
-            names = self.certificate_.classes
-            given = self._levels
-            columns, feature_map = self.certificate_.feature_map.columns, self.certificate_.feature_map
-            limits = zip(self.certificate_.feature_names, feature_map.lower, feature_map.upper, strict=True)
-            records = RowsForm(label=label, ignore=tuple(filter(None, ignore))).read(
-                table,
-                classes=names,
-                values=given,
-                bounds={name: (low, high) for name, low, high in limits},
-                clip=self.clip,
-                schema=schema_of(columns, label, names, given),
-            )
+            records = self._rows_like(X, y)
             known = KnownRecords(state_folder())
             digests = known.digests(records)
             for lineage, shared in known.among(digests).items():
@@ -722,6 +832,39 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None  # rows of another form are no records that were trained on
         return None
 
+    def _held_out(self, X: Any, y: Any, unit: str | None, blocks: BlockDeclaration | None) -> Records:
+        """Return held-out records, which are the model's in form, with their units and blocks. Raises TrainingError."""
+        beside = {unit, None if blocks is None else blocks.column}
+        return self._rows_like(X, y, kept=beside, unit=unit, blocks=blocks)
+
+    def _rows_like(self, X: Any, y: Any, kept: Collection[str | None] = (), **more: Any) -> Records:
+        """Return rows by the fitted model's declaration, without what `fit` has as a name or leaves out.
+
+        kept: columns that are read all the same. more: as for `RowsForm.read`.
+        """
+        table, label, _ = self._table(X, y)
+        if names_of(X) is None and not isinstance(table, str):  # an array has the columns of the model, in its order
+            table = table.rename_columns([*self._columns_asked(), label])
+        # A path's columns are known to who reads it: there, all that is named must be there.
+        there = None if isinstance(table, str) else table.column_names
+        own_id = self.id if there is None or self.id in there else None
+        beside = dict.fromkeys((*(self.ignore or ()), *filter(None, (self.unit, self.block))))
+        ignore = tuple(name for name in beside if name not in kept and (there is None or name in there))
+        certificate, given = self.certificate_, self._levels
+        limits = certificate.feature_map
+        form = replace(self._rows_form(label), ignore=ignore, id=own_id)
+        return form.read_like(
+            table,
+            certificate.feature_names,
+            limits.lower,
+            limits.upper,
+            certificate.classes,
+            given,
+            limits.columns,
+            clip=self.clip or certificate.clips,
+            **more,
+        )
+
     def _columns_asked(self) -> list[str]:
         """Return the names of the columns that the model takes."""
         return [each.name for each in self.certificate_.feature_map.columns] or list(self.certificate_.feature_names)
@@ -739,22 +882,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_python():
             return parse_schema(self.schema) if isinstance(self.schema, Mapping) else read_schema(Path(self.schema))
 
-    def _request(self, schema: Schema | None, price: int | None) -> Request:
-        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption."""
+    def _request(self, schema: Schema | None, price: int | None, classes: Any) -> Request:
+        """Return the parameters as a request. price: of all answers together, in picorho. Raises WrongOption.
+
+        classes: those declared, or of booleans.
+        """
         if self.lineage is None:
             raise TrainingError(
                 "name the lineage of these records with "
                 + OptionName("lineage", "NAME")
                 + ": all models of records that overlap share one name, and with it one budget"
             )
-        if schema is None and (self.classes is None or self.bounds is None):
+        if schema is None and (classes is None or self.bounds is None):
+            lacking = {"bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}": self.bounds, "classes=[NAME, ...]": classes}
+            asked = " and ".join(what for what, value in lacking.items() if value is None)
             raise ValueError(
-                "declare what is public about the records: bounds=(LOW, HIGH) or {COLUMN: (LOW, HIGH)}, and "
-                "classes=[NAME, ...]; or schema=, which describes every column. They are never read off the records, "
-                "which would say something about single ones"
+                f"declare what is public about the records: {asked}; or schema=, which describes every column. It is "
+                "never read off the records, which would say something about single ones"
             )
-        if self.classes is not None and (isinstance(self.classes, str) or not isinstance(self.classes, Iterable)):
-            raise WrongValue("classes", "must be several values", value=self.classes)
+        if classes is not None and (isinstance(classes, str) or not isinstance(classes, Iterable)):
+            raise WrongValue("classes", "must be several values", value=classes)
         if schema is not None and self.bounds is not None:
             raise ValueError("schema= takes the place of bounds=: leave that out")
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not None}
@@ -785,18 +932,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             {name: value for name in fields_of(BlockChoice) if (value := getattr(self, name)) is not None}
         )
 
-    def _records(self, table: Any, label: str, schema: Schema | None) -> Records:
+    def _records(self, table: Any, label: str, schema: Schema | None, classes: Any) -> Records:
         """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
         if self.word_vectors is not None:
             if schema is None:
                 raise WrongOption("word_vectors", "goes with " + OptionName("schema"), value=self.word_vectors)
             schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
-        named = isinstance(self.classes, Mapping)
+        named = isinstance(classes, Mapping)
         with shares("reading") as show:
             records = self._rows_form(label).read(
                 table,
-                classes=tuple(map(str, (self.classes.values() if named else self.classes) if schema is None else ())),
-                values=tuple(map(str, self.classes if schema is None else ())),
+                classes=tuple(map(str, (classes.values() if named else classes) if schema is None else ())),
+                values=tuple(map(str, classes if schema is None else ())),
                 bounds=_bounds(self.bounds),
                 clip=self.clip,
                 schema=schema,
@@ -853,7 +1000,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             whole = await account_to_be(ledger, lineage, opens_with, has_blocks=blocks is not None)
             known = await ledger.blocks(lineage) if blocks is not None and is_open(whole) else []
         check_unit(whole, self.unit)
-        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.names]
+        payers = [whole] if blocks is None else [block for block in known if block.block in blocks.charged]
         for account in payers:
             if account.remaining < price:
                 block = "" if blocks is None else account.name
@@ -916,11 +1063,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any) -> Any:
         """Return rows without names as an array of the right width; others as they are."""
-        if names_of(X) is not None or (isinstance(X, Sequence) and X and isinstance(X[0], Mapping)):
+        check_rows(X)
+        if names_of(X) is not None or _are_mappings(X):
             return X
         columns = self.certificate_.feature_map.columns
         if any(column.kind not in ("number", "integer", "boolean") for column in columns):
-            raise ValueError("X must be a data frame, or a list of mappings, with the columns of the schema")
+            one = ": one row is [X.to_dict()]" if hasattr(X, "to_dict") else ""
+            raise ValueError(f"X must be a data frame, or a list of mappings, with the columns of the schema{one}")
         X = self._array(X, not all(column.required for column in columns))
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -967,6 +1116,34 @@ def _arrow(X: Any, names: Sequence[str]) -> Any:
     if len(set(names)) < len(names):
         raise ValueError("every column needs a name of its own")
     return pa.RecordBatchReader.from_stream(X).read_all().select(list(names))
+
+
+def _labels(y: Any, *, leave_out: bool) -> Any:
+    """Return y (n,) as an Arrow array. leave_out: whether labels may be missing. Raises ValueError, as scikit-learn."""
+    # Only who trains should wait for Arrow.
+    import pyarrow as pa
+
+    from training.inputs.table_records import UNLABELLED_ADVICE
+
+    # A Series says its type, which NumPy may not have: booleans and integers that may be missing, categories.
+    is_series = hasattr(y, "name") and hasattr(y, "__arrow_c_stream__")
+    known = column_or_1d(y)
+    try:
+        labels = pa.chunked_array(y) if is_series else pa.array(known.tolist(), from_pandas=True)
+    except pa.ArrowInvalid:
+        check_classification_targets(known)
+        raise
+    if labels.null_count:
+        if not leave_out:
+            raise ValueError(f"Input y contains NaN: a label is missing. {UNLABELLED_ADVICE.worded(as_parameter)}")
+        known = np.asarray(labels.drop_null().to_pylist())
+    assert_all_finite(known, input_name="y")
+    check_classification_targets(known)
+    return labels
+
+
+def _are_mappings(X: Any) -> bool:
+    return isinstance(X, Sequence) and bool(X) and isinstance(X[0], Mapping)
 
 
 def _check_no_weights(arguments: Mapping[str, Any]) -> None:
@@ -1075,7 +1252,6 @@ def _picorho(parameter: str, epsilon: Any, delta: Any) -> int:
 
 
 def _exhausted(lineage: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
-    cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
     detail = (
         f"a fit costs the lineage {lineage!r} {refused.price}, and {refused.left} in its budget; nothing was charged"
     )
@@ -1085,6 +1261,11 @@ def _exhausted(lineage: str, refused: accounts.BudgetExhausted) -> BudgetExhaust
             f"a fit costs {refused.price}, and the block {refused.block} of the lineage {lineage!r} has {left} left; "
             "leave it out, or train with less; nothing was charged"
         )
+    return _budget_exhausted(detail, refused)
+
+
+def _budget_exhausted(detail: str, refused: accounts.BudgetExhausted) -> BudgetExhausted:
+    cost, remaining = to_rho(refused.cost), to_rho(refused.remaining)
     return BudgetExhausted(
         detail,
         kind="urn:dpserve:problem:budget-exhausted",
@@ -1103,5 +1284,7 @@ def _in_python() -> Iterator[None]:
     """Raise what the floors below refuse as ValueError, in Python's words."""
     try:
         yield
+    except NotPaidFor as error:
+        raise _budget_exhausted(str(error), error.refused) from None
     except (TrainingError, CannotServe) as error:
         raise ValueError(in_python(error)) from error

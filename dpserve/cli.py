@@ -150,6 +150,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        sys.stderr.write("dpserve: stopped\n")
         sys.exit(130)
     except Exception as error:
         if not _is_foreseen(error):

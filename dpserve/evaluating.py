@@ -3,12 +3,14 @@
 The command line and `PrivateClassifier` evaluate by these.
 """
 
+import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self, cast
 
 from accounting.budgets import Budget, accepts_for
 from accounting.currency import RHO
@@ -32,12 +34,16 @@ from service.opening import (
     too_dear,
 )
 from service.pay_once import hold_request
-from training.errors import TrainingError, WrongOption
-from training.evaluation import Law
+from training.block_choice import BlockChoice
+from training.bundles.certificate import ModelCertificate
+from training.errors import TrainingError, WrongOption, WrongValue
+from training.evaluation import SHARES, Evaluation, Law, Part
 from training.inputs.blocks import noted_in_blocks
-from training.inputs.lineage import KnownRecords, overlap
+from training.inputs.lineage import KnownRecords, check_lineage_name, overlap
 from training.inputs.records import Records
+from training.kinds.registry import kind_of
 from training.pay_once.certificate import ReleaseCertificate
+from training.pay_once.model import ReleasedModel, model_at
 
 _OUTCOME = "no evaluation was made"
 _WITHOUT_ROWS = "leave its rows out, or evaluate for less"
@@ -56,7 +62,28 @@ class Payer:
     budget: Budget | None = None
     block_budget: Budget | None = None
 
-    def check(self, certificate: ReleaseCertificate) -> None:
+    @classmethod
+    def chosen(
+        cls, certificate: ReleaseCertificate, lineage: str | None, choice: BlockChoice, budget: Budget | None
+    ) -> Self:
+        """Return who pays for an evaluation of the model.
+
+        lineage: of the held-out records; None for the model's. budget: with which a lineage without blocks opens.
+        Raises WrongOption for what does not go together, and TrainingError for what is no lineage's name.
+        """
+        name = certificate.lineage if lineage is None else check_lineage_name(lineage)
+        blocks = choice.declared(needs_budget=False)
+        if blocks is not None and budget is not None:
+            raise WrongOption("block_budget", "is the budget of blocks, which pay here: leave the lineage's own out")
+        if blocks is None:
+            payer = cls(lineage=name, budget=budget)
+        else:
+            block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
+            payer = cls(lineage=name, blocks=blocks.charged, block_budget=block_budget)
+        payer._check(certificate)
+        return payer
+
+    def _check(self, certificate: ReleaseCertificate) -> None:
         """Raise WrongOption where the lineage is the model's, and one names blocks and the other does not."""
         if self.lineage != certificate.lineage or bool(self.blocks) == bool(certificate.blocks):
             return
@@ -75,6 +102,37 @@ def _which_blocks(lineage: str) -> Message:
         + OptionName("block_name")
         + f": the lineage {lineage} has blocks, and those that the held-out rows lie in pay for an evaluation"
     )
+
+
+def asked_at(certificate: ModelCertificate, model: ReleasedModel | None, tier: str | None) -> tuple[ReleasedModel, str]:
+    """Return the model that is evaluated, at its finest tier or the one that is named, and that tier's name.
+
+    model: None for one whose answers are paid for one by one. Raises TrainingError for a model that cannot be
+    evaluated, and WrongValue for another tier.
+    """
+    lack = kind_of(certificate).lack("evaluation", {})
+    if lack is not None or model is None:
+        raise TrainingError(f"{certificate.name}: {lack}")
+    tiers = [each.name for each in model.certificate.tiers]
+    if tier is not None and tier not in tiers:
+        raise WrongValue("tier", f"must be one of the model's: {', '.join(tiers)}", value=tier)
+    named = tiers[-1] if tier is None else tier
+    return model_at(model, named), named
+
+
+def parts_named(names: Sequence[str] | None) -> tuple[Part, ...] | None:
+    """Return the parts of an evaluation that are named, None for all that a model has. Raises WrongOption."""
+    if names is None:
+        return None
+    if set(names) - set(SHARES) or "accuracy" not in names:
+        raise WrongOption("report", f"takes accuracy and any of {', '.join(list(SHARES)[1:])}, not {', '.join(names)}")
+    return cast(tuple[Part, ...], tuple(names))
+
+
+def published(certificate: ReleaseCertificate, evaluation: Evaluation, tier: str) -> bytes:
+    """Return what an evaluation's file holds: what was released, the figures that follow from it, and a seal."""
+    content = evaluation.model_dump(mode="json") | {"tier": tier, "figures": evaluation.figures()}
+    return json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> N
     array with one number for each column, NaN where it is missing, if all columns are numbers. Raises ValueError, in
     scikit-learn's words where it has some, naming the columns or the first row that do not fit.
     """
-    _check_rows(X)
+    check_rows(X)
     described, names = model["feature_map"].get("columns"), model["feature_names"]
     clip = bool(model.get("clips")) if clip is None else clip
     if described and (named := _rows_by_name(X) or _rows_by_place(X, described)) is not None:
@@ -53,7 +53,7 @@ def rows_to_send(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) 
     out, with a UserWarning that names them. Raises ValueError as `rows_for` does, but leaves it to the service to look
     at the values.
     """
-    _check_rows(X)
+    check_rows(X)
     described = model["feature_map"].get("columns") or ()
     X = _without_others([each["name"] for each in described] or model["feature_names"], X)
     if not any("vectors" in each or "encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
@@ -116,9 +116,10 @@ def names_of(X: Any) -> list[str] | None:
     return list(map(str, columns))
 
 
-def _check_rows(X: Any) -> None:
-    if isinstance(X, Mapping):
-        raise ValueError(  # noqa: TRY004 - as all that is wrong with rows
+def check_rows(X: Any) -> None:
+    """Raise ValueError for a mapping, in words that say how one row is asked about."""
+    if isinstance(X, Mapping) and not hasattr(X, "shape"):  # as a sparse matrix is
+        raise ValueError(
             "X is a mapping, which may be one row or some columns: ask with a list of rows, [X], or a data frame"
         )
 

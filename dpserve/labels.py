@@ -12,6 +12,7 @@ from training.inputs.schema import Schema
 
 _NAMES = ("label", "label_", "label__")
 _BOOLEANS = ("false", "true")
+"""The two classes of booleans, as a table has them."""
 
 
 def label_beside(names: Sequence[str], schema: Schema | None, y: Any, *, classes_declared: bool) -> str:
@@ -34,6 +35,14 @@ def label_beside(names: Sequence[str], schema: Schema | None, y: Any, *, classes
     return next(name for name in _NAMES if name not in (*names, *described))
 
 
+def classes_of(declared: Any, type_: Any) -> Any:
+    """Return the classes of y: those declared, or for booleans their two. None where nothing says them.
+
+    type_: Arrow's of the labels, or None.
+    """
+    return _BOOLEANS if declared is None and _is_boolean(type_) else declared
+
+
 def schema_with_label(schema: Schema, label: str, classes: Any, type_: Any) -> Schema:
     """Return a schema that describes the label, too.
 
@@ -45,13 +54,12 @@ def schema_with_label(schema: Schema, label: str, classes: Any, type_: Any) -> S
         if classes is not None:
             raise ValueError(f"the schema says which classes {label!r} has: leave classes= out")
         return schema
+    classes = classes_of(classes, type_)
     if classes is None:
-        if not _is_boolean(type_):
-            raise ValueError(
-                f"declare the classes of y: classes=[NAME, ...], or a field {label!r} of the schema. They are never "
-                "read off the records, which would say something about single ones"
-            )
-        classes = _BOOLEANS
+        raise ValueError(
+            f"declare the classes of y: classes=[NAME, ...], or a field {label!r} of the schema. They are never "
+            "read off the records, which would say something about single ones"
+        )
     values = tuple(map(str, classes))
     named = tuple(map(str, classes.values())) if isinstance(classes, Mapping) else values
     column = LevelsColumn(name=label, levels=values, missing=schema.missing or ("",))

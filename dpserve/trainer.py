@@ -2,11 +2,8 @@
 
 import asyncio
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +34,7 @@ from dpserve.commands.options import (
     state_folder,
 )
 from dpserve.commands.tables import LOCAL, check_public
+from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import TrainOptions
 from dpserve.wording import as_flag
 from training.errors import WrongOption, WrongValue
@@ -56,9 +54,6 @@ from training.inputs.blocks import BlockDeclaration
 from training.inputs.records import Records
 from training.pay_once.certificate import ReleaseCertificate
 
-_STOPPED = 128 + signal.SIGINT
-"""Exit status of a command that Ctrl-C ended."""
-
 
 def run_training(given: TrainOptions) -> FittedModel:
     """Train what is asked for, write the bundle, and note its records in the lineage.
@@ -67,6 +62,12 @@ def run_training(given: TrainOptions) -> FittedModel:
     """
     if given.engine != LOCAL and not given.engine.startswith("ray"):
         raise WrongOption("engine", f"takes local, ray or ray://HOST:PORT, not {given.engine!r}")
+    purse = LedgerPurse.of(given)
+    with stopped_by_signals("the training", purse.words):
+        return _trained(given, purse)
+
+
+def _trained(given: TrainOptions, purse: "LedgerPurse") -> FittedModel:
     # Public rows are read by the declaration of the private records, and `fit` asks for them once it has those.
     read: list[Records] = []
     public = given.public
@@ -80,19 +81,17 @@ def run_training(given: TrainOptions) -> FittedModel:
     check_together(request, unit=given.unit, on_ray=on_ray)
     refuse_closed(request.lineage)
     _warn_of_poor_lineage(request)
-    purse = LedgerPurse.of(given)
     _, records = given.read_all(lambda: check_options(request))
     read.append(records)
-    with _stopped_by_signals(purse):
-        return fit(
-            records,
-            request,
-            given.out,
-            state=state_folder(),
-            watcher=Screen(),
-            purse=purse,
-            pay_earlier=purse.pay_for_earlier,
-        )
+    return fit(
+        records,
+        request,
+        given.out,
+        state=state_folder(),
+        watcher=Screen(),
+        purse=purse,
+        pay_earlier=purse.pay_for_earlier,
+    )
 
 
 def _warn_of_poor_lineage(request: Request) -> None:
@@ -131,26 +130,6 @@ async def _account_of(lineage: str) -> LineageAccount | None:
             return await ledger.lineage(lineage)
         except UnknownLineage:
             return None
-
-
-@contextmanager
-def _stopped_by_signals(purse: "LedgerPurse") -> Iterator[None]:
-    """Have SIGTERM end a training as Ctrl-C does, which takes back what was noted, and say what was charged."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    here = threading.current_thread() is threading.main_thread()  # signals are no other's
-    before = signal.signal(signal.SIGTERM, stop) if here else None
-    try:
-        yield
-    except KeyboardInterrupt:
-        charged = "nothing but the choice was charged" if purse.charges else "nothing was charged"
-        typer.echo(f"dpserve: the training was stopped; {charged}", err=True)
-        raise typer.Exit(_STOPPED) from None
-    finally:
-        if here:
-            signal.signal(signal.SIGTERM, before)
 
 
 class Screen(console.Terminal):
@@ -193,8 +172,8 @@ class LedgerPurse:
     replicas: int | None
     budget: Budget | None
     blocks: BlockDeclaration | None = None
-    charges: list[HoldRequest] = field(default_factory=list)
-    """Charges so far."""
+    charges: list[str] = field(default_factory=list)
+    """The things that were charged for so far."""
 
     @classmethod
     def of(cls, given: TrainOptions) -> "LedgerPurse":
@@ -206,6 +185,10 @@ class LedgerPurse:
             raise WrongOption("choose_budget", "is a lineage's without blocks: leave it out, these have their own")
         return cls(lineage, given.unit, given.choose_ledger, given.choose_ledger_replicas, budget, blocks)
 
+    def words(self) -> str:
+        """Say what was charged so far."""
+        return f"nothing but {' and '.join(self.charges)} was charged" if self.charges else "nothing was charged"
+
     def check(self, picorho: int) -> None:
         """Raise before training what would be raised after it."""
         asyncio.run(self._check(picorho))
@@ -213,7 +196,7 @@ class LedgerPurse:
     def pay_for_choice(self, cost: Cost) -> None:
         """Charge the lineage for a choice of Lambda."""
         wish = (self.lineage, "", secrets.token_hex(16), secrets.token_bytes(32), "choice", (cost,), time.time())
-        blocks = () if self.blocks is None else self.blocks.names
+        blocks = () if self.blocks is None else self.blocks.charged
         asyncio.run(self._charge(HoldRequest(*wish, blocks=blocks), dict.fromkeys(blocks, self._block_budget)))
         typer.echo(f"the lineage {self.lineage} was charged rho = {to_rho(cost.picorho):g} for choosing")
 
@@ -235,6 +218,7 @@ class LedgerPurse:
         """Charge another lineage for a model of its records, which costs nothing where it has paid for it."""
         charged = asyncio.run(self._held(certificate))
         if charged:
+            self.charges.append(certificate.name)
             paid = f"rho = {to_rho(charged):g} for {certificate.name}, which had not been paid for"
             typer.echo(f"the lineage {certificate.lineage} was charged {paid}")
 
@@ -262,12 +246,12 @@ class LedgerPurse:
                 await open_and_charge(ledger, wish, self.unit, self.budget, by=by, block_budgets=budgets)
             except BudgetExhausted as refused:
                 raise too_dear("the choice", wish.lineage, refused, "nothing was chosen") from None
-        self.charges.append(wish)
+        self.charges.append("the choice")
 
     async def _check(self, price: int) -> None:
         from service.opening import account_to_be, check_unit, is_open, too_dear
 
-        names = () if self.blocks is None else self.blocks.names
+        names = () if self.blocks is None else self.blocks.charged
         async with self._opened() as ledger:
             budget = self._block_budget or self.budget
             whole = await account_to_be(ledger, self.lineage, budget, has_blocks=bool(names))

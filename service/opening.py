@@ -29,7 +29,7 @@ from accounting.losses import Cost
 from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from mechanisms.mechanism import Mechanism
-from service.errors import CannotServe
+from service.errors import CannotServe, NotPaidFor
 from service.pay_once import hold_request
 from training.bundles.certificate import ModelCertificate
 from training.kinds.registry import release_certificate
@@ -323,13 +323,15 @@ def check_affordable(account: LineageAccount | BlockAccount, mechanism: Mechanis
 async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: str, *, by: str) -> int:
     """Charge the lineage for a tier of a release that leaves; return what was charged now, in picorho.
 
-    Raises UnknownLineage, and what `open_and_charge` raises.
+    A lineage with blocks opens with the budget that the certificate declares of them. Raises UnknownLineage for another
+    one that is not open, and what `open_and_charge` raises.
     """
     certificate = certificate.after_merges(await heirs_of(ledger, certificate))
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
-    await ledger.lineage(certificate.lineage)  # which is not opened here
     budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))
+    if not budgets:
+        await ledger.lineage(certificate.lineage)  # which is not opened here
     return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
 
 
@@ -399,16 +401,15 @@ _WITHOUT_BLOCK = "leave it out, or train with less"
 
 def too_dear(
     what: str, lineage: str, refused: BudgetExhausted, outcome: str, instead: str = _WITHOUT_BLOCK
-) -> CannotServe:
+) -> NotPaidFor:
     """Return the refusal of what the budget of a lineage does not pay for.
 
     outcome: what was not done. instead: what to do about a block that does not pay.
     """
     if refused.block:
-        return CannotServe(f"{_too_dear_for_block(what, refused, instead)}: {outcome}")
-    return CannotServe(
-        f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
-    )
+        return NotPaidFor(f"{_too_dear_for_block(what, refused, instead)}: {outcome}", refused)
+    sentence = f"{what} costs {refused.price}, and {refused.left} in the budget of the lineage {lineage}: {outcome}"
+    return NotPaidFor(sentence, refused)
 
 
 def _too_dear_for_block(what: str, refused: BudgetExhausted, instead: str = _WITHOUT_BLOCK) -> str:

@@ -117,8 +117,9 @@ def parts_of(classes: int, sets: By | None) -> tuple[Part, ...]:
 
 
 IN_BLOCKS = (
-    "A held-out record, or a unit, is in one block, which that record alone decides, and the evaluation took records "
-    "of the blocks that paid for it and of no others. One that was trained on is in the same block there."
+    "A held-out record, or a unit, is in one block, which that record alone decides, or in several that are charged as "
+    "one, and the evaluation took records of the blocks that paid for it and of no others. One that was trained on is "
+    "in the same block there, or in one of those."
 )
 """Assumption of an evaluation that blocks paid for."""
 

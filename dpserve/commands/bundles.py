@@ -5,14 +5,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from accounting.arrays import Floats, Integers
-from accounting.budgets import Budget
 from accounting.ledger import BudgetExhausted, UnknownLineage
 from accounting.picorho import to_rho
 from audit.reports import check_files
@@ -22,6 +21,7 @@ from dpserve.commands.console import counting, stdout_console, whole
 from dpserve.commands.files import whole_file
 from dpserve.commands.options import ChargedLedger
 from dpserve.commands.tables import FileOptions
+from dpserve.interrupts import stopped_by_signals
 from dpserve.train_options import BlockOptions, of_blocks
 from dpserve.wording import as_flag
 from mechanisms.gaussian_vector import whole_picorho
@@ -31,16 +31,14 @@ from training import evaluation
 from training.block_choice import BlockChoice
 from training.bundles.certificate import ModelCertificate, ProvenCertificate
 from training.bundles.sealing import EVALUATION_FILE, read_evaluation
-from training.errors import BundleError, TrainingError, WrongOption
-from training.evaluation import SHARES, Evaluation, Law, Part
+from training.errors import BundleError, WrongOption
+from training.evaluation import SHARES, Evaluation, Law
 from training.export.files import FORMS, exported
-from training.inputs.lineage import check_lineage_name
 from training.inputs.records import Units
 from training.intervals import CONFIDENCE, Interval
 from training.kinds.loading import load_model
-from training.kinds.registry import kind_of, release_certificate
+from training.kinds.registry import kind_of, pay_once, release_certificate
 from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.model import ReleasedModel, model_at
 
 if TYPE_CHECKING:
     from dpserve.evaluating import Payer
@@ -228,27 +226,25 @@ def evaluate(
     is opened with the budget that is given.
     """
     # Who prints certificates should not wait for what answers.
-    from dpserve.evaluating import charge
+    from dpserve.evaluating import Payer, asked_at, charge, parts_named, published
 
     # What cannot be drawn is not paid for either.
     check_files(reported.plot)
     choice = held_out.block_choice()
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
-    whole, parts = whole_picorho(reported.price), _parts(reported.report)
+    named = None if reported.report is None else [part.strip() for part in reported.report.split(",") if part.strip()]
+    whole, parts = whole_picorho(reported.price), parts_named(named)
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
         raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
     loaded = options.current(load_model(bundle))
-    if (lack := kind_of(loaded).lack("evaluation", {})) is not None:
-        raise TrainingError(f"{loaded.certificate.name}: {lack}")
-    model = cast(ReleasedModel, loaded)
-    certificate = model.certificate
-    tier = reported.tier or certificate.tiers[-1].name
-    if tier not in (tiers := [each.name for each in certificate.tiers]):
-        raise TrainingError(f"there is no tier {tier!r}; this model has {', '.join(tiers)}")
-    asked = model_at(model, tier)
-    payer = _payer(certificate, held_out, choice, budget)
-    payer.check(certificate)
+    asked, tier = asked_at(loaded.certificate, pay_once(loaded), reported.tier)
+    certificate = asked.certificate
+    payer = Payer.chosen(certificate, held_out.lineage, choice, budget)
     charged: list[str] = []
+    paying: list[Law] = []
+
+    def charged_when_stopped() -> str:
+        return "the charge may have been made: 'dpserve lineage list' says" if paying else "nothing was charged"
 
     async def charge_open(law: Law, evaluation_id: str) -> list[str]:
         by = ledger.by or options.operating_systems_user()
@@ -256,13 +252,18 @@ def evaluate(
             return await charge(opened, certificate, tier, payer, law, evaluation_id, by=by)
 
     def pay(law: Law, evaluation_id: str) -> None:
+        paying.append(law)
         charged.extend(asyncio.run(charge_open(law, evaluation_id)))
 
     target = reported.out or bundle / EVALUATION_FILE
     # What cannot be written is not paid for.
     classes = len(certificate.classes)
     room = _ROOM + _ROOM_OF_A_CLASS * classes + _ROOM_OF_A_CELL * classes**2
-    with whole_file(target, room=room) as draft, _rows(certificate, held_out, payer, choice) as (X, y, units):
+    with (
+        stopped_by_signals("the evaluation", charged_when_stopped),
+        whole_file(target, room=room) as draft,
+        _rows(certificate, held_out, payer, choice) as (X, y, units),
+    ):
         with counting("asking", len(y)) as more:
             result = evaluation.evaluate(
                 asked,
@@ -276,8 +277,7 @@ def evaluate(
                 pay=pay,
                 progress=lambda _: more(1),
             )
-        content = result.model_dump(mode="json") | {"tier": tier, "figures": result.figures()}
-        draft.write(json.dumps(content | {"seal": certificate.seal(content)}, indent=1).encode())
+        draft.write(published(certificate, result, tier))
     print_evaluation(stdout_console(), result)
     for line in charged:
         typer.echo(line)
@@ -285,30 +285,6 @@ def evaluate(
     if reported.plot is not None:
         evaluation_plot.draw(reported.plot, result)
         typer.echo(f"drew {reported.plot}")
-
-
-def _payer(certificate: ReleaseCertificate, held_out: HeldOut, choice: BlockChoice, budget: Budget | None) -> "Payer":
-    """Return who pays for an evaluation. Raises WrongOption for a lineage's budget where blocks pay."""
-    from dpserve.evaluating import Payer
-
-    lineage = certificate.lineage if held_out.lineage is None else check_lineage_name(held_out.lineage)
-    blocks = choice.declared(needs_budget=False)
-    if blocks is None:
-        return Payer(lineage=lineage, budget=budget)
-    if budget is not None:
-        raise WrongOption("block_budget", "is the budget of blocks, which pay here: leave the lineage's own out")
-    block_budget = Budget.parse(blocks.budget, "gaussian") if blocks.budget else None
-    return Payer(lineage=lineage, blocks=blocks.names, block_budget=block_budget)
-
-
-def _parts(report: str | None) -> tuple[Part, ...] | None:
-    if report is None:
-        return None
-    named = [part.strip() for part in report.split(",") if part.strip()]
-    unknown = [part for part in named if part not in SHARES]
-    if unknown or "accuracy" not in named:
-        raise WrongOption("report", f"takes accuracy and any of {', '.join(list(SHARES)[1:])}, not {report!r}")
-    return cast(tuple[Part, ...], tuple(named))
 
 
 @contextmanager

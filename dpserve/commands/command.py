@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from accounting.messages import OptionName
+from dpserve.interrupts import begin
 from dpserve.wording import as_flag
 from training.errors import WrongOption
 
@@ -136,6 +137,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
                 name: model.of_command_line({each: given.pop(each) for each in model.model_fields})
                 for name, model in classes.items()
             }
+            begin()
             function(**given, **made)
         except WrongOption as wrong:
             raise typer.BadParameter(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from accounting.arrays import Floats
 from dpserve.commands.console import picture
 from training.intervals import Interval
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from training.evaluation import Evaluation
+    from training.roc import RocPoint
 
 _SIDE = 4.2
 """Inches of a panel."""
@@ -54,14 +56,32 @@ def _calibration(axes: "Axes", evaluation: "Evaluation") -> None:
 def _roc(axes: "Axes", evaluation: "Evaluation") -> None:
     assert evaluation.roc is not None
     points, area = evaluation.roc.points, evaluation.roc.area
-    false = np.array([each.false_positives.estimate for each in points])
-    order = np.argsort(false, kind="stable")
+    false, true = rising(points)
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
-    axes.plot(false[order], [points[place].true_positives.estimate for place in order])
-    ends = [[getattr(points[place].true_positives, end) for place in order] for end in ("lower", "upper")]
-    axes.fill_between(false[order], ends[0], ends[1], alpha=0.2)
-    axes.set(xlabel="false positives", ylabel="true positives", title=f"ROC: area {area.lower:.3f} to {area.upper:.3f}")
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.plot(false, true)
+    ends = [[getattr(each.true_positives, end) for each in by_threshold(points)] for end in ("lower", "upper")]
+    axes.fill_between(false, ends[0], ends[1], alpha=0.2)
+    axes.set(xlabel="false positives\n(the rising curve nearest to the noisy points)", ylabel="true positives")
+    axes.set(xlim=(0, 1), ylim=(0, 1), title=f"ROC: area {area.lower:.3f} to {area.upper:.3f}")
+
+
+def by_threshold(points: Sequence["RocPoint"]) -> list["RocPoint"]:
+    """Return points of an ROC from the one where nothing is called positive to the one where everything is."""
+    return sorted(points, key=lambda each: -each.threshold)
+
+
+def rising(points: Sequence["RocPoint"]) -> tuple[Floats, Floats]:
+    """Return the false and the true positives of the rising curve that is nearest to noisy points, by threshold.
+
+    The true rates rise as the threshold falls, and noisy counts of them need not. The curve is isotonic regression,
+    each rate's own, of what was released: it costs nothing more.
+    """
+    from scipy.optimize import isotonic_regression
+
+    sorted_points = by_threshold(points)
+    false = isotonic_regression([each.false_positives.estimate for each in sorted_points]).x
+    true = isotonic_regression([each.true_positives.estimate for each in sorted_points]).x
+    return np.clip(false, 0.0, 1.0), np.clip(true, 0.0, 1.0)
 
 
 def _coverage(axes: "Axes", evaluation: "Evaluation") -> None:

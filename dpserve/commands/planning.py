@@ -530,7 +530,7 @@ def as_dict(shown: Comparison) -> dict[str, object]:
         "estimates": [
             {
                 "title": option_named(each.option).title,
-                "has_intervals": _has_intervals(each.option),
+                "has_intervals": _has_intervals(each),
             }
             | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
             for each in found.estimates
@@ -584,8 +584,8 @@ def print_comparison(console: Console, shown: Comparison) -> None:
         )
 
 
-def _has_intervals(option: str) -> bool:
-    return "intervals" not in kind_of_option(option_named(option)).lacks
+def _has_intervals(each: Estimate | Expected) -> bool:
+    return each.has_intervals if isinstance(each, Expected) else each.interval is not None
 
 
 def _log_loss(each: Estimate | Expected) -> float:
@@ -604,7 +604,7 @@ def _figures(each: Estimate | Expected) -> tuple[str, str, str, str, str]:
     if isinstance(each, Expected):
         right, loss = each.accuracy, each.log_loss
         losses = "" if loss is None else f"{loss.lowest:.2f} to {loss.highest:.2f}"
-        intervals = "yes" if _has_intervals(each.option) else "none"
+        intervals = "yes" if each.has_intervals else "none"
         size = each.set_size
         sizes = "not known" if size is None else f"{size.lowest:.1f} to {size.highest:.1f}"
         return f"{right.lowest:.2f} to {right.highest:.2f}", losses, intervals, share, sizes

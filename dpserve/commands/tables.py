@@ -24,7 +24,7 @@ from training.inputs.lineage import KnownRecords, equal_columns
 from training.inputs.reading import LOCAL as LOCAL
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
-from training.inputs.schema import Schema, Unlabelled, read_schema, schema_of
+from training.inputs.schema import Schema, Unlabelled, read_schema
 from training.inputs.schema import draft as drafted
 
 READING = "Reading rows"
@@ -119,18 +119,21 @@ class FileOptions(RowOptions):
         class_names: the declared names, or VALUE=NAME of each, between commas,
         where the file has other values.
         """
-        limits = zip(names, lower, upper, strict=True)
         values = values_of(classes, class_names)
-        return self.read(
-            source,
-            schema=schema_of(columns, self.label, classes, values),
-            classes=classes,
-            values=values,
-            bounds={name: (low, high) for name, low, high in limits},
-            unit=unit,
-            clip=clip,
-            blocks=blocks,
-        )
+        with shares("reading") as show:
+            return self.rows_form.read_like(
+                source,
+                names,
+                lower,
+                upper,
+                classes,
+                values,
+                columns,
+                unit=unit,
+                clip=clip,
+                blocks=blocks,
+                progress=lambda records, share: show(f"{records:,} records", share),
+            )
 
     def read_held_out(
         self,
@@ -186,14 +189,19 @@ def check_public(rows: Records, source: str) -> None:
     for lineage, each in records.among(digests).items():
         warning = f"{source} holds private records of the lineage {lineage!r}"
         columns = equal_columns(each, len(rows)) * bool(each.features)
-        if each.certain or each.features == len(rows):
-            by_names = (
-                "" if each.certain else "; where chance alone makes all of them equal, --id on both sides tells so"
-            )
+        if each.certain:
             keys = f", {each.units:,} of its keys or units" * bool(each.units)
             raise TrainingError(
                 f"{warning}: {each.records:,} of its rows as they are{keys}{columns}. What is computed from them "
-                f"is not covered by any budget. Put rows that are public into a file of their own{by_names}"
+                "is not covered by any budget. Put rows that are public into a file of their own"
+            )
+        if each.features == len(rows):
+            count = f"each of the {len(rows):,} rows" if len(rows) > 1 else "the row"
+            raise TrainingError(
+                f"{count} of {source} equals a private record of the lineage {lineage!r} in all columns that are used. "
+                "They may be other people's with the same values, but a copy of private records would look the same, "
+                "so they are not taken. Give more public rows, some of which differ from every private record; or "
+                "name a key of each row with --id, there and when you train"
             )
         typer.echo(
             f"Warning: perhaps {warning}{columns}. Chance can explain that many, which are then other people's. "

@@ -272,4 +272,9 @@ def _password(authorization: str) -> str | None:
 
 
 def _unauthenticated() -> Problem:
-    return Problem(ProblemType.UNAUTHENTICATED, "send your API key in the header 'Authorization: Bearer KEY'")
+    # The header WWW-Authenticate names no 'Basic': a browser would ask its user for a password, and send it everywhere.
+    return Problem(
+        ProblemType.UNAUTHENTICATED,
+        "send your API key in the header 'Authorization: Bearer KEY'; or, from a program and not from a browser, as "
+        "the password of 'Authorization: Basic'",
+    )

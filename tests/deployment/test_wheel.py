@@ -54,7 +54,7 @@ def test_it_holds_every_module_and_what_lies_beside_them_and_nothing_else(wheel)
 def test_its_metadata_has_the_version_and_the_command(wheel):
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     assert f"\nVersion: {VERSION}\n" in wheel.read(metadata).decode()
-    assert "dpserve = dpserve.cli:main" in wheel.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert "dpserve = dpserve.__main__:main" in wheel.read(metadata.replace("METADATA", "entry_points.txt")).decode()
 
 
 def test_the_version_is_that_of_the_project_wherever_it_is_named():

@@ -173,6 +173,37 @@ def test_a_person_in_two_blocks_is_refused(run, train):
     run(*TRAIN, *HEAD, "--data", "one.csv", "--out", "one", "--unit", "who", "--block-name", "2026-09")
 
 
+def test_blocks_that_are_charged_as_one_may_share_people_and_all_pay(run, train):
+    train("first", MONTHS[:1], kind=ONCE)
+    run("export", "first", "--to", "safetensors")
+    price = left(run)[MONTHS[0]]
+    moved = ("--ignore", "day", "--block-name", MONTHS[1])
+    refused = " ".join(train("moved", (), *moved, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr.split())
+    assert f"--joined-blocks {MONTHS[1]},{MONTHS[0]}" in refused
+    train("moved", (), *moved, "--joined-blocks", ",".join(MONTHS[:2]), table=MONTHS[:1], kind=ONCE, blocks=())
+    run("export", "moved", "--to", "safetensors")
+    assert left(run) == {MONTHS[0]: 2 * price, MONTHS[1]: price}
+    certificate = load_model(run.folder / "moved").certificate
+    assert certificate.blocks == certificate.joined_blocks == MONTHS[:2]
+    assert "the first block that it was in" in " ".join(run("inspect", "moved").stdout.split())
+    assert load_model(run.folder / "first").certificate.joined_blocks == ()
+    # A third block that is not among them is refused as ever.
+    third = ("--ignore", "day", "--block-name", MONTHS[2], "--joined-blocks", ",".join(MONTHS[1:]))
+    said = train("third", (), *third, table=MONTHS[:1], kind=ONCE, blocks=(), status=1).stderr
+    assert f"are in the block {MONTHS[0]}, too" in " ".join(said.split())
+    # So it is with an evaluation.
+    held = ("evaluate", "moved", "--data", "moved.csv", "--label", "ok", *moved, "--price", "rho:0.1")
+    run(*held, "--joined-blocks", ",".join(MONTHS[:2]))
+    spent = left(run)
+    assert spent[MONTHS[0]] - 2 * price == spent[MONTHS[1]] - price > 0
+
+
+@pytest.mark.parametrize("joined", ["2026-09", "2026-10,2026-11", "2026-09,2026-09", "2026-09,no name", "2026-09,"])
+def test_what_is_charged_as_one_is_two_blocks_of_which_records_are_in_one(train, joined):
+    said = train("model", MONTHS[:1], "--joined-blocks", joined, status=2).stderr
+    assert "--joined-blocks" in said
+
+
 def test_rows_of_another_block_are_refused_unless_they_are_said_to_be_others(run):
     (run.folder / "one.csv").write_text(records("2026-09", named=False))
     base = (*TRAIN, *HEAD, "--ignore", "who", "--data", "one.csv")
@@ -286,6 +317,62 @@ def test_of_two_trainings_at_once_that_share_a_block_it_pays_for_one(run):
     one = spent["2026-10"]
     assert one > 0
     assert sorted((spent.get("2026-09", 0), spent.get("2026-11", 0))) == [0, one]
+    assert "right" in run("ledger", "verify").stdout
+
+
+def test_of_two_evaluations_at_once_that_share_a_block_it_pays_for_one(run, train):
+    train("model", MONTHS[:1], kind=ONCE)
+    run("export", "model", "--to", "safetensors")
+    paid = left(run)
+    held = ("evaluate", "model", "--label", "ok", "--price", "epsilon:1@1e-6")
+    held += ("--block-budget", "epsilon:1.2@1e-6", *BY_MONTH)
+    asked = []
+    for name, months in (("a", MONTHS[1:2]), ("b", MONTHS[1:])):
+        (run.folder / f"{name}.csv").write_text(records(*months))
+        asked.append([*held, ",".join(months), "--data", f"{name}.csv", "--out", f"{name}.json"])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dpserve", *words],
+            cwd=run.folder,
+            env=run.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for words in asked
+    ]
+    said = [process.communicate()[0] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 1], said
+    won = [process.returncode for process in started].index(0)
+    spent = left(run)
+    one = spent[MONTHS[1]]
+    assert one > 0
+    assert spent == paid | dict.fromkeys((MONTHS[1:2], MONTHS[1:])[won], one)
+    assert [(run.folder / f"{name}.json").exists() for name in "ab"] == [won == 0, won == 1]
+    assert "right" in run("ledger", "verify").stdout
+
+
+def test_the_finest_tier_that_anyone_holds_is_what_the_blocks_pay(run, train):
+    tiers = ("--release", "weights", "--lam", "1", "--tier", "coarse=rho:0.02", "--tier", "fine=rho:0.06")
+    train("model", MONTHS[:2], kind=(*tiers, "--prediction-sets", "off"))
+    train("other", MONTHS[1:], kind=ONCE)
+    process, address = run.start("model", "other", "--default", "model")
+    try:
+        other = left(run)[MONTHS[2]]
+        assert left(run)[MONTHS[0]] == 0
+        spent = []
+        for client, tier in (("ann", "coarse"), ("bob", "fine"), ("cleo", "coarse")):
+            key = run("clients", "add", client, "--rho", "1", "--delta", "1e-5").stdout.strip()
+            with dpserve.Client(address, key) as asking:
+                asking.predict([[30.0, 1000.0]], tier=tier)
+            spent.append(left(run))
+    finally:
+        process.terminate()
+        process.wait()
+    coarse, fine = (each[MONTHS[0]] for each in spent[:2])
+    assert 0 < coarse < fine < 10 * coarse
+    for each, whole in zip(spent, (coarse, fine, fine), strict=True):
+        assert each == {MONTHS[0]: whole, MONTHS[1]: whole + other, MONTHS[2]: other}
     assert "right" in run("ledger", "verify").stdout
 
 

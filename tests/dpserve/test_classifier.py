@@ -31,6 +31,7 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.picorho import to_rho
 from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
 from dpserve.cli import app
+from mechanisms.gaussian_vector import picorho_for
 from tests.training.text_encoders import write_encoder
 from training.errors import BundleError, WrongOption, WrongValue
 from training.export.files import exported
@@ -536,6 +537,135 @@ class TestTheAccount:
         assert spent(declared) == once
 
 
+def held_out(*months, sign=1.0):
+    """A hundred records of each month, each with a person: two clusters again."""
+    side = np.tile([-1.0, 1.0], 50 * len(months))
+    numbers = sign * side[:, None] * np.random.default_rng(len(months)).uniform(0.3, 0.9, size=(len(side), 2))
+    named = [(month, index) for month in months for index in range(100)]
+    own = {"who": [f"{month}/{index}" for month, index in named]}
+    own["day"] = [f"{month}-{1 + index % 28:02}" for month, index in named]
+    return pd.DataFrame(
+        {"age": numbers[:, 0], "income": numbers[:, 1], "ok": np.where(side * sign > 0, "yes", "no")} | own
+    )
+
+
+ONE = {"epsilon": 1.0, "delta": 1e-6}
+"""The price of an evaluation in these tests."""
+
+
+class TestEvaluations:
+    """Figures as `dpserve evaluate` releases them, of rows in memory."""
+
+    def test_it_has_noise_is_charged_to_the_held_out_lineage_and_is_saved_with_the_model(self, declared, spent, home):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        paid, held = spent(declared), f"held-{next(_names)}"
+        rows = held_out("2026-09")
+        evaluation = model.evaluate(rows[["income", "age"]], rows["ok"], lineage=held, lineage_budget=(4, 1e-6), **ONE)
+        assert spent(declared) == paid
+        cost = evaluation.law.cost.picorho
+        assert spent({"lineage": held}) == to_rho(cost)
+        assert 0.999 < cost / picorho_for(1.0, 1e-6) <= 1
+        assert evaluation.accuracy.lower < 1 == evaluation.accuracy.upper
+        assert evaluation.confusion[0][0].estimate % 1 != 0  # so it was not counted exactly
+        assert evaluation.roc is not None
+        model.save(home / "bundle")
+        inspected = CliRunner().invoke(app, ["inspect", str(home / "bundle"), "--json"])
+        assert inspected.exit_code == 0
+        assert json.loads(inspected.stdout)["evaluation"]["evaluation_id"] == evaluation.evaluation_id
+        # An array without names, a file, and fewer parts.
+        array = rows[["age", "income"]].to_numpy()
+        fewer = model.evaluate(array, rows["ok"], lineage=held, report=["accuracy"], **ONE)
+        assert (fewer.parts, fewer.log_loss) == (("accuracy",), None)
+        rows[["age", "income", "ok"]].to_csv(home / "held.csv", index=False)
+        loaded = PrivateClassifier.load(home / "bundle")
+        assert loaded.evaluate(home / "held.csv", "ok", lineage=held, **ONE).records.upper > 100
+
+    def test_values_of_y_are_those_of_the_training(self, declared):
+        model = PrivateClassifier(**declared | {"classes": {"0": "no", "1": "yes"}})
+        model.fit(X, (Y == "yes").astype(int))
+        confusion = model.evaluate(X, (Y == "yes").astype(int), **ONE).confusion
+        assert confusion[0][0].estimate > 150 > 50 > confusion[0][1].estimate
+
+    def test_records_of_another_lineage_are_refused_and_not_charged(self, declared, opened):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        others = {"lineage": f"others-{next(_names)}", "lineage_budget": (4, 1e-6)}
+        with pytest.raises(ValueError, match=r"trained on, or evaluated on, elsewhere.*add lineage="):
+            model.evaluate(FRAME, "ok", **others, **ONE)
+        assert not opened(others["lineage"])
+
+    def test_what_an_account_does_not_pay_for_is_refused_and_charges_nothing(self, declared, spent, opened, home):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        paid = spent(declared)
+        with pytest.raises(BudgetExhausted, match="no evaluation was made") as refused:
+            model.evaluate(FRAME, "ok", epsilon=4, delta=1e-6)
+        assert refused.value.scope == "lineage"
+        assert refused.value.cost > refused.value.remaining > 0
+        assert spent(declared) == paid
+        with pytest.raises(BudgetExhausted):
+            model.evaluate(
+                held_out("2026-09")[["age", "income", "ok"]],
+                "ok",
+                lineage="poor",
+                lineage_budget=(0.5, 1e-6),
+                **ONE,
+            )
+        assert not opened("poor")
+        model.save(home / "bundle")
+        assert not (home / "bundle" / "evaluation.json").exists()
+
+    def test_a_model_of_units_in_blocks_is_evaluated_by_units_and_their_blocks_pay(self, declared, store):
+        blocks = {"block": "day", "block_by": "month", "block_budget": "epsilon:4@1e-6"}
+        own = declared | {"lineage_budget": None, "unit": "who"}
+        model = PrivateClassifier(**own, **blocks, blocks="2026-09,2026-10").fit(held_out("2026-09", "2026-10"), "ok")
+
+        async def read():
+            async with Ledger.open(store) as ledger:
+                return {each.block: to_rho(each.spent) for each in await ledger.blocks(own["lineage"])}
+
+        paid = asyncio.run(read())
+        assert set(paid) == {"2026-09", "2026-10"}
+        new = held_out("2026-11")
+        with pytest.raises(ValueError, match=r"block 2026-11 .* has no budget yet.*block_budget="):
+            model.evaluate(new, "ok", block="day", block_by="month", blocks="2026-11", **ONE)
+        with pytest.raises(ValueError, match="has blocks, and those that the held-out rows lie in pay"):
+            model.evaluate(new, "ok", **ONE)
+        with pytest.raises(ValueError, match="100 units of the block 2026-11 are in the block 2026-09, too"):
+            model.evaluate(held_out("2026-09"), "ok", block_name="2026-11", block_budget="epsilon:4@1e-6", **ONE)
+        found = model.evaluate(new, "ok", **blocks, blocks="2026-11", **ONE)
+        assert asyncio.run(read()) == paid | {"2026-11": to_rho(found.law.cost.picorho)}
+        assert (found.unit, found.in_blocks) == ("who", True)
+        one = model.evaluate(new.drop(columns="day"), "ok", block_name="2026-11", **ONE)
+        assert asyncio.run(read()) == paid | {"2026-11": 2 * to_rho(one.law.cost.picorho)}
+
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            ({"epsilon": 0}, "epsilon=0"),
+            ({"report": ["log-loss"]}, "report="),
+            ({"report": ["accuracy", "recall"]}, "report="),
+            ({"tier": "fine"}, "tier='fine' must be one of the model's"),
+            ({"lineage": "no such/name"}, "name"),
+            ({"block_by": "month"}, "block_by="),
+            ({"block_name": "2026-09", "block_budget": "epsilon:4@1e-6"}, "was trained without blocks"),
+        ],
+    )
+    def test_what_does_not_go_together_is_said_in_python_and_costs_nothing(self, declared, spent, asked, said):
+        model = PrivateClassifier(**declared).fit(FRAME, "ok")
+        paid = spent(declared)
+        with pytest.raises(ValueError, match=said):
+            model.evaluate(FRAME, "ok", **ONE | asked)
+        assert spent(declared) == paid
+
+    def test_a_model_whose_answers_are_paid_for_one_by_one_has_none(self, declared):
+        model = PrivateClassifier(**declared | {"release": None, "epsilon": None, "delta": None, "lam": 1.0}).fit(
+            FRAME, "ok"
+        )
+        with pytest.raises(ValueError, match="one by one"):
+            model.evaluate(FRAME, "ok", **ONE)
+        with pytest.raises(NotFittedError):
+            PrivateClassifier(**declared).evaluate(FRAME, "ok", **ONE)
+
+
 class TestBundles:
     """A saved bundle is the one that the command writes."""
 
@@ -716,3 +846,57 @@ def test_importing_it_does_not_import_what_serves_or_trains_networks():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_booleans_are_two_classes_that_nobody_declares(declared):
+    """Their type says both, whichever occur; with bounds as with a schema."""
+    model = PrivateClassifier(**declared | {"classes": None}).fit(ROWS, pd.Series(Y == "yes"))
+    assert model.classes_.tolist() == [False, True]
+    assert model.score(ROWS, Y == "yes") > 0.8
+
+
+def test_a_refusal_asks_for_what_is_not_declared_alone(declared):
+    with pytest.raises(ValueError, match=r"records: classes=\[NAME, \.\.\.\]; or schema="):
+        PrivateClassifier(**declared | {"classes": None}).fit(ROWS, Y)
+    with pytest.raises(ValueError, match=r"records: bounds=\(LOW, HIGH\) or \{COLUMN: \(LOW, HIGH\)\}; or schema="):
+        PrivateClassifier(**declared | {"bounds": None}).fit(ROWS, Y)
+    with pytest.raises(ValueError, match=r"COLUMN: \(LOW, HIGH\)\} and classes="):
+        PrivateClassifier(**declared | {"bounds": None, "classes": None}).fit(ROWS, Y)
+
+
+def test_records_and_rows_of_a_wrong_form_are_answered_in_words(declared, opened):
+    unfitted = PrivateClassifier(**declared)
+    for records in (FRAME.iloc[0].to_dict(), FRAME.to_dict("records")):
+        for y in ("ok", Y[: len(records)]):
+            with pytest.raises(ValueError, match=r"of mappings make one, as pandas\.DataFrame\(X\)"):
+                unfitted.fit(records, y)
+    with pytest.raises(ValueError, match="X has no column 'okay'"):
+        unfitted.fit(FRAME, "okay")
+    assert not opened(declared["lineage"])
+    fields = [{"name": name, "type": "number", "constraints": {"minimum": -1, "maximum": 1}} for name in ROWS]
+    fields += [{"name": "ok", "type": "string", "constraints": {"enum": ["no", "yes"]}}]
+    numbers = unfitted.fit(FRAME, "ok")
+    by_schema = PrivateClassifier(
+        **declared
+        | {"lineage": f"people-{next(_names)}", "bounds": None, "classes": None, "schema": {"fields": fields}},
+        overlapping_lineage_is_accepted=True,
+    ).fit(FRAME, "ok")
+    for model in (numbers, by_schema):
+        for ask in (model.predict, model.predict_proba):
+            with pytest.raises(ValueError, match=r"X is a mapping.*ask with a list of rows, \[X\]"):
+                ask(ROWS.iloc[0].to_dict())
+        assert model.predict([ROWS.iloc[0].to_dict()]).shape == (1,)
+
+
+@pytest.mark.parametrize("missing", [pd.NA, None, np.nan])
+def test_a_label_that_is_missing_is_refused_or_its_record_left_out(declared, missing):
+    """In a Series of nullable booleans, and in an array of objects."""
+    labels = pd.Series(Y == "yes", dtype=object)
+    labels[3] = missing
+    for y in (labels.astype("boolean"), labels.to_numpy()):
+        with pytest.raises(ValueError, match=r"(NaN|is missing).*unlabelled='leave-out' leaves out the records"):
+            PrivateClassifier(**declared | {"classes": ["false", "true"]}).fit(ROWS, y)
+    model = PrivateClassifier(**declared | {"classes": ["false", "true"]}, unlabelled="leave-out")
+    assert model.fit(ROWS, labels.astype("boolean")).classes_.tolist() == [False, True]
+    again = {"classes": ["false", "true"], "every_fit_is_charged": True, "unlabelled": "leave-out", "epsilon": 1}
+    assert PrivateClassifier(**declared | again).fit(ROWS, labels.to_numpy()).score(ROWS, Y == "yes") > 0.8

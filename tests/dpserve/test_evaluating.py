@@ -5,10 +5,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.isotonic import IsotonicRegression
 
 from accounting.picorho import to_rho
+from dpserve.commands.evaluation_plot import rising
 from training.evaluation import Evaluation
+from training.intervals import Interval
 from training.kinds.loading import load_model
+from training.roc import RocPoint
 
 ROWS = [f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)]
 HEADER = "age,income,ok\n"
@@ -207,3 +211,23 @@ def test_an_evaluation_is_drawn_with_what_it_reports(run, model):
     image = Image.open(run.folder / "e.png")
     assert image.size == (840, 420)
     assert len(image.convert("L").getcolors()) > 10
+
+
+def test_the_drawn_roc_rises_although_noisy_points_do_not():
+    """Isotonic regression by scikit-learn is the oracle; the points zigzag and come in another order."""
+    thresholds = np.linspace(0.95, 0.05, 16)
+    noise = np.random.default_rng(5).normal(0, 0.08, (2, 16))
+    rates = np.array([(1 - thresholds) ** 2, np.sqrt(1 - thresholds)]) + noise
+    assert (np.diff(rates) < 0).any(axis=1).all()
+    points = [
+        RocPoint(threshold=each, false_positives=around(false), true_positives=around(true))
+        for each, false, true in zip(thresholds, *rates, strict=True)
+    ]
+    drawn = rising([points[place] for place in np.random.default_rng(6).permutation(16)])
+    for found, noisy in zip(drawn, rates, strict=True):
+        assert (np.diff(found) >= 0).all()
+        assert found == pytest.approx(IsotonicRegression(y_min=0, y_max=1).fit_transform(range(16), noisy))
+
+
+def around(value):
+    return Interval(estimate=value, standard_error=0.08, lower=max(value - 0.16, 0), upper=min(value + 0.16, 1))

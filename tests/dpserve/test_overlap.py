@@ -106,8 +106,14 @@ def test_a_part_of_the_private_rows_is_not_taken_as_public_by_chance(owner):
     few = FRAME.assign(miles=15.0, age=FRAME["age"] % 2, pressure=100)
     owner.trained(few, *TRAIN, "--overlapping-lineage-is-accepted", lineage="few")
     words = ("no,yes" if word == "0=no,1=yes" else word for word in words)
+    words = list(words)
     done = owner(few.drop(columns="person"), "plan", *words, option="--public")
-    assert "300 of 300 rows are equal to rows there" in str(done.exception)
+    said = " ".join(str(done.exception).split())
+    assert "each of the 300 rows of" in said
+    assert "They may be other people's with the same values" in said
+    assert "Give more public rows" in said
+    done = owner(few.drop(columns="person")[:1], "plan", *words, option="--public")
+    assert str(done.exception).startswith("the row of")
 
 
 def test_households_and_keys_tell_nothing_apart(owner):

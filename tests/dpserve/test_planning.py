@@ -265,6 +265,13 @@ def test_choosing_before_training_by_rule(run):
     assert not shown["dpsgd-quantiles"]["has_intervals"]
     assert shown["objective-quantiles"]["has_intervals"]
     assert 0 <= shown["objective-quantiles"]["undecided"] <= 1
+    # Of so many records gradient steps follow the sums; of few ones none do.
+    assert not shown["class-sums-quantiles"]["has_intervals"]
+    assert shown["class-sums-quantiles"]["undecided"] is None
+    few = planned(run, "plan", "--n", 300, "--classes", 2, "--epsilon", 1, "--delta", 1e-5)
+    sums = {each["option"]: each for each in few["estimates"]}["class-sums-quantiles"]
+    assert sums["has_intervals"]
+    assert 0 < sums["undecided"] < 1
     assert "--release dpsgd --price rho:0.0359" in found["command"]
     assert "--features quantiles" in found["command"]
     said = " ".join(run(*asked).stdout.split())

@@ -37,3 +37,50 @@ def test_a_training_that_is_stopped_takes_its_note_back_and_says_that_nothing_wa
     assert b"nothing was charged" in said
     assert not (home / "trained").exists()
     assert not (tmp_path / "bundle").exists()
+
+
+WAITS_IN_AN_IMPORT = """
+import sys
+
+class Waits:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            print("importing", flush=True)
+            try:
+                sys.stdin.read()
+            except BaseException:
+                raise ImportError(name) from None
+
+sys.meta_path.insert(0, Waits())
+from dpserve.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["dpserve.cli", "typer", "dpserve.commands.training", "training.fit"])
+def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path, module):
+    """The import waits for its input, which never comes, and would turn KeyboardInterrupt into an error of its own."""
+    training = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            WAITS_IN_AN_IMPORT.format(module=module),
+            "train",
+            "--data",
+            "digits",
+            "--out",
+            str(tmp_path / "bundle"),
+            *SLOW,
+        ],
+        env=os.environ | {"DPSERVE_HOME": str(tmp_path / "home")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+    )
+    assert training.stdout.readline() == b"importing\n"
+    training.send_signal(signal.SIGINT)
+    _, said = training.communicate(timeout=120)
+    assert training.returncode == 128 + signal.SIGINT
+    assert said.strip() == b"dpserve: stopped before it began; nothing was charged"
+    assert not (tmp_path / "home").exists()

@@ -237,7 +237,11 @@ def test_keys(service):
         for method, path in (("POST", "/predict"), ("GET", "/budget")):
             response = service.http().request(method, path, headers=headers)
             problem(response, 401, "unauthenticated")
-            assert response.headers["www-authenticate"].startswith("Bearer")
+            # A browser that heard of Basic would ask its user for a password.
+            assert response.headers["www-authenticate"] == 'Bearer realm="dpserve"'
+    said = service.http().get("/budget").json()["detail"]
+    assert "'Authorization: Bearer KEY'" in said
+    assert "password of 'Authorization: Basic'" in said
     http = service.http(key)
     assert http.post("/predict", json={"instances": [ROW]}).status_code == 200
     service.call(service.ledger.revoke(service.predictor.lineage, "alice"))

@@ -1,7 +1,7 @@
 """Labelled rows from wherever they are: the digits, an NPZ file, or a table in a file, at a URL or in memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -9,13 +9,13 @@ from typing import Any, cast
 from accounting.messages import OptionName
 from training.errors import WrongOption
 from training.inputs.blocks import BlockDeclaration
-from training.inputs.columns import Missing, encodings_among
+from training.inputs.columns import Columns, Missing, encodings_among
 from training.inputs.declared import Bounds
 from training.inputs.digits import load_digits
 from training.inputs.lineage import DIGITS
 from training.inputs.npz_file import read_npz
 from training.inputs.records import OnRows, Records
-from training.inputs.schema import Schema, Unlabelled, is_encoding
+from training.inputs.schema import Schema, Unlabelled, is_encoding, schema_of
 
 LOCAL = "local"
 """The engine that has the records here."""
@@ -94,6 +94,32 @@ class RowsForm:
         # What trains on sums takes these records for others, and no other kind is trained on Ray.
         return cast(Records, read_on_ray(engine, files_of(source), reader, progress))
 
+    def read_like(
+        self,
+        source: Any,
+        names: Sequence[str],
+        lower: Sequence[float],
+        upper: Sequence[float],
+        classes: Sequence[str],
+        values: Sequence[str],
+        columns: Columns = (),
+        **more: Any,
+    ) -> Records:
+        """Read rows by the declaration of a model or of other records.
+
+        names, lower, upper: of every feature, in declared units. classes: their names. values: what each is called in
+        the source. columns: what the features encode, if anything. more: as for `read`, and so is what is raised.
+        """
+        limits = zip(names, lower, upper, strict=True)
+        return self.read(
+            source,
+            classes=classes,
+            values=values,
+            bounds={name: (low, high) for name, low, high in limits},
+            schema=schema_of(columns, self.label, classes, values),
+            **more,
+        )
+
     def _check(self, source: Any, is_array: bool, engine: str, schema: Schema | None, **others: object) -> None:
         """Raise for options that do not go with what is read. is_array: whether it has no columns with names."""
         if engine != LOCAL and (not isinstance(source, str) or is_array):
@@ -112,4 +138,4 @@ class RowsForm:
 
 def _in_blocks(records: Records, blocks: BlockDeclaration | None) -> Records:
     """Return the records with the blocks that are declared of them."""
-    return records if blocks is None else replace(records, declaration=blocks.of(records.declaration))
+    return records if blocks is None else blocks.taken_from(records)

@@ -45,6 +45,7 @@ MISSING_ADVICE = (
     + OptionName("missing", {"COLUMN": "level"})
     + " that it is its own"
 )
+REQUIRED_ADVICE = message('without "required" in its field a missing value is a level of its own; ')
 NUMBER_ADVICE = (
     "encode it as a number, or leave the column out with "
     + OptionName("ignore")
@@ -227,8 +228,8 @@ class _Reading:
             return UNLABELLED_ADVICE
         if column is self.label.column:
             return "" if self.encoded or "not one of" not in detail else message(LABEL_ADVICE)
-        if "value is required" in detail and not self.encoded:
-            return MISSING_ADVICE
+        if "value is required" in detail:
+            return REQUIRED_ADVICE + MISSING_ADVICE if self.encoded else MISSING_ADVICE
         if isinstance(column, NumberColumn) and not column.has_own_signs and _WITH_COMMA.match(detail):
             return SIGNS_ADVICE if self.encoded else DECIMAL_ADVICE
         if isinstance(column, TimeColumn) and column.pattern is None and _LIKE_A_DATE.match(detail):

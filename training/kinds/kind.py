@@ -207,6 +207,10 @@ class Kind(ABC):
         planned = ({"price": plan.share} if self.answers == "once" else {}) | {"records_declared": plan.n}
         return dict(option.settings) | {name: value for name, value in planned.items() if name in self.fields}
 
+    def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:  # noqa: ARG002
+        """Return why answers of what is planned, of so many classes, come without intervals; None where they have."""
+        return self.lacks.get("intervals")
+
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:

@@ -109,7 +109,8 @@ class Expected:
     """An option's figures on similar sets. None: not known.
 
     commonest: what the commonest class alone is right on there. undecided: share of undecided answers, the mean.
-    set_size: of prediction sets for 0.9.
+    set_size: of prediction sets for 0.9. has_intervals: whether answers would have them for the numbers that are
+    planned for, which measured sets may differ in.
     """
 
     option: str
@@ -118,6 +119,7 @@ class Expected:
     log_loss: Range | None = None
     undecided: float | None = None
     set_size: Range | None = None
+    has_intervals: bool = True
 
 
 @dataclass(frozen=True)

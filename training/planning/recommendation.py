@@ -411,9 +411,21 @@ def _explained(
     if queries is not None and queries < LEAST_MEASURED:
         parts.append(_few_answers())
     parts.append("paid for once, for any number of queries")
-    if (lack := kind_of_option(option_named(option)).lacks.get("intervals")) is not None:
+    if (lack := _without_intervals(option, n, classes, whole)) is not None:
         parts.append(lack)
-    return Recommendation(option, "; ".join(parts), similar.expected, _warnings(option, similar))
+    expected = tuple(
+        replace(each, has_intervals=False, undecided=None)
+        if _without_intervals(each.option, n, classes, whole)
+        else each
+        for each in similar.expected
+    )
+    return Recommendation(option, "; ".join(parts), expected, _warnings(option, similar))
+
+
+def _without_intervals(name: str, n: int, classes: int, whole: int) -> str | None:
+    option = option_named(name)
+    plan = Plan(n, min(whole, LARGEST_PRICE))
+    return kind_of_option(option).planned_without_intervals(option, plan, classes)
 
 
 def _rounded(signal: float) -> str:

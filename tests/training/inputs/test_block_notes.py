@@ -1,6 +1,5 @@
 """A record stays in one block: what is noted of blocks, whatever becomes of a training, and who is refused by it."""
 
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -39,7 +38,7 @@ def test_the_same_rows_under_another_block_are_refused_however_few_columns_tell_
             ignore=ignored,
             blocks=blocks,
         )
-        records = replace(read, declaration=blocks.of(read.declaration))
+        records = blocks.taken_from(read)
         with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others):
             pass
 
@@ -68,7 +67,7 @@ def test_new_names_for_the_same_people_in_another_block_are_warned_of(tmp_path):
             unit="who",
             blocks=blocks,
         )
-        records = replace(read, declaration=blocks.of(read.declaration))
+        records = blocks.taken_from(read)
         with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others) as found:
             return len(found)
 
@@ -113,7 +112,7 @@ def test_a_choice_that_was_paid_for_keeps_its_records_in_their_block(tmp_path):
             id_column="who",
             blocks=blocks.declaration,
         )
-        records = replace(read, declaration=blocks.declaration.of(read.declaration))
+        records = blocks.declaration.taken_from(read)
         candidates = Candidates(option="lam", values={"1": 1.0, "10": 10.0}, price="rho:0.05")
         request = Request(
             name="m",
@@ -147,3 +146,46 @@ def test_one_instant_is_in_one_block_however_its_file_writes_it(by):
 def test_a_date_without_an_offset_is_in_the_period_that_it_names():
     assert period_of("2027-01-01", "month") == period_of("2027-01-01T00:30:00", "month") == "2027-01"
     assert period_of("0001-01-01T00:30:00+02:00", "day") == "0001-01-01"  # its instant in UTC has no date
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, seed):
+    """Random trainings of units that move among blocks, some of which are charged as one."""
+    generator = np.random.default_rng(seed)
+    names = ["a", "b", "c", "d"]
+    first, charged_for, accepted = {}, {}, {True: 0, False: 0}
+    for _ in range(60):
+        own = generator.choice(names, size=generator.integers(1, 3), replace=False).tolist()
+        joined = generator.choice(names, size=generator.integers(2, 5), replace=False).tolist()
+        as_one = {"joined_blocks": ",".join(joined)} if set(own) & set(joined) and generator.random() < 0.8 else {}
+        named = {"block_name": own[0]} if len(own) == 1 else {"block": "in", "blocks": ",".join(own)}
+        declared = BlockChoice(**named, block_budget=BUDGET, **as_one).declaration
+        people = generator.choice(12, size=3, replace=False)
+        rows = [(f"u{who}", own[generator.integers(len(own))]) for who in people]
+        lines = [f"{generator.uniform(0, 120)},{who},{block},no" for who, block in rows]
+        (tmp_path / "rows.csv").write_text("\n".join(["age,who,in,ok", *lines]) + "\n")
+        read = read_numbers(
+            str(tmp_path / "rows.csv"),
+            label="ok",
+            classes=["no", "yes"],
+            bounds=["age=0:120"],
+            unit="who",
+            ignore=["in"] if len(own) == 1 else [],
+            blocks=declared,
+        )
+        records = declared.taken_from(read)
+        assert set(declared.charged) == {*own, *(joined if as_one else [])}
+        places = [0] * 3 if records.block_places is None else records.block_places
+        assert [declared.charged[place] for place in places] == [block for _, block in rows]
+        try:
+            with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=False):
+                pass
+        except TrainingError:
+            accepted[False] += 1
+            continue
+        accepted[True] += 1
+        for who, block in rows:
+            charged_for.setdefault(who, []).append(set(declared.charged))
+            first.setdefault(who, block)
+    assert min(accepted.values()) > 5
+    assert all(first[who] in charged for who, models in charged_for.items() for charged in models)

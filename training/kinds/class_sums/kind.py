@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.randomness import Randomness, SystemRandomness
 from training.features.maps import FeatureMap
+from training.features.quantiles import price_of_counts
 from training.kinds.kind import Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import price_of
 from training.kinds.options import Options
-from training.kinds.planned import PlannedOption
+from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import ADD, CANARIES, PRICE, RECORDS, START
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from training.kinds.class_sums.certificate import ClassSumsCertificate
     from training.kinds.class_sums.model import ClassSums
     from training.pay_once.classifier import Classifier
+
+
+AFTER_STEPS = (
+    "its answers come without intervals, because gradient steps follow the sums of so many records, and how far the "
+    "noise moved them is then not known"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,17 @@ class ClassSumsKind(PayOnceKind):
         from training.kinds.class_sums.planned import PLANNED
 
         return PLANNED
+
+    def planned_without_intervals(self, option: PlannedOption, plan: Plan, classes: int) -> str | None:
+        """Return that steps would follow the sums, as they do from so many records on where rows are not too wide."""
+        from training.kinds.class_sums.continued import divided
+
+        try:
+            counts = price_of_counts(plan.share, 1) if option.features == "quantiles" else 0
+        except ValueError:  # too little for quantiles, and so for steps
+            return None
+        steps, _ = divided(plan.share - counts, classes, 1, plan.n)
+        return AFTER_STEPS if steps else None
 
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
