@@ -210,6 +210,7 @@ class OneServer:
         finally:
             for task in asked:
                 task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)  # each closes the connection that it leaves
         return False
 
     async def renew(self) -> None:

@@ -20,10 +20,18 @@ from unicodedata import is_normalized, normalize
 import msgspec
 from msgspec import Struct, structs
 
+from accounting import picorho
 from accounting.budgets import Accepts, Budget, Scope
 from accounting.currency import EPSILON, RHO, Currency
 from accounting.ledger.api_keys import ApiKey
-from accounting.ledger.errors import ActRefused, LedgerRefusal
+from accounting.ledger.errors import (
+    ActRefused,
+    LedgerRefusal,
+    LineageClosed,
+    LineageForgotten,
+    LineageMerged,
+    MergeUnfinished,
+)
 from accounting.ledger.receipts import (
     QUESTION,
     Receipt,
@@ -35,7 +43,7 @@ from accounting.ledger.receipts import (
 )
 from accounting.losses import Cost
 from accounting.report import AccountState
-from accounting.sampling_error import least_delta
+from accounting.sampling_error import LARGEST_PURE_BUDGET, least_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -410,6 +418,8 @@ class LineageAccount(Account):
     the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `blocks` is how many it has:
     with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
     `promoted`: of each served name that the owner gave to a model, the model's id, and the one that it had before.
+    `merged_into`: the lineage that counts since a merge what this one spent; `merges`: the two that this one was made
+    of by a merge, which `is_unfinished` until it has all that they spent.
     """
 
     newest_act: int
@@ -418,8 +428,20 @@ class LineageAccount(Account):
     is_forgotten: bool = False
     blocks: int = 0
     promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    merged_into: str = ""
+    merges: tuple[str, ...] = ()
+    is_unfinished: bool = False
 
     scope = "lineage"
+
+    @property
+    def closed(self) -> LineageClosed | None:
+        """The error to raise where it is to be charged and cannot be, whatever it has left; None where it can."""
+        if self.is_forgotten:
+            return LineageForgotten(self.lineage)
+        if self.merged_into:
+            return LineageMerged(self.lineage, self.merged_into)
+        return MergeUnfinished(self.lineage, " ".join(self.merges)) if self.is_unfinished else None
 
     @property
     def state(self) -> AccountState:
@@ -427,13 +449,17 @@ class LineageAccount(Account):
 
         The account's own budget admitted none of it. Its kind of charges may be narrower than theirs, and its delta too
         small for the noise sampler's error in the sum over all blocks: a weaker kind and a larger delta hold all the
-        same.
+        same. A sum of pure epsilons that is larger than any budget of them is read as rho, which every charge has.
         """
         if not self.blocks:
             return super().state
         pure, proven = self.budget.currency is EPSILON, all(cost.is_proven for cost in self.tally)
         accepts: Accepts = ("pure" if pure else "any") if proven else "unproven-pure" if pure else "unproven"
         most = max(self.spent, self.highest_limit, self.budget.limit)
+        if pure and proven and most > picorho.budget(LARGEST_PURE_BUDGET):
+            rho = sum(cost.picorho * count for cost, count in self.tally.items())
+            delta = max(self.budget.delta, least_delta(RHO.value(rho)))
+            return AccountState.after_releases(self.tally, Budget(rho, "any", delta), scope=self.scope)
         delta = self.budget.delta if pure else max(self.budget.delta, least_delta(RHO.value(most)))
         return replace(super().state, budget=replace(self.budget, accepts=accepts, delta=delta))
 

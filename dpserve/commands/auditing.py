@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from accounting import domains
 from dpserve.commands import options
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import counting, shares
@@ -64,7 +65,7 @@ def mechanism(
 
     from audit import presentation
     from audit.distinguishing.likelihood import worst_case
-    from audit.distinguishing.mechanism import judge, observe_noise
+    from audit.distinguishing.mechanism import claimed_tradeoff, judge, observe_noise
     from audit.noise import together
     from audit.pieces import kept_scores_and_noise
     from mechanisms.mechanism import priced
@@ -81,6 +82,7 @@ def mechanism(
     chosen = priced(name, price, classes)
     if delta is None:
         delta = 0.0 if np.isfinite(chosen.cost.pure_epsilon) else _DEFAULT_DELTA
+    claimed_tradeoff(chosen.cost, delta)  # what claims nothing is not asked
     audits, worlds = [], worst_case(chosen, classes)
     with stored(kept.resume) as store, counting(f"asking {name}", trials) as progress:
         for number, start in enumerate(range(0, trials, _PIECE)):
@@ -161,12 +163,20 @@ def service(
     """
     import numpy as np
 
+    from audit.distinguishing.mechanism import claimed_tradeoff
     from dpserve.local_services import own_services
+    from mechanisms.mechanism import priced
+    from training.inputs.digits import load_digits
 
     rng = np.random.default_rng(seed)
     row_pair = running.pair(rng)
     if row_pair is not None:
         refuse(context, "about services that run", *ModelsToTrain.model_fields)
+        if delta:
+            domains.require_delta(delta)
+    else:
+        classes = len(load_digits().train.declaration.classes)
+        claimed_tradeoff(priced(own.mechanism, own.price, classes).cost, delta)  # what claims nothing is not trained
     with (
         nullcontext(row_pair)
         if row_pair

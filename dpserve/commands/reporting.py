@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
+from accounting import domains
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 
@@ -34,6 +35,14 @@ class ConvictionOption(Options):
     conviction_confidence: float = option(
         1 - 1e-9, "A sound mechanism is convicted with at most 1 less this.", default_text="1 - 1e-9"
     )
+
+    @classmethod
+    def of_command_line(cls, given: Mapping[str, Any]) -> Self:
+        """Return the options. Raises ValueError for what is no confidence, before anything is asked."""
+        options = cls(**given)
+        for name, confidence in options.model_dump().items():
+            domains.require_between(f"the {name.replace('_', ' ')}", confidence, 0, 1)
+        return options
 
 
 class Confidences(ConvictionOption):

@@ -20,12 +20,13 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+import yaml
 
 from accounting.ledger.embedded import server_binary
 from tests import topologies
 from tests.faults.servers import Services, encrypting_server, free_port, ran_to_its_end
 
-from .conftest import HA, ROOT, commands_that_write
+from .conftest import HA, ROOT, SECOND, commands_that_write, kustomize
 from .test_manifests import containers, named, store_of, template_of
 from .test_replicas import small_bundle
 
@@ -105,9 +106,12 @@ class Pod:
                 told[each["name"]] = secret[each["valueFrom"]["secretKeyRef"]["key"]]
         return os.environ | told | {"PATH": f"{self.store.programs}:{os.environ['PATH']}"}
 
-    def start(self):
+    def start(self, *names):
+        """Start the containers of these names, or all."""
         self.write_volumes()  # anew: in a pod no server can rewrite them
         for container in self.store.containers:
+            if names and container["name"] not in names:
+                continue
             with (self.folder / f"{container['name']}.log").open("ab") as log:
                 self.processes[container["name"]] = subprocess.Popen(
                     [self.place(word) for word in container["command"]],
@@ -118,12 +122,28 @@ class Pod:
                     start_new_session=True,  # with all that a script starts
                 )
 
-    def end(self, how=signal.SIGKILL):
-        for process in self.processes.values():
+    def start_alone(self, resources):
+        """Start the Valkey of another overlay on this pod's volume."""
+        (container,) = containers(template_of(named(resources, "StatefulSet", "dpserve-valkey")))
+        words = [self.place(word) for word in container["command"]]
+        with (self.folder / "alone.log").open("ab") as log:
+            self.processes["alone"] = subprocess.Popen(
+                [*words, "--bind", self.address],
+                env=self.environment({"env": []}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def end(self, *names, how=signal.SIGKILL):
+        """End the containers of these names, or all."""
+        ended = {name: process for name, process in self.processes.items() if not names or name in names}
+        for process in ended.values():
             os.killpg(process.pid, how)
-        for process in self.processes.values():
+        for name, process in ended.items():
             process.wait(60)
-        self.processes = {}
+            del self.processes[name]
 
     def run(self, *words):
         """Run a command in the container of Valkey, as a probe or the owner does; return its status and output."""
@@ -137,10 +157,13 @@ class Pod:
         )
         return done.returncode, done.stdout
 
-    def is_ready(self):
-        (valkey,) = [each for each in self.store.containers if each["name"] == "valkey"]
-        probe = valkey["readinessProbe"]["exec"]["command"]
-        return self.run(*probe)[0] == 0
+    def is_ready(self, *names):
+        """Whether the probes say so of the containers of these names, or of all."""
+        return all(
+            self.run(*each["readinessProbe"]["exec"]["command"])[0] == 0
+            for each in self.store.containers
+            if not names or each["name"] in names
+        )
 
     def role(self):
         """The role and the primary that its Valkey says, or nothing."""
@@ -174,6 +197,15 @@ class Store:
         own = {"ssl": True, "ssl_check_hostname": False}
         return own | {"ssl_ca_certs": self.authority / "ca.crt"} if self.authority else {}
 
+    def authority_in(self, folder):
+        """A folder with a new authority and the store's certificate, by the commands of the page."""
+        script = commands_that_write("tls.csr")
+        for name, host in self.hosts.items():
+            script = script.replace(name, host)
+        folder.mkdir()
+        subprocess.run(["bash", "-ec", script], cwd=folder, check=True, timeout=60, capture_output=True)
+        return folder
+
     def address(self, user):
         """The ledger's address of a user, as a process here takes it."""
         url = store_of(self.resources)[2][user]
@@ -201,9 +233,16 @@ class Store:
         for pod in self.pods:
             pod.start()
 
+    def update(self):
+        """Start one pod after another anew, the last first, as the StatefulSet does; return once all are ready."""
+        for pod in reversed(self.pods):
+            pod.end(how=signal.SIGTERM)
+            pod.start()
+            wait_until(self.is_whole)
+
     def end(self, how=signal.SIGKILL):
         for pod in self.pods:
-            pod.end(how)
+            pod.end(how=how)
 
 
 @contextmanager
@@ -234,15 +273,9 @@ def store(request, rendered, tmp_path):
         client = programs / "valkey-cli"
         client.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("valkey_cli.py")} "$@"\n')
         client.chmod(0o755)
-    authority = None
+    found = Store(resources, tmp_path, hosts, programs, None)
     if request.param:
-        script = commands_that_write("tls.csr")
-        for name, host in hosts.items():
-            script = script.replace(name, host)
-        authority = tmp_path / "tls"
-        authority.mkdir()
-        subprocess.run(["bash", "-ec", script], cwd=authority, check=True, timeout=60, capture_output=True)
-    found = Store(resources, tmp_path, hosts, programs, authority)
+        found.authority = found.authority_in(tmp_path / "tls")
     for number in range(stateful["spec"]["replicas"]):
         address = str(IPv4Address((127 << 24) + 4 * block + number))
         pod = Pod(found, f"dpserve-valkey-{number}", address, tmp_path / f"pod-{number}")
@@ -291,6 +324,187 @@ def gauges(admin):
     }
 
 
+def test_a_pod_of_the_store_waits_for_the_primary_and_no_drain_takes_the_last_that_has_its_data(rendered):
+    stateful = named(rendered[HA], "StatefulSet", "dpserve-valkey")
+    (probe,) = [each["startupProbe"] for each in containers(template_of(stateful)) if "startupProbe" in each]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 7 * 86_400
+    # A primary is ready once it has a replica, which finds it by a name: neither waits for the other to be ready.
+    assert stateful["spec"]["podManagementPolicy"] == "Parallel"
+    assert named(rendered[HA], "Service", "dpserve-valkey")["spec"]["publishNotReadyAddresses"] is True
+    budget = named(rendered[HA], "PodDisruptionBudget", "dpserve-valkey")["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "IfHealthyBudget")
+    # An update does not look at the pods that it comes to later: a failover is over before it goes on.
+    conf = kept(rendered[HA], "ConfigMap", "dpserve-valkey-config")["sentinel.conf"]
+    milliseconds = sum(
+        int(each) for each in re.findall(r"(?:down-after-milliseconds|failover-timeout) \w+ (\d+)", conf)
+    )
+    assert stateful["spec"]["minReadySeconds"] >= milliseconds / 1000
+
+
+def test_the_gauge_of_failovers_follows_the_sentinels(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
+    home = tmp_path / "home"
+    services = Services(small_bundle(tmp_path), home, store.address("dpserve-ledger"), tmp_path / "log", "rho:0.001")
+    port = free_port()
+    admin = f"http://127.0.0.1:{port}/metrics"
+    store.start()
+    wait_until(store.is_whole)
+    with services.serving(*BUDGET, "--ledger-replicas", "1", "--admin-port", port):
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+        hung = [pod.processes["sentinel"] for pod in store.pods[1:]]
+        for process in hung:
+            process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 0})
+        for process in hung:
+            process.send_signal(signal.SIGCONT)
+        wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
+
+
+def test_ha_goes_with_gpu_and_a_second_service_goes_beside_it(owners_files):
+    both = owners_files / "overlays" / "gpu-and-ha"
+    both.mkdir()
+    (both / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../gpu]\n"
+        "components: [../../components/ha, ../../components/monitoring, ../../components/image]\n"
+    )
+    shutil.copy(owners_files / "overlays" / "redis" / "secret.env", owners_files / "overlays" / SECOND)
+    found = {}
+    for overlay in ("gpu-and-ha", SECOND):
+        done = kustomize(owners_files / "overlays" / overlay)
+        assert done.returncode == 0, done.stderr
+        found[overlay] = list(yaml.safe_load_all(done.stdout))
+    stateful = named(found["gpu-and-ha"], "StatefulSet", "dpserve-valkey")
+    assert stateful["spec"]["replicas"] == 3
+    images = [each["image"].partition(":")[0] for each in containers(template_of(stateful))]
+    assert images == ["valkey/valkey"] * 2
+    assert all(":" in each["image"] for each in containers(template_of(stateful)))
+    (container,) = containers(template_of(named(found["gpu-and-ha"], "Deployment", "dpserve")))
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    for resources, name in ((found["gpu-and-ha"], "dpserve-ledger"), (found[SECOND], "second-dpserve-ledger")):
+        told = kept(resources, "Secret", name)
+        assert told["DPSERVE_LEDGER_REPLICAS"] == "1"
+        assert told["DPSERVE_LEDGER"].count("dpserve-valkey:26379") == 3
+
+
+@pytest.fixture
+def owners_files(k8s_of_ha, tmp_path):
+    """A copy of k8s/ with what the owner wrote, to change."""
+    folder = tmp_path / "owner" / "k8s"
+    shutil.copytree(k8s_of_ha, folder)
+    return folder
+
+
+def write_users_of_ha(owners_files):
+    """Run the commands of the page again, and return the files that they write."""
+    subprocess.run(["bash", "-ec", commands_that_write("ha.env")], cwd=owners_files.parent, check=True, timeout=60)
+    names = ("secret.env", "owner.env", "follower.env", "users.acl")
+    of_redis = [owners_files / "overlays" / "redis" / name for name in names]
+    return [file.read_text() for file in (owners_files / "components" / HA / "ha.env", *of_redis)]
+
+
+def test_the_commands_that_write_the_users_of_ha_may_run_again(owners_files):
+    own = owners_files / "components" / HA / "ha.env"
+    before = write_users_of_ha(owners_files)
+    assert write_users_of_ha(owners_files) == before
+    one = re.search(r"^SENTINEL_PASSWORD=(\w+)$", own.read_text(), re.M)[1]
+    own.write_text(own.read_text().replace(f"={one}", f"=another,{one}"))
+    *_, users = write_users_of_ha(owners_files)
+    assert re.findall(r"^user sentinel on (.*?) &", users, re.M) == [f">another >{one}"]
+
+
+@pytest.mark.slow
+def test_passwords_of_the_stores_own_users_change_while_it_is_asked(store, owners_files, tmp_path):
+    services = Services(small_bundle(tmp_path), tmp_path / "home", "", tmp_path / "log", f"rho:{PRICE}")
+    replicas = ("--ledger-replicas", "1")
+    own = owners_files / "components" / HA / "ha.env"
+    before = dict(line.split("=") for line in own.read_text().split())
+    after = {name: secrets.token_hex(24) for name in before}
+    store.start()
+    wait_until(store.is_whole)
+    services.ledger = store.address("dpserve-ledger-owner")
+    services.command_line("lineage", "list", *replicas)
+    for first, second in ((before, after), (after, before), (after, None)):
+        both = {name: ",".join(each[name] for each in (first, second) if each) for name in before}
+        own.write_text("".join(f"{name}={passwords}\n" for name, passwords in both.items()))
+        write_users_of_ha(owners_files)
+        done = kustomize(owners_files / "overlays" / HA)
+        assert done.returncode == 0, done.stderr
+        former, store.resources = store.address("dpserve-ledger"), list(yaml.safe_load_all(done.stdout))
+        store.update()
+        if second is before:  # a service that was not yet started anew
+            services.ledger = former
+            services.command_line("lineage", "list", *replicas)
+        services.ledger = store.address("dpserve-ledger")
+        services.command_line("lineage", "list", *replicas)
+    assert not any(password in services.ledger for password in before.values())
+    services.ledger = former.replace(after["LOOKUP_PASSWORD"], before["LOOKUP_PASSWORD"])
+    assert services.ledger != former
+    with pytest.raises(AssertionError, match="cannot be reached"):
+        services.command_line("lineage", "list", *replicas)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [True], ids=["TLS"], indirect=True)
+def test_an_authority_and_certificates_change_while_the_store_is_asked(store, tmp_path):
+    another = store.authority_in(tmp_path / "another")
+    one = {name: (store.authority / name).read_text() for name in ("ca.crt", "tls.crt", "tls.key")}
+    new = {name: (another / name).read_text() for name in one}
+    both = one["ca.crt"] + new["ca.crt"]
+    services = Services(
+        small_bundle(tmp_path), tmp_path / "home", store.address("dpserve-ledger"), tmp_path / "log", f"rho:{PRICE}"
+    )
+    replicas = ("--ledger-replicas", "1")
+    store.start()
+    wait_until(store.is_whole)
+    with services.serving(*BUDGET, *replicas) as (url, _):
+        client = Client(url, services.command_line("clients", "add", "ann", *BUDGET, *replicas).splitlines()[-1])
+        assert client.is_answered(0)
+        for number, files in enumerate((one | {"ca.crt": both}, new | {"ca.crt": both}, new), start=1):
+            for name, text in files.items():
+                (store.authority / name).write_text(text)
+            store.update()
+            wait_until(lambda number=number: client.is_answered(number))
+        client.has_its_answers()
+
+
+def test_a_primary_is_ready_while_it_takes_writes_and_its_volume_is_one_of_redis(store, rendered):
+    primary, *others = store.pods
+    others[0].start()
+    wait_until(lambda: others[0].role() == ["slave", primary.host])
+    assert not others[0].is_ready("valkey")
+    primary.start()
+    others[1].start()
+    wait_until(store.is_whole)
+    with redis.Redis(primary.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
+        assert administrator.set("dpserve:a-charge", "1")
+        for pod in others:
+            pod.end()
+        wait_until(lambda: not primary.is_ready("valkey"))
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            administrator.set("dpserve:a-charge", "2")
+        others[0].start()
+        wait_until(lambda: primary.is_ready("valkey"))
+        assert administrator.set("dpserve:a-charge", "2")
+    store.end(how=signal.SIGTERM)
+    primary.start_alone(rendered["redis"])
+    wait_until(lambda: primary.role()[:1] == ["master"])
+    with redis.Redis(primary.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
+        assert administrator.get("dpserve:a-charge") == b"2"
+        assert administrator.set("dpserve:a-charge", "3")
+
+
+def test_a_sentinel_that_starts_while_the_primary_is_away_helps_to_choose_another(store):
+    store.start()
+    wait_until(store.is_whole)
+    primary, first, second = store.pods
+    for pod in (first, second):
+        pod.end("sentinel")
+    primary.end()
+    for pod in (first, second):
+        pod.start("sentinel")
+    wait_until(lambda: "master" in (*first.role(), *second.role()))
+
+
 def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSERVE_ADMIN_KEY", ADMIN_KEY)
     replicas = ("--ledger-replicas", kept(store.resources, "Secret", "dpserve-ledger")["DPSERVE_LEDGER_REPLICAS"])
@@ -307,7 +521,6 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert all(client.is_answered(number) for number in range(10))
 
         first = store.primary()
-        # Pods are ready before their Sentinels have heard of each other.
         wait_until(lambda: gauges(admin) == {"replicas": 2, "replicas_needed": 1, "can_promote": 1})
         first.end()
         wait_until(lambda: client.is_answered(10))
@@ -320,7 +533,7 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert client.is_answered(11)
 
         # All stop; those that are back wait for the one that has most.
-        store.end(signal.SIGTERM)
+        store.end(how=signal.SIGTERM)
         for pod in store.pods:
             if pod is not second:
                 pod.start()
@@ -351,14 +564,20 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
     with redis.Redis(lost.address, 6379, **ADMINISTRATOR, **store.tls) as administrator:
         administrator.set("dpserve:a-charge", "1")
         assert administrator.execute_command("WAITAOF", 1, 2, 30_000) == [1, 2]
-    store.end(signal.SIGTERM)
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    owner_says = re.findall(r"exec (\S+) -c sentinel -- (touch \S+)", page)
+    for pod, (_, words) in zip(others, owner_says, strict=True):
+        assert pod.run(*words.split())[0] == 0  # which is not what decides of a later loss
+    store.end(how=signal.SIGTERM)
     shutil.rmtree(lost.folder / "data")
     store.start()
     # It has nothing, and the others do: nobody is the primary, and nobody is chosen.
     wait_until(lambda: "waits until the others say who is the primary" in (lost.folder / "valkey.log").read_text())
     wait_until(lambda: all((pod.folder / "sentinel.log").read_text().endswith(WAITS % lost.host) for pod in store.pods))
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    for pod, (name, words) in zip(others, re.findall(r"exec (\S+) -c sentinel -- (touch \S+)", page), strict=True):
+    lost.processes["valkey"].terminate()
+    assert lost.processes.pop("valkey").wait(60) == 143  # by a trap: a container's first process dies of no signal
+    lost.start("valkey")
+    for pod, (name, words) in zip(others, owner_says, strict=True):
         assert pod.name == name
         assert pod.run(*words.split())[0] == 0
     wait_until(store.is_whole)
@@ -369,7 +588,8 @@ def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(
 
     def all_agree() -> bool:
         status, said = store.pods[0].run(*words.split())
-        all_see = said.count("OK 3 usable Sentinels") == 3 and said.count(f"primary 1 {store.primary().host}") == 3
+        seen = re.findall(rf"OK 3 usable Sentinels.*, primary (\d+) {re.escape(store.primary().host)}$", said, re.M)
+        all_see = len(seen) == 3 and len(set(seen)) == 1
         return status == 0 and all_see
 
     wait_until(all_agree)

@@ -29,7 +29,7 @@ CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 
 NAMES = {"k8s-app": "kube-dns"}
 """The labels of the pods that resolve names, in every cluster; they have none of ours."""
-THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls"}
+THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls", "dpserve-archive-identity"}
 """Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
 SETS = (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE)
 
@@ -292,8 +292,49 @@ def test_the_owners_pod_restores_from_where_backups_and_journals_are(rendered):
     page = (ROOT / "docs" / "deploying.md").read_text()
     commands = re.findall(r"kubectl exec deployment/dpserve-owner -- dpserve (.*)", page)
     assert [words.split()[1] for words in commands] == ["restore", "reconcile", "verify"]
-    (place,) = [word for words in commands for word in words.split() if "/" in word]
-    assert place in " ".join(containers(backup)[0]["args"])
+    places = {word for words in commands for word in words.split() if "/" in word}
+    assert places == {"/backups/ledger/", "/archive/"}
+    assert all(f" {place} " in " ".join(containers(backup)[0]["args"]) for place in places)
+
+
+def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
+    resources = rendered["redis"]
+    modes = {
+        each["metadata"]["name"]: each["spec"]["accessModes"]
+        for each in resources
+        if each["kind"] == "PersistentVolumeClaim"
+    }
+    shared = {}
+    for pod in filter(None, map(template_of, resources)):
+        volumes = pod["spec"].get("volumes", [])
+        for claim in (each["persistentVolumeClaim"] for each in volumes if "persistentVolumeClaim" in each):
+            if modes[claim["claimName"]] == ["ReadWriteOnce"]:
+                shared.setdefault(claim["claimName"], []).append(pod)
+    assert {name: len(pods) for name, pods in shared.items()} == {"dpserve-backups": 3, "dpserve-archive": 2}
+    for pods in shared.values():
+        for pod in pods:
+            (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert term["topologyKey"] == "kubernetes.io/hostname"
+            assert all(selects(term["labelSelector"]["matchLabels"], each["metadata"]["labels"]) for each in pods)
+
+
+def test_pods_have_room_for_what_verify_and_backup_note(rendered):
+    """Each question of a full store takes 80 bytes, and an archived one 42 in the store (docs/ledger.md)."""
+    conf, *_ = store_of(rendered["redis"])
+    megabytes = int(re.search(r"^maxmemory (\d+)mb$", conf, re.MULTILINE)[1])
+    needed = megabytes * 2**20 / 42 * 80
+    for kind, name in (("Deployment", "dpserve"), ("Deployment", "dpserve-owner"), ("CronJob", "dpserve-backup")):
+        pod = template_of(named(rendered["redis"], kind, name))["spec"]
+        sizes = {each["name"]: each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each}
+        assert in_bytes(sizes["tmp"]) >= needed, name
+        room = pod["containers"][0]["resources"]["limits"]["ephemeral-storage"]
+        assert in_bytes(room) > sum(map(in_bytes, sizes.values())), name  # which count, and the log with them
+
+
+def in_bytes(quantity):
+    """A quantity of Kubernetes."""
+    number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", quantity).groups()
+    return int(number) * {"Mi": 2**20, "Gi": 2**30}[unit]
 
 
 def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_claim(rendered):

@@ -80,7 +80,9 @@ PROGRAMS = {
     "openssl": "tests/deployment/test_store_users.py makes the store's certificate by this block",
     "echo": "tests/deployment writes the secrets by this block",
     "printf": "tests/deployment writes the secrets by this block",
-    **dict.fromkeys(("for ", "done ", "sed "), "tests/deployment writes the secrets of three Valkeys by this block"),
+    **dict.fromkeys(
+        ("for ", "done ", "sed ", "grep "), "tests/deployment writes the secrets of three Valkeys by this block"
+    ),
     "curl": "asked below, by another program",
 }
 """Other first words of blocks without a language, and where each is run, or why it is not."""
@@ -260,7 +262,7 @@ def test_kubectl_takes_every_line_for_it(tmp_path):
     assert len(lines) >= 10
     program = Path(sys.executable).parent / "kubectl"
     for line in [*lines, "kubectl rollout status --never deployment/dpserve"]:
-        words = shlex.split(line.split(" < ")[0])[1:]
+        words = shlex.split(re.split(r" [<|] ", line)[0])[1:]
         nowhere = ["--server=http://127.0.0.1:1", "--request-timeout=1s"]
         done = subprocess.run(
             [program, words[0], *nowhere, *words[1:]], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True,

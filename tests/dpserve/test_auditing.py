@@ -96,3 +96,19 @@ def test_the_verdicts_status_survives_a_reader_who_stops(run, form):
     os.close(writer)
     assert (done.returncode, done.stderr) == (3, "")
     assert (run.folder / "home" / "verdicts" / "audit-mechanism.json").exists() == bool(form)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--delta", "0"), "delta above 0"),
+        (("--delta", "2"), "delta"),
+        (("--confidence", "1"), "confidence"),
+        (("--conviction-confidence", "0"), "confidence"),
+        (("--mechanism", "laplace", "--price", "epsilon:1@1e-5"), "epsilon"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_before_anything_is_trained(run, wrong, said):
+    refused = run.fails("audit", "service", *wrong)
+    assert said in refused
+    assert "training" not in refused

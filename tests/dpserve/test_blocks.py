@@ -329,6 +329,62 @@ def test_of_two_trainings_at_once_that_share_a_block_it_pays_for_one(run):
     assert "right" in run("ledger", "verify").stdout
 
 
+def test_of_two_evaluations_at_once_that_share_a_block_it_pays_for_one(run, train):
+    train("model", MONTHS[:1], kind=ONCE)
+    run("export", "model", "--to", "safetensors")
+    paid = left(run)
+    held = ("evaluate", "model", "--label", "ok", "--price", "epsilon:1@1e-6")
+    held += ("--block-budget", "epsilon:1.2@1e-6", *BY_MONTH)
+    asked = []
+    for name, months in (("a", MONTHS[1:2]), ("b", MONTHS[1:])):
+        (run.folder / f"{name}.csv").write_text(records(*months))
+        asked.append([*held, ",".join(months), "--data", f"{name}.csv", "--out", f"{name}.json"])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dpserve", *words],
+            cwd=run.folder,
+            env=run.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for words in asked
+    ]
+    said = [process.communicate()[0] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 1], said
+    won = [process.returncode for process in started].index(0)
+    spent = left(run)
+    one = spent[MONTHS[1]]
+    assert one > 0
+    assert spent == paid | dict.fromkeys((MONTHS[1:2], MONTHS[1:])[won], one)
+    assert [(run.folder / f"{name}.json").exists() for name in "ab"] == [won == 0, won == 1]
+    assert "right" in run("ledger", "verify").stdout
+
+
+def test_the_finest_tier_that_anyone_holds_is_what_the_blocks_pay(run, train):
+    tiers = ("--release", "weights", "--lam", "1", "--tier", "coarse=rho:0.02", "--tier", "fine=rho:0.06")
+    train("model", MONTHS[:2], kind=(*tiers, "--prediction-sets", "off"))
+    train("other", MONTHS[1:], kind=ONCE)
+    process, address = run.start("model", "other", "--default", "model")
+    try:
+        other = left(run)[MONTHS[2]]
+        assert left(run)[MONTHS[0]] == 0
+        spent = []
+        for client, tier in (("ann", "coarse"), ("bob", "fine"), ("cleo", "coarse")):
+            key = run("clients", "add", client, "--rho", "1", "--delta", "1e-5").stdout.strip()
+            with dpserve.Client(address, key) as asking:
+                asking.predict([[30.0, 1000.0]], tier=tier)
+            spent.append(left(run))
+    finally:
+        process.terminate()
+        process.wait()
+    coarse, fine = (each[MONTHS[0]] for each in spent[:2])
+    assert 0 < coarse < fine < 10 * coarse
+    for each, whole in zip(spent, (coarse, fine, fine), strict=True):
+        assert each == {MONTHS[0]: whole, MONTHS[1]: whole + other, MONTHS[2]: other}
+    assert "right" in run("ledger", "verify").stdout
+
+
 def test_python_charges_each_fit_to_its_blocks(run, monkeypatch):
     monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
     path = run.folder / "months.csv"

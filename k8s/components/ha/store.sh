@@ -1,14 +1,18 @@
 #!/bin/sh
-# Starts what a pod of the replicated store runs, or says how it is: sh store.sh valkey|sentinel|ready|status
+# Starts what a pod of the replicated store runs, or says how it is:
+# sh store.sh valkey|sentinel|ready|quorum|status
 #
 # Which Valkey is the primary, the Sentinels know: each keeps it in /data/sentinel.conf, with the number of the failover that
 # made it so. Where none of them runs, because all pods were stopped, two pods of three must agree before one is the primary
 # again, for at each failover two knew of it. A pod whose volume is empty is a primary only where both others are empty, too.
+#
+# A password may be two, as `new,old`: the first is used, and both are accepted.
 set -eu
+trap 'exit 143' TERM # who waits ends when asked, as process 1, too
 state=/data/sentinel.conf
 lost=/data/primary-is-lost
 others=$(for peer in $PEERS; do [ "$peer" = "$SELF" ] || echo "$peer"; done)
-export REDISCLI_AUTH="$SENTINEL_PASSWORD"
+export REDISCLI_AUTH="${SENTINEL_PASSWORD%%,*}"
 
 ask() { # HOST PORT WORDS...
     host=$1 port=$2
@@ -48,6 +52,24 @@ is_primary() { # HOST
     [ "$(ask "$1" 6379 ROLE | head -n 1)" = master ]
 }
 
+accepted() { # PASSWORDS: as the rights of a user say them
+    echo ">$1" | sed 's/,/ >/g'
+}
+
+replication() { # HOST: how its Valkey replicates
+    ask "$1" 6379 INFO replication | tr -d '\r'
+}
+
+is_followed() { # HOST: whether a replica runs that had this primary's copy; one that has just started does not know its place
+    for peer in $PEERS; do
+        said=$(replication "$peer")
+        if echo "$said" | grep -qx "master_host:$1" && ! echo "$said" | grep -qx 'master_link_down_since_seconds:-1'; then
+            return 0
+        fi
+    done
+    return 1
+}
+
 keys() { # HOST: how many keys a Valkey has; nothing where none answers
     ask "$1" 6379 DBSIZE | grep -x '[0-9][0-9]*' || true
 }
@@ -74,13 +96,15 @@ case $1 in
         exec valkey-server /etc/valkey/replicated.conf - <<EOF
 bind $POD_IP
 replica-announce-ip $SELF
-primaryauth $REPLICA_PASSWORD
+primaryauth ${REPLICA_PASSWORD%%,*}
 $([ "$of" = "$SELF" ] || echo "replicaof $of 6379")
 EOF
         ;;
     sentinel)
-        # A replica that has just started does not know how far behind it is: nobody is chosen until the primary was seen.
-        while of=$(primary) && ! is_primary "$of" && [ ! -e "$lost" ]; do
+        # A replica that has just started does not know how far behind it is: nobody is chosen until the primary was seen,
+        # by this Sentinel or by a replica. What the owner said of an earlier loss decides nothing.
+        rm -f "$lost"
+        while of=$(primary) && ! is_primary "$of" && ! is_followed "$of" && [ ! -e "$lost" ]; do
             echo "waits for the primary, $of" && sleep 1
         done
         rm -f "$lost"
@@ -96,16 +120,23 @@ sentinel current-epoch $(of_state current-epoch | grep . || echo "${epoch:-0}")
 sentinel leader-epoch ledger $(of_state 'leader-epoch ledger' | grep . || echo "${epoch:-0}")
 ${myid:+sentinel myid $myid}
 $(for peer in $PEERS; do [ "$peer" = "$of" ] || echo "sentinel known-replica ledger $peer 6379"; done)
-sentinel auth-pass ledger $SENTINEL_PASSWORD
-sentinel sentinel-pass $SENTINEL_PASSWORD
-user sentinel on >$SENTINEL_PASSWORD &__sentinel__:hello +sentinel +ping +info +publish +client|setname
-user lookup on >$LOOKUP_PASSWORD +sentinel|masters +sentinel|primaries +sentinel|ckquorum +ping +client|setinfo +client|setname
+sentinel auth-pass ledger ${SENTINEL_PASSWORD%%,*}
+sentinel sentinel-pass ${SENTINEL_PASSWORD%%,*}
+user sentinel on $(accepted "$SENTINEL_PASSWORD") &__sentinel__:hello +sentinel +ping +info +publish +client|setname
+user lookup on $(accepted "$LOOKUP_PASSWORD") +sentinel|masters +sentinel|primaries +sentinel|ckquorum +ping +client|setinfo +client|setname
 EOF
         mv "$state.part" "$state"
         exec valkey-server "$state" --sentinel
         ;;
-    ready) # the primary, or a replica that has its copy
-        ask "$SELF" 6379 INFO replication | tr -d '\r' | grep -qx -e 'role:master' -e 'master_link_status:up'
+    ready) # a primary that takes writes, or a replica that has its copy
+        said=$(replication "$SELF")
+        case $said in
+            *role:master*) echo "$said" | grep -q '^min_slaves_good_slaves:[1-9]' ;;
+            *) echo "$said" | grep -qx 'master_link_status:up' ;;
+        esac
+        ;;
+    quorum) # a Sentinel that sees enough others to make a replica the primary
+        ask "$SELF" 26379 SENTINEL CKQUORUM ledger | grep -q '^OK'
         ;;
     status) # of all pods, as each sees it
         for peer in $PEERS; do

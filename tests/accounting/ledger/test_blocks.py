@@ -162,6 +162,21 @@ async def test_a_lineage_with_blocks_accepts_what_its_blocks_accept(ledger: Ledg
     assert (await verify(ledger, lineage)).findings == ()
 
 
+async def test_the_sum_of_blocks_may_be_larger_than_any_budget_of_pure_epsilon(ledger: Ledger, lineage: str) -> None:
+    pure = Budget.pure(16)
+    await open_accounts(ledger, lineage, pure, ann=pure, bob=pure)
+    charge = Cost((LaplaceLoss(8),))
+    for client, block in (("ann", SEPTEMBER), ("bob", OCTOBER)):
+        await ledger.open_block(lineage, block, pure, time=0.0)
+        for question in ("1", "2"):
+            await ledger.charge(asking(lineage, client, f"{block} {question}", cost=charge, blocks=(block,)))
+    (account,) = [each for each in await ledger.lineages() if each.lineage == lineage]
+    assert account.spent == 32 * 10**12
+    report = account_report(account.state, price=None)
+    assert (report.currency, report.status, report.spent.rho) == ("rho", "proven", 4 * charge.picorho / 1e12)
+    assert [account_report(each.state, price=None).spent.epsilon for each in await ledger.blocks(lineage)] == [16, 16]
+
+
 async def test_a_release_that_would_misread_what_the_blocks_paid_for_is_refused(
     embedded_url: str, lineage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
