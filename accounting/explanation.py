@@ -213,6 +213,7 @@ def explain_account(
     unit: str | None = None,
     shown: str = "",
     blocks: Sequence[str] = (),
+    limiting_block: str | None = None,
 ) -> AccountExplanation:
     """Explain an account; see `account_report` for the arguments.
 
@@ -228,7 +229,9 @@ def explain_account(
     The analyses keep the same share of delta for the noise sampler, and for coins, as the account does. The same
     account gives the same object, whatever order its releases come in.
     """
-    account = account_report(state, price=price, shared_answers=shared_answers, unlimited=unlimited)
+    account = account_report(
+        state, price=price, shared_answers=shared_answers, unlimited=unlimited, limiting_block=limiting_block
+    )
     spent, budget = dict(state.tally), state.budget
     # The analyses take the coins off delta; here the reserve holds them (`sampling_error`), so they are put back first.
     composition, rho = composition_and_rho(spent)
@@ -380,21 +383,37 @@ def _account_in_words(
         *([_PURE] if is_pure else []),
         *([] if account.raised is None else [_raised_in_words(account.raised, account)]),
         *([] if unit is None else [_UNIT.format(unit)]),
-        _SHARING[state.scope, bool(state.group)].format(state.group),
-        *([_OF_BLOCKS.format(", ".join(blocks))] if blocks else []),
+        _sharing(state, blocks),
         _HOLDS if account.unlimited else _budget_in_words(account),
     ]
     if account.refill is not None and not account.unlimited:
         words.append(_refill_in_words(account.refill, epsilon))
+    limiting = account.limiting_block
     if account.queries_left is not None:
-        words.append(f"At the present price it pays for {account.queries_left:,} more answers.")
+        payer = "it" if limiting is None else f"the block {limiting}, which has less left,"
+        words.append(f"At the present price {payer} pays for {account.queries_left:,} more answers.")
+    elif limiting is not None:
+        words.append(f"The block {limiting} has less left, and does not pay for this model.")
     return " ".join(words)
 
 
 _OF_BLOCKS = (
-    "The records that this model was trained on lie in blocks ({}), which pay in the lineage's place, too; once one of "
-    "them is spent nothing more of this model is paid for, while models of other blocks go on."
+    "Clients who share what they learn are bounded together about a record by the account of the block that it lies "
+    "in. This model was trained on {}, which every answer charges, too; {} nothing more of this model is paid for, "
+    "while models of other blocks go on."
 )
+
+
+def _sharing(state: AccountState, blocks: Sequence[str]) -> str:
+    """Say whom an account bounds, and who bounds those together who share: a model's blocks, where it has some."""
+    if not blocks or state.scope != "client":
+        return _SHARING[state.scope, bool(state.group)].format(state.group)
+    names = f"the block {blocks[0]}" if len(blocks) == 1 else f"the blocks {', '.join(blocks)}"
+    said = _OF_BLOCKS.format(names, "once it is spent" if len(blocks) == 1 else "once one of them is spent")
+    group = f"Members of its group {state.group!r} who share are bounded by the group's account. " * bool(state.group)
+    return f"That is one client by itself. {group}{said}"
+
+
 _STOPS_IF_SETTLED = "stops, if the limit was settled before the first answer."
 _PURE = "The account counts pure epsilon: with ideal noise delta would be 0, and it is the noise sampler's alone."
 _MOST_SHOWN = "What everybody is shown is not counted here, because the lineage alone has paid for it: {}."

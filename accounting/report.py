@@ -153,6 +153,13 @@ class AccountReport(BaseModel, frozen=True):
             "have left; null without a price",
         ),
     ]
+    limiting_block: Annotated[
+        str | None,
+        Field(
+            description="the block of the model's records that has the least left, where it pays for less than the "
+            "account does; null elsewhere, and where the model has no blocks"
+        ),
+    ] = None
     unlimited: Annotated[
         bool, Field(description="whether it holds a model that is paid for once, whose further answers cost nothing")
     ] = False
@@ -226,13 +233,19 @@ class AccountState:
 
 
 def account_report(
-    state: AccountState, *, price: Cost | None, shared_answers: int | None = None, unlimited: bool = False
+    state: AccountState,
+    *,
+    price: Cost | None,
+    shared_answers: int | None = None,
+    unlimited: bool = False,
+    limiting_block: str | None = None,
 ) -> AccountReport:
     """Return the report of an account.
 
     price: what the next row costs, None where the account is not asked about a model. shared_answers: how many rows at
     that price the accounts that pay for every release as well, the lineage's and a group's, would pay for at least.
-    unlimited: whether the account holds a model that is paid for once. Raises ValueError for a loss that the account
+    unlimited: whether the account holds a model that is paid for once. limiting_block: the block that pays for the
+    fewest rows, where that is fewer than the account's own. Raises ValueError for a loss that the account
     does not accept.
     """
     budget, spent, end = state.budget, state.spent, state.end
@@ -253,6 +266,7 @@ def account_report(
         price=row_price(price) if price is not None else None,
         queries_left=_queries_left(state, price, shared_answers),
         unlimited=unlimited,
+        limiting_block=limiting_block,
         refill=_refill_report(state),
         raised=_raised_report(state),
         posterior_belief_bound=Bound(

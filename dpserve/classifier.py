@@ -53,7 +53,7 @@ from dpserve.commands.options import (
     journals_folder,
     open_ledger,
     operating_systems_user,
-    refuse_forgotten,
+    refuse_closed,
     state_folder,
 )
 from dpserve.frames import check_rows, names_of, rows_for
@@ -463,7 +463,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes = self.classes if schema is not None else classes_of(self.classes, label_type)
             request = self._request(schema, price, classes)
             check(request, unit=self.unit)
-            refuse_forgotten(request.lineage)
+            refuse_closed(request.lineage)
             records = self._records(table, label, schema, classes)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
@@ -646,7 +646,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             asked, named = asked_at(self.certificate_, self._model, tier)
             certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
             payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
-            refuse_forgotten(payer.lineage)
+            refuse_closed(payer.lineage)
             records = self._held_out(X, y, certificate.unit, choice.declared(needs_budget=False))
 
             async def charged(law: Law, evaluation_id: str) -> None:

@@ -7,8 +7,15 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +67,7 @@ from service.opening import (
     check_together,
     check_unit,
     find_lineage,
+    heirs_of,
     hold_together,
     new_blocks,
     open_blocks,
@@ -80,7 +88,7 @@ from service.telemetry.usage import Usage
 from service.watching import NamedBundle, Stamp, Version, Watch, stamp_of
 from training.errors import extra
 from training.exact.questions import MeteredModel
-from training.kinds.loading import load_model
+from training.kinds.loading import after_merges, load_model
 from training.kinds.registry import kind_of, pay_once
 from training.pay_once.model import ReleasedModel
 
@@ -91,6 +99,10 @@ if TYPE_CHECKING:
 _OTHER_FILES = 256
 
 _SHOWN_AUDIT = "self-audit.json"
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a service."""
 
 
 class _Stopped(Exception):
@@ -166,8 +178,10 @@ class ConfiguredService:
         asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
-        portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
+        with _stopped_afterwards():
+            portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
+        loaded = {each: portal.call(_after_merges, ledger, model) for each, model in loaded.items()}
         audit = portal.call(self._audit, ledger, loaded, folder)
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder, None if audit is None else audit.published)
@@ -206,7 +220,7 @@ class ConfiguredService:
         """
 
         async def verified(bundle: Path) -> Model:
-            return await asyncio.to_thread(self._load, bundle)
+            return await _after_merges(ledger, await asyncio.to_thread(self._load, bundle))
 
         prepared: list[Path] = []
 
@@ -263,6 +277,7 @@ class ConfiguredService:
 
         Nothing is opened, settled or charged unless all of it can be.
         """
+        alone = all(model.certificate.blocks for model in loaded)  # or else the budget is other lineages'
         by, units, unopened = options.operating_systems_user(), dict[str, str](), dict[str, LineageAccount]()
         new = dict[str, dict[str, BlockAccount]]()
         for model in loaded:
@@ -271,9 +286,9 @@ class ConfiguredService:
             account = await find_lineage(ledger, lineage)
             if account is None:
                 account = unopened.setdefault(lineage, unopened_account(lineage, opening_budget(budgets, budget)))
-            if blocks:
+            if blocks and alone:
                 check_no_budget(lineage, budget)
-            else:
+            elif not blocks:
                 check_budget(account, budget)
             to_open = await new_blocks(ledger, account, budgets, by=by)
             new[lineage] = to_open | new.get(lineage, {})  # the first model that has a block says what it opens with
@@ -486,6 +501,11 @@ class ConfiguredService:
             audit.start(address, self.server.tls)
 
 
+async def _after_merges(ledger: Ledger, model: Model) -> Model:
+    """Return a model of the lineages that count what its own spent, since these were merged. Raises LedgerError."""
+    return cast(Model, after_merges(model, await heirs_of(ledger, model.certificate)))
+
+
 async def _first_look(watch: Watch, *, strict: bool) -> None:
     """Serve what lies in a watched folder. A worker that takes another's place begins without it, and looks again."""
     try:
@@ -531,6 +551,22 @@ def _raise_file_limit(connections: int) -> None:
 
 def _stop(*_: object) -> None:
     raise _Stopped
+
+
+@contextmanager
+def _stopped_afterwards() -> Iterator[None]:
+    """Hold back what ends the service until a thread is there that can be ended: its start may not be interrupted."""
+    came: list[int] = []
+    held = [number for number in _ENDING if signal.getsignal(number) is _stop]
+    for number in held:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, _stop)
+    if came:
+        raise _Stopped
 
 
 def _worker(service: ConfiguredService, folder: Path) -> Application:

@@ -189,8 +189,13 @@ class MeteredPredictor(Predictor):
         return RowsQuote(quote.total, quote.free, quote.refusal, self._noise_of(sensitivity), currency=quote.currency)
 
     async def standing(self, account: ClientAccount) -> Standing:
-        """Return how many answers the client's account pays for."""
-        left = 0 if account.revoked else account.answers_left(self.price_per_row)
+        """Return how many answers the client may still buy: every account that pays has so many left."""
+        if account.revoked:
+            return Standing(self.name, admitted=False, answers_left=0)
+        own, payers = await self._ledger.payers(self.lineage, account.client, self.certificate.blocks)
+        # The lineage's own account refuses nothing where blocks pay in its place.
+        shared = payers[:-1] if self.certificate.blocks else payers
+        left = min(each.answers_left(self.price_per_row) for each in (own, *shared))
         return Standing(self.name, admitted=left > 0, answers_left=left)
 
     def _noise_of(self, sensitivity: Floats) -> AnyNoise:

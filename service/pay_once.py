@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict
 from accounting.arrays import Floats
 from accounting.explanation import AccountExplanation
 from accounting.ledger import (
+    BudgetExhausted,
     Charge,
     ClientAccount,
     ClientRevoked,
@@ -323,11 +324,18 @@ class PayOncePredictor(Predictor):
         # What is held answers every row: only the holding costs anything.
         return RowsQuote(hold.total, (True,) * len(request.X), hold.refusal, noise, tier, hold.currency)
 
-    async def explained_budget(self, client: str, *, unlimited: bool = False) -> "HolderExplanation":
+    async def explained_budget(
+        self, client: str, *, unlimited: bool = False, limiting_block: str | None = None
+    ) -> "HolderExplanation":
         """Return the client's account and its explanation. Answers from what it holds are without limit."""
         quotes = await asyncio.gather(*(self._quoted(client, tier.name) for tier in self._tiers))
         holds = all(quotes[0].free)
-        explained = await super().explained_budget(client, unlimited=unlimited or holds)
+        refusal = quotes[0].refusal
+        explained = await super().explained_budget(
+            client,
+            unlimited=unlimited or holds,
+            limiting_block=refusal.block if isinstance(refusal, BudgetExhausted) and refusal.block else limiting_block,
+        )
         tiers = tuple(
             TierForClient(
                 name=tier.name,

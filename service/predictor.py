@@ -24,6 +24,7 @@ from accounting.arrays import Floats, Mask
 from accounting.currency import RHO, Currency
 from accounting.explanation import AccountExplanation, explain_account
 from accounting.ledger import (
+    BlockAccount,
     Charge,
     ChargeRequest,
     ClientAccount,
@@ -414,10 +415,13 @@ class Predictor(ABC):
     def model(self) -> dict[str, object]:
         """Return the public part of the certificate, and how the model is served."""
 
-    async def explained_budget(self, client: str, *, unlimited: bool = False) -> AccountExplanation:
+    async def explained_budget(
+        self, client: str, *, unlimited: bool = False, limiting_block: str | None = None
+    ) -> AccountExplanation:
         """Return the client's account and its explanation. Raises UnknownClient.
 
-        unlimited: whether the client holds a model that is paid for once.
+        unlimited: whether the client holds a model that is paid for once. limiting_block: the block that does not pay
+        for it, if one is why not.
 
         A numerical PLD can take seconds: the analyses run in a thread of their own, one explanation at a time, and
         the newest are kept, for only a paid release changes them.
@@ -427,6 +431,7 @@ class Predictor(ABC):
         payers = [account, *shared, *([] if self.certificate.blocks else [whole])]
         price = self.price_per_row
         answers = [each.answers_left(price) for each in payers] if price.losses else []
+        least = min(zip(answers, payers, strict=True), key=lambda each: each[0])[1] if answers else None
         explained = partial(
             _explained,
             client,
@@ -434,6 +439,7 @@ class Predictor(ABC):
             price=price,
             shared_answers=min(answers, default=None),
             unlimited=unlimited,
+            limiting_block=least.block if isinstance(least, BlockAccount) else limiting_block,
             unit=unit or None,
             shown=self.certificate.shown_to_all(),
             blocks=tuple(self.certificate.blocks),

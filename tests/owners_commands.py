@@ -152,6 +152,10 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     owner("clients", "revoke", "ann", "--lineage", "people")
     owner("ledger", "export", "--lineage", "people", "--out", str(folder / "trail"))
     assert "people" in owner("ledger", "status")
+    (folder / "left.csv").write_text("age,income,ok\n" + "".join(row.replace(",", ".7,", 1) for row in ROWS))
+    left = ["train", "--data", str(folder / "left.csv"), *COLUMNS, "--lam", "1", "--lineage", "left"]
+    assert CliRunner().invoke(app, [*left, "--out", str(folder / "left")]).exit_code == 0
+    owner("lineage", "merge", "held", "left", "--into", "both", *BUDGET, "--yes")
     assert " right" in owner("ledger", "verify")
 
 

@@ -263,7 +263,7 @@ async def _not_in_store(ledger: Ledger, lineages: Sequence[str]) -> tuple[str, .
     found = list[str]()
     for lineage in lineages or await ledger.lineage_names():
         with suppress(UnknownLineage):  # listed, and never opened
-            if (await ledger.lineage_or_forgotten(lineage)).archived:
+            if (await ledger.lineage_or_closed(lineage)).archived:
                 found.append(lineage)
     return tuple(found)
 

@@ -25,6 +25,9 @@ from accounting.ledger.values import Account, BlockAccount, ClientAccount, Group
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
+FINISH = "finish-merge"
+"""The kind of act that says that a lineage has all that those spent that were merged into it."""
+
 _SHOWN = 5
 _HASH = 32
 _IN_WORDS = {
@@ -378,6 +381,15 @@ class Books:
     def _compare_settings(self, whole: LineageAccount) -> None:
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
+        merge, opened = (self._last.get((kind, "lineage"), {}) for kind in ("merge", "open"))
+        if whole.merged_into != merge.get("into", ""):
+            self.findings.append("the lineage was merged by other acts than its account says, or by none")
+        elif merge and whole.newest_receipt != merge.get("receipts"):
+            self.findings.append("the lineage has other receipts than when it was merged")
+        if [*whole.merges] != opened.get("merges", []):
+            self.findings.append("other lineages were merged into this one than its account says")
+        elif whole.merges and whole.is_unfinished is (FINISH in {kind for kind, _ in self._last}):
+            self.findings.append("the merge into this lineage is done by its account and not by its acts, or otherwise")
         promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
         if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:
             self.findings.append("a served name has another model than the owner gave it")

@@ -170,12 +170,42 @@ class UnknownLineage(LedgerRefusal):
     says = "the ledger has no lineage {!r}"
 
 
-class LineageForgotten(LedgerRefusal):
+class LineageClosed(LedgerRefusal):
+    """Nothing of the lineage is charged or answered under its name: it was forgotten or merged, or is being merged."""
+
+
+class LineageForgotten(LineageClosed):
     """The owner had the lineage forgotten, as a mistake that charged nothing. Takes its name, which is used up."""
 
     says = (
         "the lineage {!r} was forgotten: nothing of it is charged or answered any more, and its name is not given again"
     )
+
+
+class LineageMerged(LineageClosed):
+    """The owner merged the lineage into another one. Takes its name and `into`, that of the other one."""
+
+    says = "the lineage {!r} was merged into {!r}, which has what it spent, its clients and models: name that one"
+
+    def __init__(self, lineage: str, into: str) -> None:
+        """Name both."""
+        self.lineage, self.into = lineage, into
+        super().__init__(lineage, into)
+
+
+class MergeUnfinished(LineageClosed):
+    """Two lineages are being merged, and this one does not have all yet that they spent.
+
+    Takes its name, and those of the two with a space between them.
+    """
+
+    def __init__(self, lineage: str, merges: str) -> None:
+        """Say what finishes it."""
+        self.lineage = lineage
+        super().__init__(
+            f"the lineage {lineage!r} is one into which others are merged, and does not have yet in this ledger what "
+            f"these spent: 'dpserve lineage merge {merges}' with " + OptionName("into", lineage) + " goes on with it"
+        )
 
 
 class ReceiptsArchived(LedgerRefusal):
@@ -221,6 +251,7 @@ class ScopeMissing(LedgerRefusal):
 ActRefusal = Literal[
     "act-between",
     "archived-between",
+    "charged-between",
     "charged-without-blocks",
     "coins",
     "delta",
@@ -229,6 +260,7 @@ ActRefusal = Literal[
     "has-blocks",
     "has-charged",
     "key-in-use",
+    "merge",
     "more-than-above",
     "no-keys",
     "other-currency",

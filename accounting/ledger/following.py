@@ -83,7 +83,7 @@ class Follower:
         missing = [name for name in self._places if name not in listed and not self._chosen]
         for lineage in listed:
             try:
-                account = await self._ledger.lineage_or_forgotten(lineage)
+                account = await self._ledger.lineage_or_closed(lineage)
             except UnknownLineage:
                 missing += [lineage] if lineage in self._places or self._chosen else []
                 continue  # listed, and never opened
@@ -151,7 +151,7 @@ class Follower:
     async def _receipts(self, lineage: str, after: int, upto: int) -> AsyncIterator[list[Receipt]]:
         while after < upto:
             receipts = await self._ledger.receipts(lineage, after=after, count=min(_PAGE, upto - after))
-            if after < (await self._ledger.lineage_or_forgotten(lineage)).archived:
+            if after < (await self._ledger.lineage_or_closed(lineage)).archived:
                 return  # while they were read: the next look says so
             for receipt in receipts:
                 after += 1

@@ -1,4 +1,4 @@
-#!lua name=dpserve_37
+#!lua name=dpserve_38
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -22,15 +22,17 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `archive.lua`, loaded as one. Its name and its
+-- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua`, `archive.lua` and `merge.lua`, loaded as one. Its name and its
 -- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
 -- format 4 until its first block is opened, in 5 from then on, in 7 once its blocks have paid for what its own account
 -- does not accept, and in 6 once receipts of it were archived, so that versions which know no blocks, or no archive,
 -- refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
--- is refused here.
+-- is refused here. Words stand in place of the number: `forgotten` and `merged`, which no version takes, and `merging`,
+-- which only the calls of a merge take.
 
-local VERSION = '37'
+local VERSION = '38'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE, FORMAT_OF_BLOCKS_ALONE = '4', '5', '6', '7'
+local MERGED, MERGING = 'merged', 'merging'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
@@ -151,6 +153,9 @@ local function count_write(asker)
   redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
+-- Whether the call under way is one of a merge, which makes a lineage that nothing else may be done to yet.
+local merges = false
+
 -- What a caller must have looked at: the store since it started, and the lineage since it began. What stands here is
 -- gone when the server ends, and with the library. A lineage may begin in a store that was emptied while it ran, so
 -- whoever looked before it began has to look again.
@@ -187,6 +192,7 @@ local function answer(run, keys, args)
     error({word = 'unseen', line = mark_of(keys[1])}, 0)
   end
   local asker = read_asker(keys[1], word(sent.service), amount(sent.acknowledged))
+  merges = sent.merges == true
   local reply = run(found, sent, asker)
   table.insert(reply, 1, word(sent.nonce))
   table.insert(reply, 2, text(asker.writes))

@@ -17,7 +17,7 @@ bounded memory: whether something was paid for the store is asked.
 
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +33,7 @@ from accounting.ledger.errors import (
     OtherUnit,
     UnknownBlock,
     UnknownClient,
+    UnknownLineage,
 )
 from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
@@ -134,14 +135,18 @@ async def reconcile(
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
-    So is the privacy unit under which they were charged. unit: that which the owner states, a column or empty for one
-    record, where neither the store nor a journal knows it; until then no model is charged to the lineage. archived: the
-    receipts that were archived and that the store does not know to be, as it is from before; they are put back, too.
+    So is what journals of lineages that were merged into it hold, and the privacy unit under which they were charged.
+    unit: that which the owner states, a column or empty for one record, where neither the store nor a journal knows it;
+    until then no model is charged to the lineage. archived: the receipts that were archived and that the store does not
+    know to be, as it is from before; they are put back, too.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
+    former = {
+        name: [each for each in journals if each.lineage == name] for name in await ledger.merged_lineages(lineage)
+    }
     account = await ledger.lineage(lineage)
     acts = await all_acts(ledger, lineage, account.newest_act)
     with reading(lineage):
@@ -159,6 +164,7 @@ async def reconcile(
         for link in _links_after(archived(lineage, seals)):
             unread.discard(link)
     missing = found.missing(account.newest_receipt) + len(unread)
+    missing += await _survey_former(ledger, lineage, former, found, progress)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -172,9 +178,10 @@ async def reconcile(
         declaration = await _declaration(ledger, lineage, declared, paying)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
     charged = renumbered = as_one = 0
-    if found.lost:
-        async for _, lost in _lost_receipts(ledger, lineage, sources(), progress):
-            for old, new in await put_back(ledger, lineage, lost, as_one=paying is None):
+    everywhere: list[list[Iterable[Receipt]]] = [[each.receipts for each in earlier] for earlier in former.values()]
+    for some in [*everywhere, sources()] if found.lost else []:
+        async for _, receipts in _lost_receipts(ledger, lineage, some, progress):
+            for old, new in await put_back(ledger, lineage, receipts, as_one=paying is None):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
                 as_one += old.terms.blocks != new.terms.blocks
     if declaration is not None:  # after what is put back, which says what group a client that was lost belongs to
@@ -187,6 +194,28 @@ async def reconcile(
     await ledger.act(lineage, "reconcile", [], writes, kind=RECONCILE, subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
     return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
+
+
+async def _survey_former(
+    ledger: Ledger, lineage: str, former: Mapping[str, Sequence[Journal]], survey: "_Survey", progress: "Progress"
+) -> int:
+    """Add what journals of lineages that were merged into this one hold; return how many receipts are in none.
+
+    Their numbers are those of the lineage that they were charged to.
+    """
+    missing = 0
+    for name, journals in former.items():
+        lost = await _survey(ledger, lineage, [each.receipts for each in journals], progress)
+        missing += lost.missing(await _newest_of(ledger, name))
+        survey.add(lost)
+    return missing
+
+
+async def _newest_of(ledger: Ledger, lineage: str) -> int:
+    """Return the number of a lineage's newest receipt, of one that was merged, too; 0 of one that the store lacks."""
+    with suppress(UnknownLineage):
+        return (await ledger.lineage_or_closed(lineage)).newest_receipt
+    return 0
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:
@@ -288,6 +317,12 @@ class _Survey:
     known: _Numbers = field(default_factory=_Numbers)
     blocks: set[str] = field(default_factory=set)
     without_blocks: set[str] = field(default_factory=set)
+
+    def add(self, other: "_Survey") -> None:
+        """Count what another survey found, too, of another lineage's journals: its numbers are others."""
+        self.lost += other.lost
+        self.blocks |= other.blocks
+        self.without_blocks |= other.without_blocks
 
     def missing(self, newest: int) -> int:
         """Return how many receipts at least must have been lost beside these: the gaps that they show."""

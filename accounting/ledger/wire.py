@@ -49,7 +49,7 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORGOTTEN, FORMATS, binary, said_by_library
+from accounting.ledger.store import FORGOTTEN, FORMATS, MERGED, MERGING, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
@@ -76,6 +76,9 @@ SEALED = b"sealed:"
 """Prefix of the fields of an account that say what it had paid for by archived receipts: their number follows."""
 PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
+
+_WORDS = (FORGOTTEN, MERGED, MERGING)
+"""Formats in which no function charges a lineage."""
 
 Fields = dict[bytes, bytes]
 
@@ -412,17 +415,20 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         return None
     if keys.kind is LineageAccount:
         written = fields.get(b"format", b"1").decode(errors="replace")
-        if written not in (*map(str, FORMATS), FORGOTTEN):
+        if written not in (*map(str, FORMATS), *_WORDS):
             raise WrongFormat(keys.lineage, written, FORMATS)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
+        own["merged_into"] = fields[b"merged"].decode() if written == MERGED else ""
+        own["merges"] = tuple(fields.get(b"merges", b"").decode().split())
+        own["is_unfinished"] = written == MERGING
         own["blocks"] = int(fields.get(b"blocks", b"0"))
         plain, with_blocks, with_archive, blocks_alone = map(str, FORMATS)
         known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
         if int(fields.get(b"archived", b"0")):
             known = (with_archive,)
-        if written not in (*known, FORGOTTEN):
+        if written not in (*known, *_WORDS):
             raise ValueError("the lineage's format is not that of so many blocks or archived receipts")
         own["promoted"] = {
             name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())

@@ -82,6 +82,10 @@ def show_lineage(
     _print_spent(out, f"the lineage {account.lineage}, opened {_when(account.created)} UTC", account)
     protects = {None: "not settled before the first model", "": "one record"}
     unit = protects.get(account.unit, f"all records with one value of {account.unit}")
+    if account.closed is not None:
+        out.print(str(account.closed), highlight=False)
+    elif account.merges:
+        out.print(f"merged from {' and '.join(account.merges)}", highlight=False)
     out.print(f"privacy unit: {unit}", highlight=False)
     for served, ids in sorted(account.promoted.items()):
         before = f", before it {_shown_model(ids[1])}" if ids[1:] else ""
@@ -157,6 +161,14 @@ def show(*, name: str = NAME, lineage: LineageOption) -> None:
 def _print_spent(out: Console, title: str, account: Account) -> None:
     """Print what an account is, what it spent of what it may, in sum and by cost, and what else pays with it."""
     budget, currency = account.budget, account.budget.currency
+    if isinstance(account, LineageAccount) and account.blocks:
+        blocks = f"{account.blocks} blocks" if account.blocks > 1 else "one block"
+        out.print(
+            f"{title}\n{blocks}, each with a budget of its own; a record loses at most what its block spent. All "
+            f"models together cost {currency.name} = {currency.value(account.spent):.6g}",
+            highlight=False,
+        )
+        return
     epsilons = f"{budget.epsilon_at(account.spent):.4g} of {budget.epsilon_at(budget.limit):.4g}"
     if currency is RHO:
         spent = f"rho spent: {to_rho(account.spent):.6g} of {to_rho(budget.limit):.6g}; epsilon spent: {epsilons} at "
@@ -173,8 +185,15 @@ def _print_spent(out: Console, title: str, account: Account) -> None:
 
 
 def _figures(account: Account) -> tuple[str, ...]:
-    """Return what an account spent of what it may, under the headings `_FIGURES`."""
+    """Return what an account spent of what it may, under the headings `_FIGURES`.
+
+    Of a lineage with blocks that is their matter: no budget of its own refuses, and no record loses what all cost.
+    """
     budget, counts_rho = account.budget, account.budget.currency is RHO
+    if isinstance(account, LineageAccount) and account.blocks:
+        by_block = f"{account.blocks} blocks" if account.blocks > 1 else "1 block"
+        rho = f"{to_rho(account.spent):.6g}" if counts_rho else ""
+        return "by block", by_block, "", rho, by_block if counts_rho else "", str(account.releases)
     return (
         f"{budget.epsilon_at(account.spent):.4g}",
         f"{budget.epsilon_at(budget.limit):.4g}",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,7 @@ from accounting.ledger import (
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
-    LineageForgotten,
+    LineageClosed,
     UnknownLineage,
 )
 from accounting.ledger.accounts import reading
@@ -184,7 +185,7 @@ async def _archived_words(ledger: Ledger, account: LineageAccount) -> list[str]:
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:
-    journals = [journal.acknowledged for journal in _journals_of(lineage, None)]
+    journals = [journal.acknowledged for journal in _journals_of([lineage], None)]
     behind = await ledger.services_behind(lineage, journals)
     return f"the store is older than {behind} of them: reconcile" if behind else "agree"
 
@@ -205,7 +206,7 @@ def verify(
         for name in await _lineages(opened, of):
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
-                journals = _journals_of(name, of.journal)
+                journals = _journals_of([name], of.journal)
                 findings.append(await verified(opened, name, journals, archived=named.receipts(watch), watch=watch))
         return findings
 
@@ -276,7 +277,7 @@ def export(
 
     async def apply(opened: Ledger, chosen: str) -> None:
         receipts = named.receipts(unwatched)
-        kept = (await opened.lineage_or_forgotten(chosen)).archived
+        kept = (await opened.lineage_or_closed(chosen)).archived
         if receipts is None and kept:
             typer.echo(f"receipts 1 to {kept} are archived and not in this: name their --archive", err=True)
         lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl", archived=receipts)
@@ -452,7 +453,7 @@ def archive(
         for name in await lineages.chosen(opened):
             try:
                 done.append(await archives.archive(opened, name, files, before=before, keys=keys, watch=watch))
-            except (CannotRecover, ActRefused, LedgerDamaged, UnknownLineage, LineageForgotten) as error:
+            except (CannotRecover, ActRefused, LedgerDamaged, UnknownLineage, LineageClosed) as error:
                 failures.append(error)
         return done
 
@@ -553,10 +554,10 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = _journals_of(name, of.journal)
+            journals = _journals_of([name, *await opened.merged_lineages(name)], of.journal)
             declared = await _declared_loss(opened, name, journals, lost)
-            # Nothing was charged to one that was forgotten, and nothing is put back.
-            with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
+            # Nothing was charged to one that was forgotten; the heir of one that was merged gets what that lost.
+            with nullcontext() if of.lineage is not None else suppress(LineageClosed):
                 done.append(
                     await reconciled(
                         opened,
@@ -666,7 +667,7 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     for name in sorted(written):
         try:
             await ledger.lineage(name)
-        except (LedgerDamaged, LineageForgotten):
+        except (LedgerDamaged, LineageClosed):
             continue  # it is there, and `verify` says what is wrong
         except UnknownLineage as error:
             raise CannotServe(
@@ -677,9 +678,10 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     return sorted(written.union(await ledger.lineage_names()))
 
 
-def _journals_of(lineage: str, given: list[Path] | None) -> list[JournalFiles]:
-    journals = open_journals(journal_folder(options.journals_folder(), lineage)) + _open(given)
-    return [journal for journal in journals if journal.lineage == lineage]
+def _journals_of(lineages: Sequence[str], given: list[Path] | None) -> list[JournalFiles]:
+    own = (open_journals(journal_folder(options.journals_folder(), lineage)) for lineage in lineages)
+    journals = [*chain.from_iterable(own), *_open(given)]
+    return [journal for journal in journals if journal.lineage in lineages]
 
 
 def _open(given: list[Path] | None) -> list[JournalFiles]:

@@ -16,8 +16,9 @@ from accounting import sampling_error
 from accounting.acts import BudgetTerms
 from accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from accounting.currency import EPSILON
-from accounting.ledger import Ledger
+from accounting.ledger import Ledger, LineageClosed, LineageForgotten, LineageMerged
 from accounting.ledger.journal import is_forgotten
+from accounting.messages import OptionName
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
 
@@ -219,14 +220,36 @@ def journals_folder() -> Path:
     return state_folder() / "journals"
 
 
-def refuse_forgotten(lineage: str) -> None:
-    """Raise WrongOption, before anything is trained, for a lineage that was forgotten on this machine."""
+def refuse_closed(lineage: str) -> None:
+    """Raise WrongOption, before anything is trained, for a lineage that was forgotten or merged on this machine."""
+    from training.inputs.lineage import KnownRecords
+
     if is_forgotten(journals_folder(), lineage):
-        raise forgotten_lineage(lineage)
+        raise closed_lineage(lineage, LineageForgotten(lineage))
+    if (heir := KnownRecords(state_folder()).heir(lineage)) != lineage:
+        raise closed_lineage(lineage, LineageMerged(lineage, heir))
 
 
-def forgotten_lineage(lineage: str) -> WrongOption:
-    """Return the refusal of a training in a lineage that was forgotten."""
+def current(model: Any) -> Any:
+    """Return a bundle's model, of the lineages that its own were merged into on this machine."""
+    from training.inputs.lineage import KnownRecords
+    from training.kinds.loading import after_merges
+
+    known = KnownRecords(state_folder())
+    return after_merges(model, {lineage: known.heir(lineage) for lineage in model.certificate.lineages})
+
+
+def closed_lineage(lineage: str, closed: LineageClosed) -> WrongOption:
+    """Return the refusal of a training in a lineage that was forgotten, or merged."""
+    if isinstance(closed, LineageMerged):
+        return WrongOption(
+            "lineage",
+            f"was merged into {closed.into!r}",
+            value=lineage,
+            remedy="train with " + OptionName("lineage", closed.into),
+        )
+    if not isinstance(closed, LineageForgotten):
+        return WrongOption("lineage", f"cannot be trained in yet: {closed}", value=lineage)
     reason = "was forgotten, and its name is not given again"
     return WrongOption("lineage", reason, value=lineage, remedy="take another name")
 

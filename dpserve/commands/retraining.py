@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from dpserve.commands.console import shares, stdout_console
 from dpserve.commands.options import BudgetOptions
 from mechanisms.gaussian_vector import whole_picorho
 from training.errors import WrongOption
+from training.inputs.blocks import Period
 from training.inputs.schema import declaration_of
 from training.kinds.shared_options import PRICE_FORM, price_words
 from training.planning.options import option_named
@@ -65,13 +66,31 @@ def plan_retraining(given: "PlanOptions", origin: "Callable[[PlanOptions, int], 
         found = by_measurement(given.n, classes, count, window, budget, declared)
         note = f"Lowest to highest, as measured on {found.figures}." if found.figures else "No public set is like this."
     if as_json:
-        typer.echo(json.dumps(asdict(found) | {"price_rho": to_rho(found.price), "note": note}, indent=2))
+        figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, found)}
+        typer.echo(json.dumps(asdict(found) | figures, indent=2))
     else:
-        print_schedule(stdout_console(), found, note)
+        print_schedule(stdout_console(), found, note, command_of(given, found))
 
 
-def print_schedule(console: Console, shown: Schedule, note: str) -> None:
-    """Print the retrainings, what each may cost and why, and where their accuracies come from."""
+def command_of(given: "PlanOptions", schedule: Schedule) -> str:
+    """Return the command of the last retraining; those before differ in their blocks and their number of records."""
+    last = schedule.retrainings[-1]
+    count = last.last - last.first + 1
+    data = [f"--schema {given.schema_file}"] if given.schema_file else []
+    data += [f"--label {given.label}"] if given.label != "label" else []
+    by = f" --block-by {given.retrain}" if given.retrain in get_args(Period) else ""
+    names = "NAME" if count == 1 else f"NAMES-OF-{count}"
+    words = ["dpserve train --data FILE", *data, f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks yes"]
+    words += [f"--block-budget {given.block_budget} --budget {price_words(schedule.price)}"]
+    words += [f"--records-declared {last.records} --lineage NAME --out MODEL"]
+    return " ".join(words)
+
+
+def print_schedule(console: Console, shown: Schedule, note: str, command: str) -> None:
+    """Print the retrainings, what each may cost and why, and where their accuracies come from.
+
+    command: of the last one.
+    """
     table = Table("retraining", "blocks", "records, about", "accuracy")
     for each in shown.retrainings:
         accuracy = "not known"
@@ -92,3 +111,4 @@ def print_schedule(console: Console, shown: Schedule, note: str) -> None:
         "Begun at the last model (train --start) on the new block alone, each may have the block's whole budget.",
         highlight=False,
     )
+    console.print(f"Next, for each: {command}", highlight=False, soft_wrap=True)

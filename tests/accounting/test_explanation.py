@@ -212,3 +212,14 @@ def test_an_account_without_charges_speaks_of_itself_and_names_what_everybody_is
     assert words.startswith("This account")
     assert (shown in words) == others
     assert ("shown" in explain_account(state, price=None).explanation.in_plain_words) == others
+
+
+@pytest.mark.parametrize(("blocks", "said"), [(("autumn",), "the block autumn,"), (("a", "b"), "the blocks a, b,")])
+@pytest.mark.parametrize("group", ["", "team"])
+def test_of_a_model_with_blocks_these_and_not_the_lineage_bound_who_shares(blocks, said, group):
+    state = AccountState.after_releases({}, Budget.from_mu(1, 1e-6), group=group)
+    words = explain_account(state, price=None, blocks=blocks).explanation.in_plain_words
+    assert f"This model was trained on {said}" in words
+    assert "lineage's account" not in words
+    assert ("'team'" in words) == bool(group)
+    assert "lineage's" in explain_account(state, price=None).explanation.in_plain_words

@@ -74,8 +74,16 @@ def test_each_answer_charges_the_blocks_of_its_model_and_a_spent_block_is_named(
             told = http.get("/models/autumn/budget").json()
             assert told["queries_left"] == 0
             assert "2026-09, 2026-10" in told["explanation"]["in_plain_words"]
+            assert told["limiting_block"] == "2026-10"
+            said = "At the present price the block 2026-10, which has less left, pays for 0 more answers."
+            assert said in told["explanation"]["in_plain_words"]
+            assert http.get("/models/newest/budget").json()["limiting_block"] == "2026-11"
             receipts = http.get("/models/autumn/budget/receipts").json()["receipts"]
             assert [each.get("blocks") for each in receipts] == [["2026-09", "2026-10"], ["2026-11"]]
+        # An account that pays for no more than each block does is told of none.
+        poor = run("clients", "add", "bob", "--rho", "0.01", "--delta", "1e-6").stdout.strip()
+        told = httpx.get(f"{address}/models/newest/budget", headers={"Authorization": f"Bearer {poor}"}).json()
+        assert (told["queries_left"], told["limiting_block"]) == (1, None)
         assert left(run) == {"2026-09": 2 * 10**10, "2026-10": 2 * 10**10, "2026-11": 10**10}
         assert "right" in run("ledger", "verify").stdout
         explained = run("explain", "--lineage", "sales", "--block", "2026-09").stdout
@@ -110,6 +118,7 @@ def test_a_pay_once_model_is_refused_by_a_block_that_is_spent_and_trained_withou
 def test_a_record_of_an_undeclared_block_is_refused_or_left_out_by_name(run, train):
     said = train("some", MONTHS[:2], table=MONTHS, status=1).stderr
     assert "'2026-11-01' is in none of the declared blocks" in said
+    assert "--leave-out-other-blocks yes leaves out records of others" in said
     train("some", MONTHS[:2], "--leave-out-other-blocks", "yes", table=MONTHS)
     assert load_model(run.folder / "some").certificate.blocks == MONTHS[:2]
     # The records of the third month were left out: they are in no block yet.
@@ -426,3 +435,19 @@ def test_a_model_that_starts_from_one_that_nobody_was_charged_for_pays_for_its_b
     assert set(spent) == set(MONTHS[:2])
     assert all(abs(each - 5 * 10**10) < 10 for each in spent.values())
     assert served_once(run, "september", "october") == spent
+
+
+def test_a_budget_given_at_start_opens_the_lineages_that_have_no_blocks(run, train):
+    """Blocks keep the budgets that they were trained with; where every model has blocks a lineage's is refused."""
+    budget = ("--rho", "0.5", "--delta", "1e-6")
+    train("autumn", MONTHS[:2], kind=ONCE)
+    assert "has blocks, which pay for what its models say" in run.fails("serve", "autumn", *budget)
+    run("train", "--data", "digits", "--release", "class-sums", "--price", "rho:0.1", "--out", "digits")
+    assert "the lineage digits has no budget yet" in run.fails("serve", "autumn", "digits", "--default", "digits")
+    process, _ = run.start("autumn", "digits", "--default", "digits", *budget)
+    process.terminate()
+    process.communicate(timeout=60)
+    lineages = {each["lineage"]: each for each in json.loads(run("lineage", "list", "--json").stdout)}
+    assert lineages["digits"]["budget_picorho"] == 5 * 10**11
+    assert set(left(run)) == set(MONTHS[:2])
+    assert all(abs(spent - 5 * 10**10) < 10 for spent in left(run).values())

@@ -582,6 +582,10 @@ def test_retrainings_share_a_blocks_budget_and_say_their_price(run):
     assert found["price"] == 10**11
     assert [(each["first"], each["last"]) for each in found["retrainings"]] == [(1, 1), (1, 2), (1, 3), (2, 4)]
     assert "give each rho:0.1," in run("plan", "--retrain", "quarter", "--window", 3, *budget).stdout
+    assert "--block COLUMN --blocks NAMES-OF-3 --leave-out-other-blocks yes" in found["command"]
+    assert "--budget rho:0.1 " in found["command"]
+    monthly = run("plan", "--retrain", "month", "--window", 1, *budget).stdout
+    assert "Next, for each: dpserve train --data FILE --block COLUMN --block-by month --blocks NAME " in monthly
     for wrong in (
         ("--retrain", "never", *budget),
         ("--retrain", 4, "--n", 100, "--classes", 2),

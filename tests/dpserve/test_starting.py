@@ -1,7 +1,10 @@
 """`dpserve serve` with pay-once models: every refusal comes before the first charge."""
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -101,3 +104,30 @@ def test_the_owners_port_makes_way_for_grpc_where_nobody_asked_for_it(run, train
     process.communicate(timeout=60)
     assert str(free_port + 1) in grpc
     assert str(free_port + 1) not in owners
+
+
+ENDS_ITSELF = """
+import os
+import anyio.from_thread
+from concurrent.futures import Future
+
+class Interrupted(Future):
+    def result(self, timeout=None):
+        os.kill(os.getpid(), {})
+        return super().result(timeout)
+
+anyio.from_thread.Future = Interrupted
+from dpserve.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_thread_for_the_store_starts_ends_the_service(run, train, sent):
+    """It comes where anyio waits for its thread, and an exception there would have it wait for ever."""
+    train("first")
+    words = [sys.executable, "-c", ENDS_ITSELF.format(int(sent)), "serve", "first", "--port", "0", *BUDGET]
+    done = subprocess.run(words, cwd=run.folder, env=run.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "serving" not in done.stdout
+    assert not spent(run)

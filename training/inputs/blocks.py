@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 Period = Literal["day", "week", "month", "year"]
 
+NOT_DECLARED = "is in none of the declared blocks"
+"""Ending of the refusal of a record whose block is not declared."""
+
 _ISO_DATE = 10
 """Characters of a date as 2026-09-30."""
 
@@ -150,7 +153,7 @@ class BlockDeclaration:
         if not self.leaves_out and (places < 0).any():
             row = int(np.argmax(places < 0))
             text = next(text for text, number in texts.items() if number == numbers[row])
-            return places, (row, f"{text!r} is in none of the declared blocks")
+            return places, (row, f"{text!r} {NOT_DECLARED}")
         return places, None
 
 

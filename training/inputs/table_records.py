@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accounting.messages import Message, OptionName, Wording, joined, message
 from training.errors import DataError
-from training.inputs.blocks import BlockDeclaration
+from training.inputs.blocks import NOT_DECLARED, BlockDeclaration
 from training.inputs.columns import (
     MISSING_TEXTS,
     Column,
@@ -63,6 +63,13 @@ PATTERN_ADVICE = '"format": "%d.%m.%Y" in its field is the pattern of dates such
 _WITH_COMMA = re.compile(r"'[-+]?[0-9.]++,[0-9]++' is not a number")
 """The refusal of a number as much of Europe writes it."""
 _LIKE_A_DATE = re.compile(r"'[0-9]++[./ -][0-9]++[./ -][0-9]++[^']*+' is no ")
+BLOCK_ADVICE = (
+    "Declare its block, too, with "
+    + OptionName("blocks")
+    + "; "
+    + OptionName("leave_out_other_blocks", "yes")
+    + " leaves out records of others"
+)
 LABEL_ADVICE = OptionName("classes", {"VALUE": "NAME"}) + " gives names to numbers"
 
 
@@ -220,8 +227,10 @@ class _Reading:
         """Whether a column names each record's block."""
         return self.blocks is not None and self.blocks.column is not None
 
-    def advice(self, column: Column, detail: str) -> Wording:
-        """Return what the owner can do about a value that was refused."""
+    def advice(self, column: Column | None, detail: str) -> Wording:
+        """Return what the owner can do about a value that was refused. column: None for one that is no feature's."""
+        if column is None:
+            return BLOCK_ADVICE if detail.endswith(NOT_DECLARED) else ""
         if "declared bound" in detail:
             return CLIP_ADVICE
         if column is self.label.column and ("is missing" in detail or "is required" in detail):
@@ -347,7 +356,7 @@ def _note(
 
 def _refusal_of(problems: dict[str, tuple[Column | None, str, str]], reading: _Reading) -> Message:
     faults = [f"{where}: {detail}" for _, where, detail in problems.values()]
-    advice = dict.fromkeys(reading.advice(column, detail) for column, _, detail in problems.values() if column)
+    advice = dict.fromkeys(reading.advice(column, detail) for column, _, detail in problems.values())
     more = [f"and {len(faults) - _MOST_SHOWN} more columns"] if len(faults) > _MOST_SHOWN else []
     lines: list[Wording] = [*faults[:_MOST_SHOWN], *more, *(each for each in advice if each)]
     return joined(lines, "\n" if len(faults) > 1 else ". ")

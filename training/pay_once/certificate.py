@@ -248,6 +248,18 @@ class ReleaseCertificate(ProvenCertificate):
         return (*super().assumed(), *chosen, *of_features, *of_sets, *of_earlier)
 
     @property
+    def lineages(self) -> frozenset[str]:
+        """The lineages of its records, and of those of earlier models."""
+        return super().lineages | {each.lineage for each in self.earlier}
+
+    def after_merges(self, heirs: Mapping[str, str]) -> Self:
+        """Return it with the heirs of its own lineage and of earlier models', under which they are held."""
+        earlier = tuple(
+            each.model_copy(update={"lineage": heirs.get(each.lineage, each.lineage)}) for each in self.earlier
+        )
+        return super().after_merges(heirs).model_copy(update={"earlier": earlier})
+
+    @property
     def earlier_here(self) -> tuple[EarlierModel, ...]:
         """Earlier models of its own lineage, the first trained first: whoever holds this one holds them, too."""
         return tuple(each for each in reversed(self.earlier) if each.lineage == self.lineage)

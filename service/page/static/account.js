@@ -28,7 +28,8 @@ function leftNote(budget, model) {
   const said = [];
   if (price > 0) said.push(`One answer costs ${currency} = ${figure(price)}.`);
   if (price > 0 && budget.queries_left < Math.floor(budget.remaining[currency] / price + 1e-9)) {
-    said.push(" The budget that all clients share has less left than yours, and limits you.");
+    const whose = budget.limiting_block === null ? "The budget that all clients share" : `The block ${budget.limiting_block} of the model’s records`;
+    said.push(` ${whose} has less left than you, and limits you.`);
   }
   if (model.tiers) {
     said.push(
@@ -36,6 +37,11 @@ function leftNote(budget, model) {
         ? "You have paid for this model: your answers are unlimited, and cost nothing more."
         : "This model is paid for once: the first answer pays for it, and every further one is free.",
     );
+    if (budget.limiting_block !== null) said.push(` But the block ${budget.limiting_block} of its records has too little left for it.`);
+  }
+  if (model.blocks?.length && budget.limiting_block === null && !budget.unlimited) {
+    const [name, count] = [model.blocks[0], model.blocks.length];
+    said.push(count > 1 ? ` None of the ${whole(count)} blocks of its records has less left than you.` : ` The block ${name} of its records has no less left than you.`);
   }
   return said;
 }

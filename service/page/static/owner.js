@@ -272,7 +272,7 @@ function openLineage({ lineage, account, created, blocks }) {
   const asked = owner;
   const facts = blocks > 0 ? [["blocks", whole(blocks)]] : accountFacts(account);
   showAccount(`Lineage ${lineage}`, [...facts, ["since", moment(created)]], [
-    ...(lineage === chosen ? [] : [["Show its clients", () => choose(lineage)]]),
+    ...(lineage === chosen ? [] : [[blocks > 0 ? "Show its clients and blocks" : "Show its clients", () => choose(lineage)]]),
     ["Show its receipts", () => openReceipts(lineage)],
     ...(blocks > 0 ? [] : actsOn("lineage", lineage, { lineage, account })),
     ["Download the audit trail", () => downloadTrail({ lineage, fetchTrail: (body) => asked.post("trail", body, true) })],
@@ -350,9 +350,9 @@ function openClient({ client, display, group, revoked, created, keys, account, m
 function showBlocks({ complete, blocks }) {
   byId("blocks").hidden = blocks.length === 0;
   const columns = [{ title: "block" }, { title: "spent" }, { title: "left" }, { title: "by the models" }];
-  const model = ({ model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${figure(spent)}`;
+  const model = (account, { model: id, name, mechanism, spent }) => `${name ?? id.slice(0, 8)} (${mechanism}): ${account.currency} ${figure(spent)}`;
   const left = ({ epsilon, rho }) => `epsilon ${figure(epsilon)}${rho === null ? "" : ` (rho ${figure(rho)})`}`;
-  const listed = (each) => (each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => el("span", { class: "standing" }, model(one)))));
+  const listed = (each) => (each.models.length === 0 ? "–" : el("span", { class: "standings" }, each.models.map((one) => el("span", { class: "standing" }, model(each.account, one)))));
   replace(
     "blocks",
     blocks.length > 0 && table("Blocks", columns, blocks.map((each) => [each.block, spentOf(each.account), left(each.account.remaining), listed(each)]), { stacks: true }),

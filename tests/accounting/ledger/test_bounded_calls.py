@@ -14,6 +14,8 @@ from accounting.ledger import store as store_module
 from accounting.ledger.archives import archive
 from accounting.ledger.backup_chains import Place
 from accounting.ledger.backups import backup, restore
+from accounting.ledger.journal import Merge
+from accounting.ledger.merging import merge_lineages, plan_merge
 from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary
 from accounting.ledger.verification import verify
@@ -134,6 +136,11 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     await open_accounts(ledger, lineage, releases(2 * RECEIPTS), ann=releases(RECEIPTS), bob=releases(RECEIPTS))
     await ledger.open_lineage(f"{lineage}-mistaken", releases(1), time=0.0)
     await ledger.forget_lineage(f"{lineage}-mistaken", time=0.0)
+    merge = Merge((f"{lineage}-one", f"{lineage}-other"), f"{lineage}-both")
+    for each in merge.of:
+        await open_accounts(ledger, each, releases(RECEIPTS), ann=releases(RECEIPTS))
+        await ledger.charge(asking(each, "ann", "a", model=each))
+    await merge_lineages(ledger, await plan_merge(ledger, merge, lambda _: releases(2 * RECEIPTS)))
     await ledger.add_group(lineage, "team", releases(5), time=0.0)
     await ledger.set_group(lineage, "bob", "team")
     await ledger.set_budget(lineage, releases(3 * RECEIPTS))

@@ -436,9 +436,9 @@ def test_a_lineage_with_blocks_shows_what_each_spent_on_which_models(tab, url, s
     dialog.get_by_role("button", name="Show its clients").click()
     rows = page.locator("#blocks-body tbody tr")
     expect(rows).to_have_count(2)
-    expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums/full): 0.02")
+    expect(rows.nth(0)).to_contain_text("aaaaaaaa (class-sums/full): rho 0.02")
     expect(rows.nth(0)).to_contain_text("rho 0.02 of 0.025")
-    expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums/full): 0.02")
+    expect(rows.nth(1)).to_contain_text("bbbbbbbb (class-sums/full): rho 0.02")
     expect(rows.nth(1)).to_contain_text("rho 0.46")
     for width, scheme in ((390, "dark"), (1400, "light")):
         page.set_viewport_size({"width": width, "height": 900})
