@@ -50,6 +50,7 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
 from dpserve.commands.options import (
+    current,
     journals_folder,
     open_ledger,
     operating_systems_user,
@@ -643,7 +644,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             joined_blocks=joined_blocks,
         )
         with _in_python():
-            asked, named = asked_at(self.certificate_, self._model, tier)
+            model = None if self._model is None else current(self._model)
+            asked, named = asked_at(self.certificate_, model, tier)
             certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
             payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
             refuse_closed(payer.lineage)
@@ -704,7 +706,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         it was before. Raises what `fit` raises.
         """
         with _in_python():
-            certificate = load_model(Path(path)).certificate
+            certificate = current(load_model(Path(path))).certificate
             if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             name = certificate.name

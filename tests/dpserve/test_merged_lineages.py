@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dpserve import Client
+from dpserve import Client, PrivateClassifier
 from training.inputs.lineage import KnownRecords
 
 ROWS = [
@@ -194,3 +194,19 @@ def test_a_ledger_restored_from_before_opens_neither_again(run, two):
     run(*MERGE, "--yes")
     assert spent_by(run, "year") == 120_000_000_000
     assert run("ledger", "verify").stdout.count(": right") == 3
+
+
+def test_a_model_that_python_fitted_before_is_evaluated_and_loaded_as_one_of_the_merged_lineage(run, two, monkeypatch):
+    del two
+    monkeypatch.setenv("DPSERVE_HOME", run.environment["DPSERVE_HOME"])
+    declared = {"bounds": {"age": (0, 120), "income": (0, 1e6)}, "classes": ["no", "yes"], "epsilon": 0.5}
+    model = PrivateClassifier(lineage="spring", delta=1e-6, release="class-sums", **declared)
+    model.fit(run.folder / "first.csv", "ok").save(run.folder / "fitted")
+    run(*MERGE, "--yes")
+    before = spent_by(run, "year")
+    once = model.evaluate(run.folder / "first.csv", "ok", epsilon=0.5, delta=1e-6).law.cost.picorho
+    assert spent_by(run, "year") == before + once
+    loaded = PrivateClassifier.load(run.folder / "fitted")
+    assert (loaded.lineage, loaded.certificate_.lineage, loaded.charged_rho_) == ("year", "year", 0)
+    assert loaded.evaluate(run.folder / "first.csv", "ok", epsilon=0.5, delta=1e-6).law.cost.picorho == once
+    assert spent_by(run, "year") == before + 2 * once
