@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import redis.exceptions as refused
 from redis.asyncio import Redis
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from accounting.ledger.connections import address, connections_to, has_sentinels
 from accounting.ledger.errors import (
@@ -538,6 +539,9 @@ class Store:
             return LedgerUnavailable(f"the ledger's store denies access: {text}")
         if isinstance(error, refused.ReadOnlyError):
             return LedgerUnavailable("the ledger's store is a read-only replica")
+        if isinstance(error, MasterNotFoundError):  # whose text describes every client object, with a reason after it
+            reasons = dict.fromkeys(re.findall(r"> - ([^<>]+?)(?:, <|$)", str(error)))
+            return LedgerUnavailable(f"no Sentinel names a primary: {'; '.join((self.address, *reasons))}")
         if isinstance(error, refused.BusyLoadingError):
             return LedgerUnavailable("the ledger's store is still loading its data")
         if isinstance(error, refused.ResponseError):

@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 
 import httpx
+import pyrage
 import pytest
 
 from accounting.ledger.embedded import server_binary
@@ -156,3 +157,25 @@ def test_a_backup_holds_the_journals_as_well(rehearsal):
         kept = [each for each in (copy / "journals").rglob("*") if each.is_file()]
         assert kept
         assert all(each.stat().st_mode & 0o077 == 0 for each in kept)
+
+
+def test_a_backup_reads_an_archive_that_is_encrypted_for_the_owner(rehearsal):
+    key = pyrage.x25519.Identity.generate()
+    place = rehearsal.folder / "archive"
+    identity = rehearsal.folder / "etc" / "dpserve-archive" / "identity.txt"
+    identity.parent.mkdir()
+    bundle = small_bundle(rehearsal.folder)
+    with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, free_port()) as url:
+        client = rehearsal.dpserve("clients", "add", "alice", "--rho", "0.1", "--delta", "1e-6").splitlines()[-1]
+        for row in ROWS[:3]:
+            asked(url, client, [row])
+        words = ("ledger", "archive", f"{place}/", "--all", "--older-than", "0s", "--recipient", key.to_public())
+        rehearsal.dpserve(*words)
+        assert list(place.iterdir())
+        refused = rehearsal.run(*rehearsal.script, expected=1)
+        assert "identity" in refused
+        identity.write_text(f"{key}\n")
+        rehearsal.run(*rehearsal.script)
+        again = ("--archive", f"{place}/", "--archive-identity", identity)
+        assert ": right" in rehearsal.dpserve("ledger", "verify", *again)
+    assert list((rehearsal.folder / "backups" / "ledger").iterdir())

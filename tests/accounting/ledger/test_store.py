@@ -294,6 +294,15 @@ async def test_a_server_that_cannot_wait_for_a_disk_is_refused(
     )
 
 
+async def test_sentinels_that_are_away_are_said_to_be_in_few_words() -> None:
+    ports = free_port(), free_port()
+    url = f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/ledger"
+    with pytest.raises(LedgerUnavailable) as caught:
+        await Ledger.connect(url, replicas=1, deadline=0.5)
+    address = f"ledger by 127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]}"
+    assert str(caught.value) == f"no Sentinel names a primary: {address}; network:ConnectionError"
+
+
 @pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
 async def test_sentinels_without_replicas_to_wait_for_are_refused(scheme: str) -> None:
     with pytest.raises(UnsafeStore, match="set `ledger_replicas`"):
