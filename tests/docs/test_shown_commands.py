@@ -80,9 +80,7 @@ PROGRAMS = {
     "openssl": "tests/deployment/test_store_users.py makes the store's certificate by this block",
     "echo": "tests/deployment writes the secrets by this block",
     "printf": "tests/deployment writes the secrets by this block",
-    **dict.fromkeys(
-        ("for ", "done ", "sed ", "grep "), "tests/deployment writes the secrets of three Valkeys by this block"
-    ),
+    **dict.fromkeys(("for ", "sed ", "grep "), "tests/deployment writes the secrets of three Valkeys by this block"),
     "curl": "asked below, by another program",
 }
 """Other first words of blocks without a language, and where each is run, or why it is not."""
