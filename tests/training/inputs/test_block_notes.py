@@ -15,6 +15,12 @@ from training.inputs.table_records import read_numbers
 BUDGET = "epsilon:3@1e-6"
 
 
+def read(folder, blocks, **more):
+    """The records of the table that a test has written, in declared blocks."""
+    declared = {"label": "ok", "classes": ["no", "yes"], "bounds": ["age=0:120"]}
+    return blocks.taken_from(read_numbers(str(folder / "rows.csv"), blocks=blocks, **declared, **more))
+
+
 @pytest.mark.parametrize("distinct", [2, 20, 100])
 @pytest.mark.parametrize("again", [("x", None, None), ("2026-W37", "day", "week")])
 def test_the_same_rows_under_another_block_are_refused_however_few_columns_tell_them_apart(tmp_path, distinct, again):
@@ -30,15 +36,7 @@ def test_the_same_rows_under_another_block_are_refused_however_few_columns_tell_
     def note(block, column, by, *, others=False):
         blocks = BlockDeclaration((block,), BUDGET, column, by, leaves_out=column is not None)
         ignored = ["stamp"] if column else ["stamp", "day"]
-        read = read_numbers(
-            str(tmp_path / "rows.csv"),
-            label="ok",
-            classes=["no", "yes"],
-            bounds=["age=0:120"],
-            ignore=ignored,
-            blocks=blocks,
-        )
-        records = blocks.taken_from(read)
+        records = read(tmp_path, blocks, ignore=ignored)
         with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others):
             pass
 
@@ -59,15 +57,7 @@ def test_new_names_for_the_same_people_in_another_block_are_warned_of(tmp_path):
         people = [f"{line},{names}{row // 2}" for row, line in enumerate(lines)]
         (tmp_path / "rows.csv").write_text("\n".join(["age,ok,who", *people]) + "\n")
         blocks = BlockDeclaration((block,), BUDGET)
-        read = read_numbers(
-            str(tmp_path / "rows.csv"),
-            label="ok",
-            classes=["no", "yes"],
-            bounds=["age=0:120"],
-            unit="who",
-            blocks=blocks,
-        )
-        records = blocks.taken_from(read)
+        records = read(tmp_path, blocks, unit="who")
         with noted_in_blocks(records, "sales", tmp_path / "state", equal_rows_are_others=others) as found:
             return len(found)
 
@@ -104,15 +94,7 @@ def test_a_choice_that_was_paid_for_keeps_its_records_in_their_block(tmp_path):
 
     def train(block, *, watcher=None, chooses=False):
         blocks = BlockChoice(block_name=block, block_budget=BUDGET)
-        read = read_numbers(
-            str(tmp_path / "rows.csv"),
-            label="ok",
-            classes=["no", "yes"],
-            bounds=["age=0:120"],
-            id_column="who",
-            blocks=blocks.declaration,
-        )
-        records = blocks.declaration.taken_from(read)
+        records = read(tmp_path, blocks.declaration, id_column="who")
         candidates = Candidates(option="lam", values={"1": 1.0, "10": 10.0}, price="rho:0.05")
         request = Request(
             name="m",
@@ -164,16 +146,7 @@ def test_the_first_block_of_a_unit_pays_for_every_model_that_has_it(tmp_path, se
         rows = [(f"u{who}", own[generator.integers(len(own))]) for who in people]
         lines = [f"{generator.uniform(0, 120)},{who},{block},no" for who, block in rows]
         (tmp_path / "rows.csv").write_text("\n".join(["age,who,in,ok", *lines]) + "\n")
-        read = read_numbers(
-            str(tmp_path / "rows.csv"),
-            label="ok",
-            classes=["no", "yes"],
-            bounds=["age=0:120"],
-            unit="who",
-            ignore=["in"] if len(own) == 1 else [],
-            blocks=declared,
-        )
-        records = declared.taken_from(read)
+        records = read(tmp_path, declared, unit="who", ignore=["in"] if len(own) == 1 else [])
         assert set(declared.charged) == {*own, *(joined if as_one else [])}
         places = [0] * 3 if records.block_places is None else records.block_places
         assert [declared.charged[place] for place in places] == [block for _, block in rows]
