@@ -162,7 +162,7 @@ class Budget:
     """At most `limit` in total, of the charges that `accepts` names, reported as epsilon at `delta`.
 
     limit: in 1e-12 of the `currency`. refill: how much of it in each period, if the owner said so. delta: of an account
-    that counts pure epsilon `sampling_error.PURE_DELTA`.
+    that counts pure epsilon `sampling_error.PURE_DELTA`, or of a longer sum `sampling_error.pure_delta`.
 
     Raises ValueError unless the sampler's error over all that the budget can buy fits the reserve of delta.
     """
@@ -180,7 +180,9 @@ class Budget:
             raise ValueError(f"an account accepts {kinds} charges, not {self.accepts!r}")
         if not 0 <= self.limit <= picorho.LARGEST:
             raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} units of 1e-12, not be {self.limit}")
-        if self.currency is EPSILON and self.delta != sampling_error.PURE_DELTA:
+        whole = Fraction(self.limit, picorho.PICORHO_PER_RHO)
+        deltas = sampling_error.PURE_DELTA, sampling_error.pure_delta(whole)
+        if self.currency is EPSILON and self.delta not in deltas:
             raise ValueError(
                 f"a budget of pure epsilon has delta = {sampling_error.PURE_DELTA:.3g}, not {self.delta:g}"
             )
@@ -410,7 +412,7 @@ class Budget:
 
     def _check_reserve(self, amount: int) -> None:
         if self.currency is EPSILON:
-            most = sampling_error.LARGEST_PURE_BUDGET
+            most = sampling_error.LARGEST_PURE_BUDGET * round(self.delta / sampling_error.PURE_DELTA)
             if not is_unproven(self.accepts) and amount > most * picorho.PICORHO_PER_RHO:
                 raise ValueError(
                     f"a budget of pure epsilon is at most {most}, not {_units(amount):.6g}: the noise sampler's own "

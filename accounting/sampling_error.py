@@ -92,6 +92,18 @@ LARGEST_PURE_BUDGET = 20
 """The largest budget in pure epsilon: for it r of the module's argument is within what is kept of PURE_DELTA."""
 
 
+def pure_delta(epsilon: Fraction) -> float:
+    """Return the delta of a sum of pure epsilon that no budget limits, as of accounts that are read together.
+
+    r grows in proportion to the sum: up to k times the largest budget it is within what k times `PURE_DELTA` keeps. k
+    is a power of two.
+    """
+    factor = 1
+    while epsilon > LARGEST_PURE_BUDGET * factor:
+        factor *= 2
+    return PURE_DELTA * factor
+
+
 def pure_transcript_error(epsilon: float) -> float:
     """Return r of the module's argument for everything that a budget of pure epsilon can buy, rounded up."""
     per_row = DRAWS_PER_ROW * DISTANCE_PER_DRAW

@@ -17,11 +17,13 @@ What is promised. Let the lineages A and B be merged into C.
 3. Nothing is spent twice meanwhile. C is opened first, in a format in which only a merge's calls take it. Then A and B
    are closed, each in one call of the store in which nothing can come between: it refuses where the lineage has any
    receipt or act more than when the merge was prepared. Only then C gets their receipts, and its last call lets others
-   charge it. Wherever this ends, A or B is closed or has all of its budget and C none; the same words go on with it.
+   charge it. Wherever this ends, A or B is closed or has all of its budget and C none; the same words go on with it,
+   unless the owner did to B, while A was closed and B not yet, what a merge refuses: nothing undoes that A is closed.
 4. What is said of a limit holds for one that was settled before the first answer (`accounting.budgets`). Somebody who
    saw answers of one lineage may have chosen the other's limit, and the new one. So an account with charges in both
-   starts at the limit that was settled in the one that was charged first, by its receipts' times, and what both had in
-   all counts as a raise after it; as does more than that.
+   starts at the limit that was settled in the one that was charged first, by its receipts' times, which are assumed to
+   be in order where services' clocks differ, and what both had in all counts as a raise after it; as does more than
+   that.
 
 Whatever a merge refuses, it refuses before anything is changed; after that, only what came between two calls.
 """

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import ClassVar, Self
@@ -43,7 +44,7 @@ from accounting.ledger.receipts import (
 )
 from accounting.losses import Cost
 from accounting.report import AccountState
-from accounting.sampling_error import LARGEST_PURE_BUDGET, least_delta
+from accounting.sampling_error import least_delta, pure_delta
 
 LARGEST_REQUEST = 10_000
 """The most questions one request may hold: what the store can charge without keeping others waiting."""
@@ -449,17 +450,15 @@ class LineageAccount(Account):
 
         The account's own budget admitted none of it. Its kind of charges may be narrower than theirs, and its delta too
         small for the noise sampler's error in the sum over all blocks: a weaker kind and a larger delta hold all the
-        same. A sum of pure epsilons that is larger than any budget of them is read as rho, which every charge has.
+        same, and of a sum of pure epsilons that is larger than any budget of them a delta that grows with it.
         """
         if not self.blocks:
             return super().state
         pure, proven = self.budget.currency is EPSILON, all(cost.is_proven for cost in self.tally)
         accepts: Accepts = ("pure" if pure else "any") if proven else "unproven-pure" if pure else "unproven"
         most = max(self.spent, self.highest_limit, self.budget.limit)
-        if pure and proven and most > picorho.budget(LARGEST_PURE_BUDGET):
-            rho = sum(cost.picorho * count for cost, count in self.tally.items())
-            delta = max(self.budget.delta, least_delta(RHO.value(rho)))
-            return AccountState.after_releases(self.tally, Budget(rho, "any", delta), scope=self.scope)
+        if pure and (delta := pure_delta(Fraction(most, picorho.PICORHO_PER_RHO))) != self.budget.delta:
+            return replace(super().state, budget=replace(self.budget, limit=most, accepts=accepts, delta=delta))
         delta = self.budget.delta if pure else max(self.budget.delta, least_delta(RHO.value(most)))
         return replace(super().state, budget=replace(self.budget, accepts=accepts, delta=delta))
 

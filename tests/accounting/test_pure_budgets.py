@@ -94,3 +94,16 @@ def test_the_strictest_account_for_a_cost_counts_rho_unless_it_is_asked_otherwis
     assert not Budget.pure(1).pays_for(Cost((GaussianLoss(1.0),)))
     assert not Budget.pure(1).pays_for(Cost((ClaimedLaplaceLoss(1.0),)))
     assert Budget.pure(1, "unproven-pure").pays_for(Cost((ClaimedLaplaceLoss(1.0),)))
+
+
+@given(st.integers(1, 10**16))
+def test_the_delta_of_a_longer_sum_keeps_the_sampler_s_error(amount):
+    """As of blocks that are read together; no budget of pure epsilon is so large."""
+    delta = sampling_error.pure_delta(Fraction(amount, 10**12))
+    assert sampling_error.pure_transcript_error(amount / 10**12) <= sampling_error.RESERVED_SHARE * delta
+    budget = Budget(amount, "pure", delta)
+    assert budget.posterior_belief_at(amount) >= budget.posterior_belief_at(amount // 2)
+    if amount > 20 * 10**12:
+        for smaller in (sampling_error.PURE_DELTA, delta / 2):
+            with pytest.raises(ValueError, match="pure epsilon"):
+                Budget(amount, "pure", smaller)

@@ -135,11 +135,11 @@ class BlockDeclaration:
         # Only who reads a table should wait for Arrow.
         from training.inputs.parsing import numbered
 
-        texts: dict[str, int] = {}
+        texts, own = dict[str, int](), frozenset(self.names)
         numbers, refused = numbered(values, texts, (), what="block")
         if refused:
             return numbers, refused
-        known = {name: self.charged.index(name) for name in self.names}
+        known = {name: place for place, name in enumerate(self.charged) if name in own}
         of = np.empty(len(texts), dtype=np.int64)
         for text, number in texts.items():
             try:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import redis
 
+from accounting import sampling_error
 from accounting.budgets import Budget
 from accounting.ledger import (
     ActRefused,
@@ -173,7 +174,11 @@ async def test_the_sum_of_blocks_may_be_larger_than_any_budget_of_pure_epsilon(l
     (account,) = [each for each in await ledger.lineages() if each.lineage == lineage]
     assert account.spent == 32 * 10**12
     report = account_report(account.state, price=None)
-    assert (report.currency, report.status, report.spent.rho) == ("rho", "proven", 4 * charge.picorho / 1e12)
+    assert (report.currency, report.status, report.spent.epsilon) == ("epsilon", "proven", 32)
+    assert report.delta == 2 * PURE_DELTA
+    # What is said of the sum holds however the blocks' clients chose: pure epsilons add up adaptively.
+    assert report.posterior_belief_bound.when_spent > 1 - 2.0**-40
+    assert sampling_error.pure_transcript_error(32) <= sampling_error.RESERVED_SHARE * report.delta
     assert [account_report(each.state, price=None).spent.epsilon for each in await ledger.blocks(lineage)] == [16, 16]
 
 
