@@ -47,7 +47,10 @@ WELL = {
     'kubelet_volume_stats_capacity_bytes{namespace="n",persistentvolumeclaim="data-dpserve-valkey-0"}': "20+0x{n}",
     'dpserve_upkeep_timestamp_seconds{task="backup"}': "0+60x{n}",
     'dpserve_upkeep_timestamp_seconds{task="rehearsal"}': "0+60x{n}",
-    'kube_job_status_failed{namespace="n",job_name="dpserve-backup-29"}': "0+0x{n}",
+    'kube_job_status_failed{namespace="n",job_name="dpserve-backup-29"}': "1+0x{n}",  # a pod, which was tried again
+    'kube_job_failed{namespace="n",job_name="dpserve-backup-29",condition="true"}': "0+0x{n}",
+    'kube_job_failed{namespace="n",job_name="dpserve-backup-29",condition="false"}': "1+0x{n}",
+    'kube_job_failed{namespace="n",job_name="dpserve-backup-now-1",condition="true"}': "0+0x{n}",
     'kube_cronjob_spec_suspend{namespace="n",cronjob="dpserve-backup"}': "0+0x{n}",
     'kube_cronjob_status_last_successful_time{namespace="n",cronjob="dpserve-backup"}': "0+60x{n}",
 }
@@ -76,7 +79,7 @@ ILL = {
     },
     "DpserveBackupOld": {'dpserve_upkeep_timestamp_seconds{task="backup"}': "0+0x{n}"},
     "DpserveRehearsalOld": {'dpserve_upkeep_timestamp_seconds{task="rehearsal"}': f"-{16 * DAY}+0x{{n}}"},
-    "DpserveJobFailed": {'kube_job_status_failed{namespace="n",job_name="dpserve-backup-29"}': "1+0x{n}"},
+    "DpserveJobFailed": {'kube_job_failed{namespace="n",job_name="dpserve-backup-now-1",condition="true"}': "1+0x{n}"},
     "DpserveCronJobIdle": {'kube_cronjob_spec_suspend{namespace="n",cronjob="dpserve-backup"}': "1+0x{n}"},
     "DpserveErrorsFast": {QUESTIONS % 503: "0+100x{n}"},
     "DpserveErrors": {QUESTIONS % 503: "0+40x{n}"},

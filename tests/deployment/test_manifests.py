@@ -21,7 +21,17 @@ from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
 from training.devices import DEVICES
 
-from .conftest import COMPONENTS, EVERYTHING, LOAD_BUNDLE, OVERLAYS, ROOT, SECOND, kustomize
+from .conftest import (
+    COMPONENTS,
+    EVERYTHING,
+    LOAD_BUNDLE,
+    OVERLAYS,
+    ROOT,
+    SECOND,
+    STORES,
+    commands_that_write,
+    kustomize,
+)
 from .policy import breaches, pod_of, template_of
 
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
@@ -494,3 +504,52 @@ def test_pods_have_the_address_of_their_own_user_and_who_signs_the_stores_certif
         assert volume["secret"]["secretName"] == "dpserve-valkey-tls"
     jobs = dict.fromkeys(("dpserve-backup", "dpserve-rehearsal", "dpserve-owner"), "owner")
     assert asked == {"dpserve": "dpserve", "dpserve-follower": "follower", **jobs}
+
+
+@pytest.mark.parametrize("file", ["secret.env", "ha.env"])
+def test_what_the_page_writes_no_other_user_reads_and_no_command_line_shows(k8s_of_ha, tmp_path, file):
+    written = tmp_path / "k8s"
+    shutil.copytree(k8s_of_ha, written)
+    secrets = [written / "components" / "ha" / "ha.env", written / "overlays" / "redis" / "users.acl"]
+    secrets += [written / "overlays" / "redis" / name for name in STORES]
+    for each in secrets:
+        each.chmod(0o644)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sed", "grep"):
+        (programs / name).write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/seen\nexec {shutil.which(name)} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    words = ["bash", "-ec", f"umask 022\n{commands_that_write(file)}"]
+    subprocess.run(words, cwd=tmp_path, env=os.environ | path, check=True, timeout=60)
+    ours = secrets if file == "ha.env" else secrets[1:]
+    assert {each.stat().st_mode & 0o777 for each in ours} == {0o600}
+    seen = (tmp_path / "seen").read_text() if (tmp_path / "seen").exists() else ""
+    assert not re.search(r"[0-9a-f]{48}", seen)
+    assert re.search(r"[0-9a-f]{48}", ours[0].read_text())
+
+
+def test_what_the_page_stops_it_starts_again_and_it_waits_long_enough(rendered):
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    blocks = [block.splitlines() for block in re.findall(r"^ *```\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
+    lines = [line.strip() for block in blocks for line in block]
+    grace = pod_of(named(rendered["redis"], "Deployment", "dpserve"))["terminationGracePeriodSeconds"]
+    waits = [line for line in lines if line.startswith("kubectl wait ")]
+    assert len(waits) == 3
+    assert all(int(re.search(r" --timeout=(\d+)s", line)[1]) > 2 * grace for line in waits)
+    stop, start = (lines.index(f"kubectl scale deployment/dpserve --replicas={n}") for n in (0, 2))
+    halted, goes_on = (
+        lines.index(f"""kubectl patch cronjob/dpserve-backup --patch '{{"spec":{{"suspend":{said}}}}}'""")
+        for said in ("true", "false")
+    )
+    restored = lines.index("kubectl exec deployment/dpserve-owner -- dpserve ledger restore /backups/ledger/")
+    again = lines.index("kubectl scale deployment/dpserve --replicas=2", restored)
+    assert halted < stop < restored < again < goes_on
+    assert start < stop  # that of the way back from `ha` to `redis`
+    assert all(lines[each + 1] == "kubectl rollout status deployment/dpserve" for each in (start, again))
+    owner = lines.index("kubectl scale deployment/dpserve-owner --replicas=1")
+    assert lines[owner + 1].startswith("kubectl rollout status deployment/dpserve-owner --timeout=")
+    assert named(rendered["redis"], "CronJob", "dpserve-backup")["spec"].get("suspend") is None  # so apply leaves it
+    for block in blocks:
+        uses = [number for number, line in enumerate(block) if "$overlay" in line]
+        assert not uses or any(line.strip().startswith("overlay=") for line in block[: uses[0]])

@@ -125,6 +125,7 @@ sentinel sentinel-pass ${SENTINEL_PASSWORD%%,*}
 user sentinel on $(accepted "$SENTINEL_PASSWORD") &__sentinel__:hello +sentinel +ping +info +publish +client|setname
 user lookup on $(accepted "$LOOKUP_PASSWORD") +sentinel|masters +sentinel|primaries +sentinel|ckquorum +ping +client|setinfo +client|setname
 EOF
+        sync "$state.part" # or a node that loses its power may keep the name, and nothing under it
         mv "$state.part" "$state"
         exec valkey-server "$state" --sentinel
         ;;
