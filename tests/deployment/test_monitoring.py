@@ -21,7 +21,7 @@ COMPONENT = ROOT / "k8s" / "components" / "monitoring"
 OF_OTHERS = {"up"} | {
     *(f"kubelet_volume_stats_{name}_bytes" for name in ("available", "capacity")),
     *(f"kube_cronjob_{name}" for name in ("spec_suspend", "status_last_successful_time")),
-    "kube_job_status_failed",
+    "kube_job_failed",
     *(f"kube_statefulset_{name}" for name in ("replicas", "status_replicas_ready")),
 }
 """Metrics of Prometheus itself, the kubelet and kube-state-metrics."""
