@@ -80,6 +80,7 @@ PROGRAMS = {
     "openssl": "tests/deployment/test_store_users.py makes the store's certificate by this block",
     "echo": "tests/deployment writes the secrets by this block",
     "printf": "tests/deployment writes the secrets by this block",
+    **dict.fromkeys(("umask ", "rm ", "touch "), "tests/deployment writes the secrets by this block"),
     **dict.fromkeys(("for ", "sed ", "grep "), "tests/deployment writes the secrets of three Valkeys by this block"),
     "curl": "asked below, by another program",
 }
