@@ -180,9 +180,7 @@ class Budget:
             raise ValueError(f"an account accepts {kinds} charges, not {self.accepts!r}")
         if not 0 <= self.limit <= picorho.LARGEST:
             raise ValueError(f"a budget must lie between 0 and {picorho.LARGEST} units of 1e-12, not be {self.limit}")
-        whole = Fraction(self.limit, picorho.PICORHO_PER_RHO)
-        deltas = sampling_error.PURE_DELTA, sampling_error.pure_delta(whole)
-        if self.currency is EPSILON and self.delta not in deltas:
+        if self.currency is EPSILON and not self._has_pure_delta():
             raise ValueError(
                 f"a budget of pure epsilon has delta = {sampling_error.PURE_DELTA:.3g}, not {self.delta:g}"
             )
@@ -409,6 +407,12 @@ class Budget:
             return (1.0,) * len(false_positive_rates)
         self._check_reserve(spent)
         return _powers(spent, self.accepts, self.delta, false_positive_rates)
+
+    def _has_pure_delta(self) -> bool:
+        """Whether delta is that of a budget of pure epsilon, or of a sum as long as this one."""
+        if self.delta == sampling_error.PURE_DELTA:
+            return True
+        return self.delta == sampling_error.pure_delta(Fraction(self.limit, picorho.PICORHO_PER_RHO))
 
     def _check_reserve(self, amount: int) -> None:
         if self.currency is EPSILON:

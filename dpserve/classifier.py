@@ -658,10 +658,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             others = equal_rows_in_blocks_are_others == "yes"
             noting = noted_rows(records, "X", payer.lineage, state_folder(), equal_rows_are_others=others)
             with noting as noted, counting("asking", len(records)) as more:
-                order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
                 found = evaluate(
                     asked,
-                    np.ascontiguousarray(records.X[:, order]),
+                    records.in_order(certificate.feature_names),
                     records.y,
                     whole,
                     SystemRandomness(),

@@ -215,8 +215,7 @@ def read_labelled(
     bounds = [f"{name}={low!r}:{high!r}" for name, (low, high) in zip(names, limits, strict=True)]
     declared: dict[str, Any] = {"classes": classes, "values": values, "bounds": bounds, "clip": clip}
     labelled = read_numbers(path, label=label, ignore=ignore, unit=unit, **declared)
-    order = [labelled.declaration.feature_names.index(name) for name in names]
-    return Labelled(labelled.X[:, order], labelled.y, _unit_names(labelled))
+    return Labelled(labelled.in_order(names), labelled.y, _unit_names(labelled))
 
 
 def _unit_names(records: Records) -> NDArray[Any] | None:

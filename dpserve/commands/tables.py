@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import typer
 
 from accounting.arrays import Floats, Integers
@@ -174,8 +173,7 @@ class FileOptions(RowOptions):
             clip=clip or certificate.clips,
             blocks=blocks,
         )
-        order = [records.declaration.feature_names.index(name) for name in certificate.feature_names]
-        return np.ascontiguousarray(records.X[:, order]), records.y, records
+        return records.in_order(certificate.feature_names), records.y, records
 
 
 def check_public(rows: Records, source: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import sampling_error
+from accounting import picorho, sampling_error
 from accounting.budgets import Budget, Refill, accepts_for
 from accounting.losses import BoundedRangeLoss, ClaimedLaplaceLoss, Cost, GaussianLoss, LaplaceLoss
 
@@ -96,7 +96,7 @@ def test_the_strictest_account_for_a_cost_counts_rho_unless_it_is_asked_otherwis
     assert Budget.pure(1, "unproven-pure").pays_for(Cost((ClaimedLaplaceLoss(1.0),)))
 
 
-@given(st.integers(1, 10**16))
+@given(st.integers(1, picorho.LARGEST))
 def test_the_delta_of_a_longer_sum_keeps_the_sampler_s_error(amount):
     """As of blocks that are read together; no budget of pure epsilon is so large."""
     delta = sampling_error.pure_delta(Fraction(amount, 10**12))

@@ -172,7 +172,7 @@ def noted_in_blocks(
     warnings: list[Message] = []
     with ExitStack() as stack:
         for block, digests, elsewhere in _note_parts(registry, records, stack):
-            joined = joined_with(block, records.declaration)
+            joined = _joined_with(block, records.declaration)
             for other, shared in elsewhere.items():
                 if other not in joined:
                     _check_apart(block, other, shared, equal_rows_are_others=equal_rows_are_others)
@@ -184,7 +184,7 @@ def noted_in_blocks(
         yield warnings
 
 
-def joined_with(block: str, declaration: Declaration) -> tuple[str, ...]:
+def _joined_with(block: str, declaration: Declaration) -> tuple[str, ...]:
     """Return the blocks that are charged as one with this one."""
     return declaration.joined_blocks if block in declaration.joined_blocks else ()
 

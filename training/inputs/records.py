@@ -167,6 +167,11 @@ class Records:
         places = None if self.block_places is None else self.block_places[mask]
         return replace(self, X=self.X[mask], y=self.y[mask], units=units, files=None, ids=None, block_places=places)
 
+    def in_order(self, names: Sequence[str]) -> Floats:
+        """Return the features (n, d) in the order of these names, as a model asks for them."""
+        places = {name: place for place, name in enumerate(self.declaration.feature_names)}
+        return np.ascontiguousarray(self.X[:, [places[name] for name in names]])
+
     def feature_digests(self) -> NDArray[np.uint64]:
         """Return new digests of the encoded columns of each record: see `training.inputs.feature_digests`."""
         declaration = self.declaration
