@@ -21,7 +21,7 @@ def lines(reply):
 
 
 def asked(connection, *words):
-    """What the server replies to one command; an error of the server's is a reply."""
+    """Return the server's reply to one command: an error that it replies, too."""
     reader = Reader()
     connection.sendall(pack_command(words))
     while (reply := reader.gets()) is False:
