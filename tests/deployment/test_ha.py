@@ -175,6 +175,16 @@ class Pod:
         except redis.RedisError:
             return []
 
+    def ask_sentinel(self, *words):
+        password = kept(self.store.resources, "Secret", "dpserve-valkey-ha")["SENTINEL_PASSWORD"].partition(",")[0]
+        user = {"username": "sentinel", "password": password}
+        with redis.Redis(self.address, 26379, **user, **self.store.tls, protocol=2) as client:
+            return client.execute_command("SENTINEL", *words)
+
+    def replicas_in_log(self, event):
+        """The replicas of which its Sentinel logged this."""
+        return re.findall(rf"\+{event} slave (\S+):6379 ", (self.folder / "sentinel.log").read_text())
+
     def log(self):
         return "".join((self.folder / f"{each['name']}.log").read_text() for each in self.store.containers)
 
@@ -557,6 +567,31 @@ def test_no_charge_is_lost_where_the_primary_fails_or_all_pods_stop(store, tmp_p
         assert store.primary() is not second
         client.has_its_answers()
         assert ": right" in owner.command_line("ledger", "verify", *replicas)
+
+
+def test_a_pod_that_asks_while_a_failover_ends_hears_its_number_with_the_new_primary(store):
+    """A failover ends once each other replica follows or is down: one is ended, and is not seen as down."""
+    store.start()
+    wait_until(store.is_whole)
+    first, *others = store.pods
+    for pod in others:
+        pod.ask_sentinel("SET", "ledger", "failover-timeout", "60000")
+    first.end()
+    wait_until(lambda: any(pod.replicas_in_log("selected-slave") for pod in others))
+    (leader,) = (pod for pod in others if pod.replicas_in_log("selected-slave"))
+    (chosen,) = leader.replicas_in_log("selected-slave")
+    (left,) = (pod for pod in others if pod.host != chosen)
+    left.end("valkey")
+    wait_until(lambda: leader.replicas_in_log("promoted-slave"))
+    leader.ask_sentinel("SET", "ledger", "down-after-milliseconds", "60000")
+    status, said = first.run("sh", "/etc/valkey/store.sh", "status")
+    assert status == 0
+    (of_leader,) = re.findall(rf"^{re.escape(leader.host)}: .* primary (.*)$", said, re.M)
+    assert of_leader == f"1 {chosen}"
+    left.start("valkey")
+    first.start()
+    wait_until(store.is_whole)
+    assert store.primary().host == chosen
 
 
 def test_the_owner_says_that_the_primary_is_lost_for_good_where_all_had_stopped(store):

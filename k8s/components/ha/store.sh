@@ -31,21 +31,21 @@ remembered() { # the number of the newest failover that this pod knows of, and t
 }
 
 watched() { # HOST: the same of the Sentinel there
-    ask "$1" 26379 SENTINEL PRIMARY ledger | while read -r field && read -r value; do
-        case $field in
-            ip) host=$value ;;
-            config-epoch) echo "$value $host" ;;
-        esac
-    done
+    # While a failover ends, the number is the new one, and the address beside it is still that of the primary before: two
+    # Sentinels that take different primaries under one number never agree again. So the address comes from the call that
+    # tells the promoted one, and is asked for after the number: it is of this failover, or of a newer.
+    number=$(ask "$1" 26379 SENTINEL PRIMARY ledger | sed -n '/^config-epoch$/{n;p;}')
+    host=$(ask "$1" 26379 SENTINEL GET-PRIMARY-ADDR-BY-NAME ledger | head -n 1)
+    [ -z "$number" ] || [ -z "$host" ] || echo "$number $host"
 }
 
-newest() { # the same of all that answer, the newest last
-    { remembered; for peer in $others; do watched "$peer" || true; done; } | sort -n | tail -n 1
+newest() { # the same of the newest failover that any knows of; the first pod where nobody knows of any
+    known=$({ remembered; for peer in $others; do watched "$peer" || true; done; } | sort -n | tail -n 1)
+    echo "${known:-0 ${PEERS%% *}}"
 }
 
-primary() { # whom to take for the primary: the first pod where nobody knows of any
-    known=$(newest)
-    if [ -n "$known" ]; then echo "${known#* }"; else echo "${PEERS%% *}"; fi
+primary() { # whom to take for the primary
+    known=$(newest) && echo "${known#* }"
 }
 
 is_primary() { # HOST
@@ -104,20 +104,21 @@ EOF
         # A replica that has just started does not know how far behind it is: nobody is chosen until the primary was seen,
         # by this Sentinel or by a replica. What the owner said of an earlier loss decides nothing.
         rm -f "$lost"
-        while of=$(primary) && ! is_primary "$of" && ! is_followed "$of" && [ ! -e "$lost" ]; do
+        # The number and the primary are of one reading: a failover may come between two.
+        while known=$(newest) && of=${known#* } && ! is_primary "$of" && ! is_followed "$of" && [ ! -e "$lost" ]; do
             echo "waits for the primary, $of" && sleep 1
         done
         rm -f "$lost"
-        epoch=$(newest) && epoch=${epoch%% *} && myid=$(of_state myid)
+        epoch=${known%% *} && myid=$(of_state myid)
         umask 077
         cat /etc/valkey/sentinel.conf - > "$state.part" <<EOF
 dir /data
 bind $POD_IP
 sentinel announce-ip $SELF
 sentinel monitor ledger $of 6379 2
-sentinel config-epoch ledger ${epoch:-0}
-sentinel current-epoch $(of_state current-epoch | grep . || echo "${epoch:-0}")
-sentinel leader-epoch ledger $(of_state 'leader-epoch ledger' | grep . || echo "${epoch:-0}")
+sentinel config-epoch ledger $epoch
+sentinel current-epoch $(of_state current-epoch | grep . || echo "$epoch")
+sentinel leader-epoch ledger $(of_state 'leader-epoch ledger' | grep . || echo "$epoch")
 ${myid:+sentinel myid $myid}
 $(for peer in $PEERS; do [ "$peer" = "$of" ] || echo "sentinel known-replica ledger $peer 6379"; done)
 sentinel auth-pass ledger ${SENTINEL_PASSWORD%%,*}
