@@ -416,7 +416,7 @@ async def test_a_backup_in_which_the_merge_goes_on_and_a_former_lineage_is_open_
 
 
 async def test_a_store_from_the_midst_of_it_is_abandoned_again_on_a_machine_that_did(tmp_path: Path) -> None:
-    """What was charged after the first time comes back from the journal; nobody goes on with the merge here."""
+    """Charges from after the first time come back from the journal; nobody goes on with the merge here."""
     names, journals = Merge(("a", "b"), "c"), tmp_path / "journals"
     async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
         await two(ledger, names)
