@@ -257,6 +257,30 @@ def test_options_that_would_be_the_same_are_simulated_once():
     assert [each.option for each in found.estimates] == ["weights"]
 
 
+def shades(n, side=12):
+    """Images of dots, whose edges are noise: one class has the white squares of a chessboard lighter, one the black."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=n)
+    board = np.kron(np.indices((side // 2, side // 2)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2)))
+    dots = 0.7 * (rng.random((n, side, side)) < 0.5) + 0.15
+    return labelled((dots + 0.05 * (1 - 2 * y)[:, None, None] * board).reshape(n, -1), y, 2)
+
+
+def test_images_told_apart_by_shades_get_features_that_have_them():
+    pair = ("dpsgd", "dpsgd-hog-fourier")
+    asked = {"n": None, "whole": whole(4), "queries": None, "seeds": 2, "options": pair}
+    found = by_simulation(shades(400), **asked, image_shape=(12, 12, 1))
+    assert found.option == "dpsgd-hog-fourier"
+    edges, both = (each.log_loss for each in found.estimates)
+    assert both < edges - 0.2
+
+
+def test_without_rows_images_get_histograms_alone():
+    """On MNIST they did better, so that only rows speak for more."""
+    assert recommended(60_000, 10, whole(1), None, "images").option == "dpsgd"
+    assert of_kind("dpsgd", None, "images").option == "dpsgd"
+
+
 @pytest.mark.parametrize("modality", ["table", None])
 @pytest.mark.parametrize("n", [1, 9_000, 4_194_305])
 @pytest.mark.parametrize("classes", [2, 10, 150])

@@ -6,7 +6,7 @@ from typing import Any
 
 from mechanisms.gaussian_vector import mu_for
 from training.features.rules import Features
-from training.kinds.planned import CUT, NOT_CUT, PlannedOption, Qualities, Trial
+from training.kinds.planned import CUT, IMAGES, NOT_CUT, PlannedOption, Qualities, Trial
 
 
 def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
@@ -43,6 +43,7 @@ PLANNED = (
     _option("dpsgd-unit", "DP-SGD, linear head, rows of length 1", "unit", suits=CUT),
     _option("dpsgd", "DP-SGD, linear head", "identity", 5, suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
     _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", 5, suits=NOT_CUT),
+    _option("dpsgd-hog-fourier", "DP-SGD, gradients, shades and Fourier features", "hog-fourier", 1, suits=IMAGES),
     PlannedOption(
         "dpsgd-128",
         f"DP-SGD, {_HIDDEN} tanh units",
