@@ -87,9 +87,11 @@ def question_bytes(phi: Floats, sensitivity: Floats) -> list[bytes]:
 
     The sensitivity (n,) is a function of phi; with it in the question no noise can ever be scaled in two ways.
     """
-    whole = (phi * 2.0**STEP_BITS).astype("<i4")  # of both zeros the same one
-    scales = sensitivity.astype("<f8")
-    return [row.tobytes() + scale.tobytes() for row, scale in zip(whole, scales, strict=True)]
+    questions = np.empty(len(phi), dtype=[("phi", "<i4", phi.shape[1:]), ("sensitivity", "<f8")])
+    questions["phi"] = phi * 2.0**STEP_BITS  # of both zeros the same one
+    questions["sensitivity"] = sensitivity
+    whole, width = questions.tobytes(), questions.itemsize
+    return [whole[start : start + width] for start in range(0, len(whole), width)]
 
 
 def _root_bits(number: int) -> int:

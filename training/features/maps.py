@@ -867,9 +867,10 @@ def _products(whole: Floats, omega: Matrix) -> Floats:
 
     Omega's rows have norms below 2^28 of their step before they are rounded, and below 2^28 + sqrt(d)/2 < 2^29 after;
     those of v are at most 2^24 of its own. By Cauchy and Schwarz the absolute values of the products in a row's sum add
-    up to less than 2^53: every partial sum, in any order, is a whole number that a double holds.
+    up to less than 2^53: every partial sum, in any order, is a whole number that a double holds. STEP is a power of
+    two: scaling by it rounds nothing.
     """
-    return product(whole * STEP, omega.T)
+    return product(whole, omega.T) * STEP
 
 
 @functools.cache
