@@ -492,6 +492,8 @@ def _command(
     if option.features == "fourier":
         words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
         words.append(f"--clip-norm {UNIT_ROWS:.7g}")
+    if option.features == "crosses":
+        words.append(f"--features bins --cross-buckets {rules.CROSS_BUCKETS}")
     if option.features == "hog-fourier":
         words.append(f"--features hog-fourier --random-features {rules.IMAGES_RANDOM_FEATURES}")
         words.append(f"--bandwidth {rules.IMAGES_BANDWIDTH:g}")
