@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from training.errors import extra
+from training.private_files import write_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,11 +214,11 @@ def as_html(report: Report) -> str:
 def write(report: Report, *, html_file: Path | None = None, png_file: Path | None = None) -> None:
     """Write the HTML page and the first picture where a path is given. Raises OSError, and ValueError without one."""
     if html_file is not None:
-        html_file.write_text(as_html(report), "utf-8")
+        write_shown(html_file, as_html(report))
     if png_file is not None:
         if not report.pictures:
             raise ValueError(f"there is no picture in this report to write to {png_file}")
-        png_file.write_bytes(report.pictures[0].png)
+        write_shown(png_file, report.pictures[0].png)
 
 
 def number(value: float | None, digits: int = 4) -> str:

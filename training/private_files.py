@@ -1,8 +1,8 @@
-"""Files that their owner alone can read, from the moment they are there."""
+"""Files that are there whole or not at all; most of them can be read by their owner alone, from the first moment."""
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -25,20 +25,28 @@ def owners_alone(path: str, flags: int) -> int:
 
 
 @contextmanager
-def drafted(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file of its owner's alone to write, which lies at `path` once the block has ended, or nowhere.
+def naming(path: Path) -> Iterator[None]:
+    """Let an error that names no file, as that of a full disk, name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
 
-    Raises OSError that names a path.
+
+@contextmanager
+def drafted(path: Path, opener: Callable[[str, int], int] | None = owners_alone) -> Iterator[IO[bytes]]:
+    """Give a file to write, which lies at `path` once the block has ended, or nowhere.
+
+    opener: as `open` takes it; None lets read it whom the umask lets. Raises OSError that names a path.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(draft, "wb", opener=owners_alone) as file:
-            yield file
-        draft.replace(path)
-    except OSError as error:
-        if error.filename is None and error.errno is not None:  # as of a full disk
-            raise type(error)(error.errno, error.strerror, str(path)) from error
-        raise
+        with naming(path):
+            with open(draft, "wb", opener=opener) as file:
+                yield file
+            draft.replace(path)
     finally:
         with suppress(OSError):
             draft.unlink()
@@ -47,4 +55,15 @@ def drafted(path: Path) -> Iterator[IO[bytes]]:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file of its owner's alone that has all of this or stays as it was. Raises OSError that names a path."""
     with drafted(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_shown(path: Path, content: str | bytes) -> None:
+    """Write as `write_whole` a file that others may read, as the umask says; what is no file, as a pipe, is written to.
+
+    Raises OSError that names a path.
+    """
+    target = path.resolve()
+    opened = target.open("wb") if target.exists() and not target.is_file() else drafted(target, opener=None)
+    with naming(path), opened as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column, Table
+
+from training.private_files import write_shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,20 +92,22 @@ def steps_with_progress(steps: int, what: str = "training") -> Iterator[Callable
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator["Figure"]:
-    """Give an empty figure, of so many inches, that is written into this file. Raises ValueError where it cannot be."""
+    """Give an empty figure, of so many inches, that is written into this file. Raises ValueError and OSError."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     yield figure
+    drawn = BytesIO()
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
+        figure.savefig(drawn, format=path.suffix[1:] or None)
+    except ValueError as error:  # of a kind of file that is not known
         raise ValueError(f"cannot write the plot {path}: {error}") from error
+    write_shown(path, drawn.getvalue())
 
 
 @contextmanager
 def figure(path: Path) -> Iterator["Axes"]:
-    """Give the axes of a figure that is written into this file. Raises ValueError where it cannot be."""
+    """Give the axes of a figure that is written into this file. Raises ValueError and OSError."""
     with picture(path, 6.4, 4.0) as drawn:
         yield drawn.add_subplot()
 

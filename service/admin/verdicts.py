@@ -9,10 +9,11 @@ import base64
 import json
 import math
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from training.private_files import write_whole
 
 FOLDER = "verdicts"
 """In the owner's state folder."""
@@ -38,9 +39,7 @@ def keep(
     }
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", encoding="utf-8", delete=False) as file:
-        json.dump(content, file, allow_nan=False)
-    Path(file.name).replace(path)  # so that nobody reads half of it
+    write_whole(path, json.dumps(content, allow_nan=False))
     return path
 
 

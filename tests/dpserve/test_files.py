@@ -1,30 +1,18 @@
-"""Files that commands write: whole or not at all, and named where they cannot be written.
-
-A limit on files' sizes refuses a write as a full disk does.
-"""
+"""Files that commands write: whole or not at all, and named where they cannot be written."""
 
 import errno
-import resource
-import signal
-from contextlib import contextmanager
 
 import pytest
 
+from audit import reports
+from audit.reports import Report
+from dpserve.commands.console import picture
 from dpserve.commands.files import whole_file
+from service.admin import verdicts
+from service.admin.keys import admin_key
+from tests.full_disk import limited_to
 from training.bundles.sealing import write_folder
 from training.errors import BundleError
-
-
-@contextmanager
-def limited_to(octets):
-    """No file of this process grows beyond that."""
-    limits, former = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, former)
 
 
 def test_a_file_appears_when_what_is_done_meanwhile_has_succeeded(tmp_path):
@@ -66,3 +54,32 @@ def test_a_bundle_that_does_not_fit_leaves_nothing(tmp_path):
     with limited_to(4096), pytest.raises(BundleError, match="model"):
         write_folder(tmp_path / "model", {"small": b"x", "large": b"x" * 10_000})
     assert list(tmp_path.iterdir()) == []
+
+
+def draw(folder):
+    with picture(folder / "x.png", 1, 1) as figure:
+        figure.add_subplot()
+
+
+def reported():
+    return Report("an audit", "nothing", convicted=False, content={})
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        admin_key,
+        draw,
+        lambda folder: verdicts.keep(folder, "attack", {"finding": "x" * 100}, [], time=0.0),
+        lambda folder: reports.write(reported(), html_file=folder / "x.html"),
+    ],
+    ids=["the admin key", "a plot", "a verdict", "a report"],
+)
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path, write):
+    with limited_to(10), pytest.raises(OSError) as refused:  # noqa: PT011
+        write(tmp_path)
+    assert refused.value.errno == errno.EFBIG
+    assert refused.value.filename.startswith(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    write(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,16 +1,14 @@
 """Files that their owner alone can read."""
 
 import os
-import resource
-import signal
 import stat
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from audit.pieces import ResultStore
-from training.private_files import owners_alone, write_whole
+from tests.full_disk import limited_to
+from training.private_files import owners_alone, write_shown, write_whole
 
 
 @pytest.fixture
@@ -55,29 +53,35 @@ def test_what_cannot_be_written_whole_leaves_what_was_there_and_nothing_else(tmp
     assert list(tmp_path.iterdir()) == [path]
 
 
-@contextmanager
-def limited_to(octets):
-    """No file of this process grows beyond that."""
-    limits, former = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, former)
-
-
 def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path):
-    """A limit on files' sizes refuses the write as a full disk does, with an error that names no file."""
     path = tmp_path / "secret"
     write_whole(path, b"before")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, hard))
-    try:
-        with pytest.raises(OSError, match="secret") as refused:
-            write_whole(path, b"x" * 2**20)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited_to(2**12), pytest.raises(OSError, match="secret") as refused:
+        write_whole(path, b"x" * 2**20)
     assert refused.value.filename == str(path)
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_shown_is_whole_and_goes_where_its_name_leads(tmp_path, no_umask):
+    kept, link = tmp_path / "kept", tmp_path / "link"
+    kept.write_text("before")
+    link.symlink_to(kept)
+    write_shown(link, "after")
+    assert (link.is_symlink(), kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == (True, "after", 0o666)
+    with limited_to(100), pytest.raises(OSError, match="kept") as refused:
+        write_shown(link, "x" * 10_000)
+    assert (refused.value.filename, kept.read_text()) == (str(kept), "after")
+    assert sorted(tmp_path.iterdir()) == [kept, link]
+
+
+def test_what_is_shown_in_a_pipe_is_written_to_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_shown(pipe, "said")
+        assert os.read(reading, 100) == b"said"
+    finally:
+        os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -27,11 +27,11 @@ def test_no_optimiser_and_no_randomness_comes_with_a_model(kind, tmp_path):
         options["records_declared"] = 200
     assert {each.name for each in fields(kind_named(kind).options)} >= options.keys()
     fit(records, Request(name="m", lineage="l", kind=kind, options=options), tmp_path / "m", state=tmp_path)
+    heavy = ("scipy.special", "scipy.optimize", "scipy.sparse", "cryptography.hazmat", "numpy.random", "numpy.ma.")
     program = (
         "import sys, numpy as np; from pathlib import Path; from training.kinds.loading import load_model;"
         f"model = load_model(Path({str(tmp_path / 'm')!r})); model.answers(np.full((3, 2), 0.5));"
-        "heavy = ('scipy.special', 'scipy.optimize', 'scipy.sparse', 'cryptography.hazmat', 'numpy.random', 'numpy.ma.');"
-        "print([name for name in sys.modules if name.startswith(heavy)])"
+        f"print([name for name in sys.modules if name.startswith({heavy!r})])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"
