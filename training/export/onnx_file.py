@@ -21,7 +21,6 @@ from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
 from training.features import hog, pooling
 from training.features import maps as feature_maps
-from training.features.crosses import pairs_of
 from training.features.maps import (
     COARSE_BINS,
     DOUBLING_BINS,
@@ -172,9 +171,9 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
         rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
     exponent = 1
     if feature_map.cross_buckets:
-        pairs = graph.times(hashed_pairs(graph, scaled, feature_map.fields, feature_map.cross_buckets), weight)
+        pairs = graph.times(hashed_pairs(graph, scaled, feature_map), weight)
         rows = graph("Concat", rows, pairs, axis=1)
-        exponent = max(exponent, math.frexp(weight * len(pairs_of(feature_map.fields)[0]))[1])
+        exponent = max(exponent, math.frexp(weight * len(feature_map.paired[0]))[1])
     return _into_ball(graph, rows, feature_map.dimension - 1, exponent, feature_map.clip_norm, length)
 
 

@@ -63,6 +63,7 @@ from training.features.crosses import (
     buckets_of,
     counted,
     fields_of,
+    pairs_of,
 )
 from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
@@ -328,7 +329,12 @@ class Bins(FeatureMap):
     crosses: Several[tuple[int, int]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
     cross_buckets: int = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
-    """Number of buckets that all pairs of fields are hashed to; 0 for no such crosses."""
+    """Number of buckets that pairs of fields are hashed to; 0 for no such crosses."""
+    cross_cells: int = Field(default=0, ge=0, exclude_if=lambda cells: not cells)
+    """The most cells of a pair of fields that is hashed, whole numbers of which few are possible having a part each.
+
+    0 for pairs of any number, and 16 parts of every number, as the first models with buckets have it.
+    """
 
     @model_validator(mode="after")
     def _some_coordinate_is_a_number(self) -> Self:
@@ -363,21 +369,31 @@ class Bins(FeatureMap):
             raise ValueError(
                 f"pairs are hashed of 2 to {MOST_FIELDS} fields, and these columns have {len(self.fields)}"
             )
+        if self.cross_buckets and not len(self.paired[0]):
+            raise ValueError(
+                f"every two of these columns have more than {self.cross_cells} pairs of parts: cross columns with "
+                "fewer levels"
+            )
         return self
 
     @functools.cached_property
     def fields(self) -> tuple[CrossedField, ...]:
         """The fields whose pairs are hashed."""
-        return fields_of(self.columns, len(self.lower))
+        return fields_of(self.columns, len(self.lower), whole=bool(self.cross_cells))
+
+    @functools.cached_property
+    def paired(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pairs of fields that are hashed, by their places: (pairs,) each."""
+        return pairs_of(self.fields, self.cross_cells)
 
     @functools.cached_property
     def pair_weight(self) -> float:
-        """The part of each hashed pair in w: squared, all pairs of a row are twice what bins and levels are.
+        """The part of each hashed pair in w: squared, those of a row are twice what bins and levels are.
 
         The weight was chosen between half and eight times as much, on rows of flights, credit_data and letter that were
         held back from training.
         """
-        return math.sqrt(8 / (len(self.fields) - 1))
+        return math.sqrt(4 * len(self.fields) / len(self.paired[0]))
 
     @property
     def _least_rows(self) -> int:
@@ -458,7 +474,7 @@ class Bins(FeatureMap):
             yield pairs.reshape(len(u), -1), values.reshape(len(u), -1)
             start += one.width * other.width
         if self.cross_buckets:
-            places, counts = counted(buckets_of(self.fields, u, self.cross_buckets))
+            places, counts = counted(buckets_of(self.fields, u, self.cross_buckets, self.cross_cells))
             yield start + places, self.pair_weight * counts.astype(np.float64)
 
     def sparse(self, X: Floats) -> Any:
