@@ -40,6 +40,7 @@ from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import RIGHTS
 from accounting.ledger.verification import verify
 from accounting.ledger.wire import LineageKeys
+from tests.faults.servers import StoreServer
 from tests.topologies import cluster
 
 from .conftest import COST, asking, dump, faulty_version, new_lineage, open_accounts, releases
@@ -248,6 +249,26 @@ async def test_killed_at_any_call_it_is_said_again(
             break
     assert done
     assert died > 5
+
+
+async def test_a_store_that_is_killed_loses_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StoreServer(tmp_path) as server:
+        for number in range(1, 18, 2):
+            merge = Merge((new_lineage(), new_lineage()), new_lineage())
+            async with await Ledger.connect(server.url) as ledger:
+                await two(ledger, merge)
+                await asked(ledger, merge)
+                await stuck(ledger, merge)
+                dying(ledger, monkeypatch, number, after=True)
+                with suppress(Died):
+                    await abandon_merge(ledger, merge.into)
+            server.kill()
+            server.start()
+            async with await Ledger.connect(server.url) as other:
+                await one_budget(other, merge)
+                await abandon_merge(other, merge.into)
+                assert await one_budget(other, merge) == (True, True, False)
+                assert (await verify(other, merge.of[0])).findings == ()
 
 
 def before_call(
