@@ -5,11 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from accounting.ledger import (
     ActRefused,
@@ -43,6 +47,7 @@ from .test_merged_lineages import (
     NONE_LOST,
     WHOLE,
     Died,
+    MergesAgainstFractions,
     asked,
     attempts_on,
     chargeable,
@@ -594,3 +599,135 @@ async def test_the_tests_notice_a_fault_in_the_library(
 
 async def _known(merge: Merge) -> Merge:
     return merge
+
+
+# Against a model, in exact fractions
+
+
+class AbandonedAgainstFractions(MergesAgainstFractions):
+    """Merges that die at any call and are gone on with, or given up by calls that die, too, between charges.
+
+    No call but a charge to a lineage changes what any account of it has spent, and nothing has two budgets.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: Merge | None = None
+        self.closed: list[str] = []
+        """The lineages of the pending merge that are closed."""
+        self.given_up: list[str] = []
+        self.refused = False
+        self.limit = 0
+        """That of the pending merge, in answers: another one would count as a limit that was in force."""
+
+    def open(self) -> None:
+        super().open()
+        lineage = self.lineages[-1]
+        key = key_digest(f"{lineage}/cat")
+        self.runner.run(self.ledger.add_client(lineage, "cat", releases(1), key, time=0.0))
+
+    def teardown(self) -> None:
+        self.merged += [*self.closed, *self.given_up]
+        super().teardown()
+
+    @rule(data=st.data(), number=st.integers(1, 90), after=st.booleans(), limit=st.integers(1, 90))
+    @precondition(lambda self: len(self.lineages) > 1 and self.pending is None)
+    def begin_merge(self, data: st.DataObject, number: int, after: bool, limit: int) -> None:
+        pair = data.draw(st.permutations(self.lineages))[:2]
+        merge = Merge((pair[0], pair[1]), new_lineage())
+        budget = releases(limit)
+        plan = self.runner.run(plan_merge(self.ledger, merge, lambda accepts: replace(budget, accepts=accepts)))
+        with pytest.MonkeyPatch.context() as patched:
+            dying(self.ledger, patched, number, after=after)
+            with suppress(Died):
+                self.runner.run(merge_lineages(self.ledger, plan))
+        if self.runner.run(chargeable(self.ledger, merge.into)):
+            self.become_one(merge, limit)
+        else:
+            self.pending, self.limit = merge, limit
+            self.look()
+
+    def look(self) -> None:
+        """Read of the pending merge's lineages which are open."""
+        assert self.pending is not None
+        for lineage in self.pending.of:
+            is_open = self.runner.run(chargeable(self.ledger, lineage))
+            if not is_open and lineage in self.lineages:
+                self.lineages.remove(lineage)
+                self.closed.append(lineage)
+            elif is_open and lineage in self.closed:
+                self.closed.remove(lineage)
+                self.lineages.append(lineage)
+
+    @rule()
+    @precondition(lambda self: len(self.closed) == 1 and not self.refused)
+    def do_what_a_merge_refuses(self) -> None:
+        assert self.pending is not None
+        (other,) = {*self.pending.of} - {*self.closed}
+        self.runner.run(self.ledger.set_group(other, "cat", "team"))
+        self.refused = True
+
+    @rule()
+    @precondition(lambda self: self.pending is not None)
+    def go_on(self) -> None:
+        assert self.pending is not None
+        if self.refused or self.pending.into in self.given_up:
+            expected = MergeAbandoned if self.pending.into in self.given_up else ActRefused
+            with pytest.raises(expected):
+                self.runner.run(merged(self.ledger, self.pending, releases(self.limit)))
+            return
+        self.become_one(self.pending, self.limit)
+        self.pending, self.closed = None, []
+
+    @rule(number=st.integers(1, 16), after=st.booleans())
+    @precondition(lambda self: self.pending is not None)
+    def give_up(self, number: int, after: bool) -> None:
+        assert self.pending is not None
+        done = False
+        with pytest.MonkeyPatch.context() as patched:
+            dying(self.ledger, patched, number, after=after)
+            with suppress(Died, UnknownLineage):  # the merge may have died before it began
+                self.runner.run(abandon_merge(self.ledger, self.pending.into))
+                done = True
+        into = None
+        with suppress(UnknownLineage):
+            into = self.runner.run(self.ledger.lineage_or_closed(self.pending.into))
+        if into is not None and into.is_abandoned and self.pending.into not in self.given_up:
+            self.given_up.append(self.pending.into)
+        self.look()
+        if done:
+            assert self.pending.into in self.given_up
+            assert not self.closed
+            if self.refused:
+                for lineage in self.pending.of:
+                    self.runner.run(self.ledger.set_group(lineage, "cat", ""))
+            self.pending, self.refused = None, False
+
+    @rule(data=st.data(), limit=st.integers(1, 90))
+    @precondition(lambda self: len(self.lineages) > 1 and self.pending is None)
+    def merge(self, data: st.DataObject, limit: int) -> None:
+        pair = data.draw(st.permutations(self.lineages))[:2]
+        self.become_one(Merge((pair[0], pair[1]), new_lineage()), limit)
+
+    @invariant()
+    def every_closed_account_has_it_too(self) -> None:
+        for lineage in self.closed:
+            for payer, amount in self.runner.run(spent(self.ledger, lineage)).items():
+                assert Fraction(amount, 10**12) == self.spent.get((lineage, payer), 0)
+
+    @invariant()
+    def nothing_has_two_budgets(self) -> None:
+        if self.pending is not None:
+            self.runner.run(one_budget(self.ledger, self.pending))
+        for lineage in self.given_up:
+            assert not self.runner.run(chargeable(self.ledger, lineage))
+
+
+def test_random_merges_that_die_and_are_abandoned_keep_the_exact_sums(embedded_url: str) -> None:
+    AbandonedAgainstFractions.url = embedded_url
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        AbandonedAgainstFractions,
+        settings=settings(
+            max_examples=25, stateful_step_count=24, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
