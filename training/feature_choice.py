@@ -199,9 +199,7 @@ class FeatureChoice(Options):
             raise WrongOption(first, "goes with " + OptionName("features", "bins") + ", and these are not")
         names = [column.name for column in declaration.columns] or [*declaration.feature_names]
         pairs = [_pair(cross, names) for cross in self.cross]
-        made: dict[str, Any] = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets}
-        if self.cross_buckets:
-            made["cross_cells"] = MOST_CELLS
+        made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets, "cross_cells": MOST_CELLS}
         try:
             return Bins.model_validate(feature_map.model_dump() | made)
         except ValidationError as error:

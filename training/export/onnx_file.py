@@ -22,7 +22,6 @@ from training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
 from training.features import hog, pooling
 from training.features import maps as feature_maps
 from training.features.maps import (
-    COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
     STEP,
@@ -193,13 +192,13 @@ def _coarse(graph: Graph, scaled: str, block: Block) -> str:
 
     parts = []
     if block.numbers:
-        edges = np.arange(1, COARSE_BINS) / COARSE_BINS
+        edges = np.array(block.edges)
         numbers = graph("Gather", scaled, graph.constant(block.numbers, np.int64), axis=1)
         each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
         reached = graph("GreaterOrEqual", each, graph.constant(np.append(-np.inf, edges)))
         within = graph("And", reached, graph("Less", each, graph.constant(np.append(edges, np.inf))))
         ones = graph("Cast", within, to=TensorProto.DOUBLE)
-        parts.append(graph("Reshape", ones, graph.constant([-1, len(block.numbers) * COARSE_BINS], np.int64)))
+        parts.append(graph("Reshape", ones, graph.constant([-1, len(block.numbers) * block.parts], np.int64)))
     if block.others:
         parts.append(graph("Gather", scaled, graph.constant(block.others, np.int64), axis=1))
     return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)

@@ -70,7 +70,7 @@ def fields_of(columns: Sequence[Column], features: int, *, whole: bool = False) 
         return tuple(Field(feature, ()) for feature in range(features))
     fields, start = [], 0
     for column in columns:
-        numbers, edges = set(column.numbers), _edges(column, whole=whole)
+        numbers, edges = set(column.numbers), (whole_parts(column) if whole else None) or _EVEN
         for places in column.fields:
             number = next((start + place for place in places if place in numbers), None)
             fields.append(Field(number, tuple(start + place for place in places if place not in numbers), edges))
@@ -78,10 +78,11 @@ def fields_of(columns: Sequence[Column], features: int, *, whole: bool = False) 
     return tuple(fields)
 
 
-def _edges(column: Column, *, whole: bool) -> tuple[float, ...]:
-    if whole and isinstance(column, NumberColumn) and column.kind == "integer":
-        return cuts_between(column.minimum, column.maximum) or _EVEN
-    return _EVEN
+def whole_parts(column: Column) -> tuple[float, ...] | None:
+    """Return the edges between the values of a column of whole numbers, where few are possible; None for others."""
+    if isinstance(column, NumberColumn) and column.kind == "integer":
+        return cuts_between(column.minimum, column.maximum)
+    return None
 
 
 def pairs_of(fields: Sequence[Field], most: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -64,6 +64,7 @@ from training.features.crosses import (
     counted,
     fields_of,
     pairs_of,
+    whole_parts,
 )
 from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
@@ -292,21 +293,30 @@ class Relu(FeatureMap):
 
 @dataclass(frozen=True)
 class Block:
-    """Which of the d features a column has: numbers within bounds, and others, which are 0, 1 or shares."""
+    """Which of the d features a column has: numbers within bounds, and others, which are 0, 1 or shares.
+
+    edges: between the parts of a number, in shares of its declared range, rising.
+    """
 
     numbers: tuple[int, ...]
     others: tuple[int, ...]
+    edges: tuple[float, ...] = tuple(part / COARSE_BINS for part in range(1, COARSE_BINS))
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a number."""
+        return len(self.edges) + 1
 
     @property
     def width(self) -> int:
         """Number of coordinates of the column in a cross."""
-        return len(self.numbers) * COARSE_BINS + len(self.others)
+        return len(self.numbers) * self.parts + len(self.others)
 
     def coarse(self, u: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return which of these coordinates may differ from 0, (n, k), and what they are, of scaled rows u (n, d)."""
-        bins = np.minimum((u[:, self.numbers] * COARSE_BINS).astype(np.int64), COARSE_BINS - 1)
-        bins += np.arange(len(self.numbers)) * COARSE_BINS
-        others = np.arange(len(self.others)) + len(self.numbers) * COARSE_BINS
+        bins = np.searchsorted(self.edges, u[:, self.numbers], side="right").astype(np.int64)
+        bins += np.arange(len(self.numbers)) * self.parts
+        others = np.arange(len(self.others)) + len(self.numbers) * self.parts
         places = np.hstack([bins, np.broadcast_to(others, (len(u), len(self.others)))])
         return places, np.hstack([np.ones(bins.shape), u[:, self.others]])
 
@@ -331,9 +341,10 @@ class Bins(FeatureMap):
     cross_buckets: int = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
     """Number of buckets that pairs of fields are hashed to; 0 for no such crosses."""
     cross_cells: int = Field(default=0, ge=0, exclude_if=lambda cells: not cells)
-    """The most cells of a pair of fields that is hashed, whole numbers of which few are possible having a part each.
+    """The most cells of a pair of fields that is hashed. In all crosses whole numbers of which few are possible have
+    a part each.
 
-    0 for pairs of any number, and 16 parts of every number, as the first models with buckets have it.
+    0 for pairs of any number, and 16 parts of every number, 8 in `crosses`, as the first models with crosses have it.
     """
 
     @model_validator(mode="after")
@@ -408,7 +419,9 @@ class Bins(FeatureMap):
         for column in self.columns:
             numbers = tuple(start + index for index in column.numbers)
             end = start + len(column.coordinates)
-            found.append(Block(numbers, tuple(place for place in range(start, end) if place not in numbers)))
+            others = tuple(place for place in range(start, end) if place not in numbers)
+            edges = whole_parts(column) if self.cross_cells else None
+            found.append(Block(numbers, others) if edges is None else Block(numbers, others, edges))
             start = end
         return tuple(found)
 

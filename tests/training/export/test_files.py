@@ -235,6 +235,7 @@ def model_of_columns(kind, name, columns, generator):
             crosses=tuple((0, place) for place in range(1, 4) if not isinstance(columns[place], TextColumn))
             if len(columns) > 3
             else (),
+            cross_cells=512 * (name == "crosses"),
         ),
         "hashed": Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40 * (name == "hashed")),
         "hashed cells": Bins(

@@ -89,6 +89,17 @@ def test_whole_numbers_of_which_few_are_possible_have_a_part_each():
     assert [field.parts for field in fields_of(WHOLE, 0)][1] == PARTS_OF_NUMBER
 
 
+def test_whole_numbers_that_the_owner_crosses_have_a_part_each():
+    _, lower, upper = coordinates_of(WHOLE)
+    shared = {"lower": lower, "upper": upper, "bias": 0.0, "columns": WHOLE, "crosses": ((0, 1),)}
+    made, earlier = Bins(**shared, cross_cells=512), Bins(**shared)
+    assert [pair[0].width * pair[1].width for pair in (*made.crossed, *earlier.crossed)] == [13 * 31, 9 * 8]
+    rows = [{"month": 2, "day": 29, "metres": 5, "town": "t7"}, {"month": None, "day": 1, "metres": 5, "town": "t7"}]
+    phi = made(encode_rows(WHOLE, rows), {})[:, -1 - 13 * 31 : -1]
+    assert [np.flatnonzero(row).tolist() for row in phi] == [[1 * 31 + 28], [0, 12 * 31]]
+    np.testing.assert_array_equal(made.sparse(encode_rows(WHOLE, rows)).toarray(), made(encode_rows(WHOLE, rows), {}))
+
+
 def test_pairs_of_fields_with_many_cells_are_left_out():
     _, lower, upper = coordinates_of(WHOLE)
     made = Bins(lower=lower, upper=upper, bias=0.0, columns=WHOLE, cross_buckets=900, cross_cells=512)

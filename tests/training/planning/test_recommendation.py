@@ -14,9 +14,13 @@ from training.planning.options import default_option, kind_of_option, option_nam
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
+    MOST_ROWS,
+    MOST_TABLE_ROWS,
     Recommendation,
     by_rule,
     by_simulation,
+    case_of,
+    most_rows,
     of_kind,
     refusal,
     warnings_of,
@@ -288,6 +292,16 @@ def test_columns_that_tell_classes_apart_together_get_crosses():
     assert found.option == "dpsgd-crosses"
     by_cuts, crossed = (each.log_loss for each in found.estimates)
     assert crossed < by_cuts - 0.05
+
+
+def test_a_simulation_takes_more_rows_of_a_table_as_far_as_they_fit():
+    narrow, wide = numbers_declared(3, 2), numbers_declared(32, 2)
+    assert most_rows(narrow) == MOST_TABLE_ROWS
+    assert MOST_ROWS < most_rows(wide) < MOST_TABLE_ROWS
+    assert most_rows(numbers_declared(784, 2)) == most_rows(numbers_declared(144, 2), (12, 12, 1)) == MOST_ROWS
+    X = np.random.default_rng(0).random((30_000, 3))
+    case = case_of(labelled(X, (X[:, 0] > 0.5).astype(np.int64), 2), 0)
+    assert (len(case.y), len(case.answers)) == (24_000, 6_000)
 
 
 def test_tables_that_cannot_be_crossed_get_no_crosses():
