@@ -215,7 +215,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
         in pixels, at least 1.
     cross_buckets : int, optional
-        The number of buckets that all pairs of columns are hashed to, beside bins; 0 for none: at least 0 and at most
+        The number of buckets that pairs of columns are hashed to, beside bins; 0 for none: at least 0 and at most
         16384.
     quantile_share : float, optional
         The share of the price that buys the records' noisy quantiles, where quantiles cut numbers; 0 for even cuts,

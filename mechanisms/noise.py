@@ -49,6 +49,7 @@ CENTRES = _GAUSSIAN_REACH * _CENTRES_PER_DEVIATION
 """Number of points around which the Gaussian distribution function is expanded."""
 TERMS = 21
 """Number of coefficients of an expansion."""
+_AT_ONCE = 2**14  # thresholds that are worked on together: what a process once took for them it keeps
 _DIGITS_BITS = 160  # bits after the point of what is multiplied as matrices of digits
 
 
@@ -122,7 +123,11 @@ class InversionTable:
         Raises ValueError for thresholds that lines of such segments do not fit; those of this module's laws all do.
         """
         high, low, _ = self._distinct
-        places, counts = complements(np.stack([high, low << np.uint64(1)], axis=-1)), np.arange(1.0, len(high) + 1)
+        parts = [slice(start, start + _AT_ONCE) for start in range(0, len(high), _AT_ONCE)]
+        places = np.concatenate(
+            [complements(np.stack([high[part], low[part] << np.uint64(1)], axis=-1)) for part in parts]
+        )
+        counts = np.arange(1.0, len(high) + 1)
         first, last = (int(np.float64(2.0**octave).view(np.int64)) for octave in (_FIRST_OCTAVE, _LAST_OCTAVE))
         seams = np.arange(first, last + (2 << _SEGMENT_SHIFT), 1 << _SEGMENT_SHIFT, dtype=np.int64).view(np.float64)
         passed = np.concatenate([[0.0], places[::-1], [2.0**_LAST_OCTAVE]])
@@ -130,7 +135,7 @@ class InversionTable:
         slopes = np.diff(heights) / np.diff(seams)
         lines = _Lines(heights[:-1] - slopes * seams[:-1] - 0.5, slopes)
         ends = lines.values_at(np.stack([seams[:-1], np.nextafter(seams[1:], 0.0)], axis=-1).ravel())[::-1]
-        off = np.max(np.abs(lines.values_at(places) - (counts - 0.5)))
+        off = max(np.max(np.abs(lines.values_at(places[part]) - (counts[part] - 0.5))) for part in parts)
         # Slopes are negative, so -slope x is what a relative error in x can move a line by.
         falls = np.max(np.maximum.accumulate(ends) - ends) + np.max(-slopes * seams[1:]) * 2.0**-48 + 2.0**-30
         if not off + falls < 0.5:
@@ -345,12 +350,24 @@ def _digits(numbers: Sequence[Sequence[int]]) -> Floats:
 def _thresholds(coefficients: Floats, powers: Floats) -> tuple[Words, Words]:
     """Return the thresholds' upper 64 and lower 63 bits, from the digits of their series (10, J, n) and t^n (10, n, B).
 
+    Some series at a time: see `_AT_ONCE`.
+    """
+    high, low = (np.zeros((coefficients.shape[1], powers.shape[2]), dtype=np.uint64) for _ in range(2))
+    step = _AT_ONCE // powers.shape[2]
+    for start in range(0, len(high), step):
+        part = slice(start, start + step)
+        _add_digits(coefficients[:, part], powers, high[part], low[part])
+    return high.ravel(), low.ravel()
+
+
+def _add_digits(coefficients: Floats, powers: Floats, high: Words, low: Words) -> None:
+    """Write the thresholds of some series into their places, zeros so far, (J, B) each.
+
     The products of digits are added up from the least place on, and each place's carry goes to the next.
     """
     count = len(coefficients)
     used: Mask = np.any(coefficients, axis=1)
-    carry = np.zeros((coefficients.shape[1], powers.shape[2]))
-    high, low = (np.zeros(carry.shape, dtype=np.uint64) for _ in range(2))
+    carry = np.zeros(high.shape)
     for place in range(count - 2, 2 * count):
         pairs = [(i, place - i) for i in range(max(0, place - count + 1), min(place + 1, count)) if used[i].any()]
         total = carry
@@ -365,7 +382,6 @@ def _thresholds(coefficients: Floats, powers: Floats) -> tuple[Words, Words]:
             low |= digit << np.uint64(at - 33)
         elif at == 32:
             low |= digit >> np.uint64(1)
-    return high.ravel(), low.ravel()
 
 
 def _exp_minus(x: Fraction) -> int:

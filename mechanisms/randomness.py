@@ -39,12 +39,14 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
 from accounting.arrays import Words
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 _KEY_BYTES = 32
 _DIGEST_BYTES = 16
@@ -107,10 +109,8 @@ class KeyedRandomness:
         return some
 
     @functools.cached_property
-    def _streams(self) -> list[CipherContext]:
-        # A nonce of zeros is safe: each question has a key of its own, and no key ever has a second stream.
-        start = bytes(16)
-        return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
+    def _streams(self) -> "list[CipherContext]":
+        return _chacha20([each[:_KEY_BYTES] for each in self._derived])
 
     def words(self, count: int) -> Words:
         """Return count / n words for each question in turn, shape (count,): the next of its stream at every call.
@@ -153,11 +153,23 @@ class SystemRandomness:
 
 def keystream(count: int) -> Words:
     """Return `count` words of ChaCha20 output under a key that is used for nothing else."""
-    cipher = Cipher(algorithms.ChaCha20(os.urandom(_KEY_BYTES), bytes(16)), mode=None)
+    (stream,) = _chacha20([os.urandom(_KEY_BYTES)])
     words = np.zeros(count, dtype=np.uint64)
     octets = words.data.cast("B")
-    cipher.encryptor().update_into(octets, octets)
+    stream.update_into(octets, octets)
     return words
+
+
+def _chacha20(keys: Sequence[bytes]) -> "list[CipherContext]":
+    """Return the stream of each key, from its beginning.
+
+    A nonce of zeros is safe: a question, and a call for fresh words, has a key of its own, and no key a second stream.
+    """
+    # 7 MB, which a service of pay-once models does not take: it draws nothing.
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    start = bytes(16)
+    return [Cipher(algorithms.ChaCha20(key, start), mode=None).encryptor() for key in keys]
 
 
 _forks = 0

@@ -16,7 +16,7 @@ class SeededRandomness:
 
     seed: int
     purpose: tuple[str, ...]
-    _generator: np.random.Philox = field(init=False, repr=False, compare=False)
+    _generator: "np.random.Philox" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Start the stream."""

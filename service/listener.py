@@ -65,7 +65,7 @@ def _keep_freed_memory() -> None:
     """Have glibc keep what a large request frees for the next one.
 
     It gives back what is freed beyond twice the largest block that it saw freed, and takes it anew page by page: of 256
-    rows of 600 numbers up to a tenth of a request's time. It counts blocks of up to 32 MiB (mallopt(3), on
+    rows of 600 numbers 4 to 8 % of a request's CPU. It counts blocks of up to 32 MiB (mallopt(3), on
     M_MMAP_THRESHOLD), and this one is never touched. Another library has rules of its own, and loses nothing.
     """
     np.empty(_LARGEST_BLOCK, dtype=np.uint8)

@@ -12,7 +12,7 @@ from accounting.arrays import Floats, Singles
 from accounting.messages import OptionName, Wording
 from training.errors import WrongOption, WrongValue
 from training.features import hog, rules
-from training.features.crosses import MOST_BUCKETS
+from training.features.crosses import MOST_BUCKETS, MOST_CELLS
 from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
 from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, Relu, default_clip_norm
@@ -79,7 +79,7 @@ class FeatureChoice(Options):
     cross_buckets: Annotated[
         int,
         Declared(
-            "The number of buckets that all pairs of columns are hashed to, beside bins; 0 for none.",
+            "The number of buckets that pairs of columns are hashed to, beside bins; 0 for none.",
             least=0,
             most=MOST_BUCKETS,
         ),
@@ -199,7 +199,7 @@ class FeatureChoice(Options):
             raise WrongOption(first, "goes with " + OptionName("features", "bins") + ", and these are not")
         names = [column.name for column in declaration.columns] or [*declaration.feature_names]
         pairs = [_pair(cross, names) for cross in self.cross]
-        made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets}
+        made = {"crosses": tuple(pairs), "cross_buckets": self.cross_buckets, "cross_cells": MOST_CELLS}
         try:
             return Bins.model_validate(feature_map.model_dump() | made)
         except ValidationError as error:

@@ -24,6 +24,7 @@ from accounting.ledger.errors import (
     LineageForgotten,
     LineageMerged,
     MechanismNotAccepted,
+    MergeAbandoned,
     MergeUnfinished,
     OtherUnit,
     ReceiptsArchived,

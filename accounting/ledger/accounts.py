@@ -30,6 +30,7 @@ from accounting.ledger.errors import (
     LedgerRefusal,
     LineageForgotten,
     LineageMerged,
+    MergeAbandoned,
     MergeUnfinished,
     OtherUnit,
     ReceiptsArchived,
@@ -48,8 +49,10 @@ from accounting.ledger.journal import (
     Journal,
     Merge,
     Witness,
+    abandoned_merge,
     is_forgotten,
     journal_folder,
+    mark_abandoned,
     mark_forgotten,
     mark_merged,
     merge_into,
@@ -248,12 +251,16 @@ class Accounts:
                 return account.merged_into
         for account in await self._accounts_of_lineages():
             # Before it is done both are closed, or else nothing was taken from them.
-            if lineage in account.merges and not account.is_unfinished:
+            if lineage in account.merges and not (account.is_unfinished or account.is_abandoned):
                 return account.lineage
         return None
 
     async def _check_merged(self, lineage: str) -> None:
-        """Raise MergeUnfinished where this machine knows of a merge into the lineage and the store does not."""
+        """Raise MergeUnfinished where this machine knows of a merge into the lineage and the store does not.
+
+        Raises MergeAbandoned where this machine knows that it was given up.
+        """
+        self._check_marks(lineage)
         merge = None if self._journals_folder is None else merge_into(self._journals_folder, lineage)
         account = None
         with suppress(UnknownLineage):
@@ -265,6 +272,23 @@ class Accounts:
         """Write down on this machine that lineages were merged, if it keeps journals. Raises LedgerUnavailable."""
         if self._journals_folder is not None:
             await asyncio.to_thread(mark_merged, self._journals_folder, merge)
+
+    async def check_abandoned(self, lineage: str) -> None:
+        """Raise MergeAbandoned where a merge into the lineage was given up, as this machine knows or the store."""
+        self._check_marks(lineage)
+        with suppress(UnknownLineage):
+            if isinstance(closed := (await self.lineage_or_closed(lineage)).closed, MergeAbandoned):
+                raise closed
+
+    def _check_marks(self, lineage: str) -> None:
+        folder = self._journals_folder
+        if folder is not None and (abandoned := abandoned_merge(folder, lineage)) is not None:
+            raise MergeAbandoned(lineage, " ".join(abandoned.of))
+
+    async def note_abandoned(self, merge: Merge) -> None:
+        """Write down on this machine that a merge was given up, if it keeps journals. Raises LedgerUnavailable."""
+        if self._journals_folder is not None:
+            await asyncio.to_thread(mark_abandoned, self._journals_folder, merge)
 
     async def check_newest(self, lineage: str) -> None:
         """Raise StoreBehind if the store is older than any journal of the lineage on this machine says."""
@@ -1057,7 +1081,7 @@ class Accounts:
 
 
 NOTHING = Budget(0, "any", 1e-9)
-"""The budget of a lineage that is opened to be forgotten."""
+"""The budget of a lineage that is opened to be forgotten or merged, or to be told that it is not to be."""
 
 _HAS_CHARGED = (
     "a journal of this machine says that a service charged the lineage {}, in this store or in another one: what was "

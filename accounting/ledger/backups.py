@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from accounting.ledger.accounts import UNREADABLE, reading
-from accounting.ledger.books import Books
+from accounting.ledger.books import REOPEN, Books
 from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerUnavailable, UnknownLineage
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.questions import PaidQuestions
@@ -161,7 +161,7 @@ class Backup:
 
     async def _sections(self, lineages: Iterable[str]) -> AsyncIterator[_Line]:
         yield _Line(format=_FORMAT, link=self._link)
-        open_before = set[str]()
+        open_before, unfinished = set[str](), set[str]()
         for lineage in lineages:
             keys = LineageKeys(lineage)
             fields = await self._ledger.read_accounts(lineage, keys.services)
@@ -174,11 +174,17 @@ class Backup:
             with reading(lineage):
                 newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
                 whole = read_account(keys.own, account)
-            if whole is not None and newest and open_before.intersection(whole.merges):
+            abandoned = whole is not None and whole.is_abandoned
+            if whole is not None and newest and not abandoned and open_before.intersection(whole.merges):
                 raise CannotRecover(f"lineages were merged into {lineage} while they were backed up: begin again")
             if whole is not None and not whole.merged_into:
                 open_before.add(lineage)
+            if whole is not None and whole.is_unfinished:
+                unfinished.add(lineage)
             acts = await all_acts(self._ledger, lineage, newest_act)
+            with reading(lineage):
+                if unfinished.intersection(act.details["into"] for act in acts if act.kind == REOPEN):
+                    raise CannotRecover(f"a merge of {lineage} was abandoned while it was backed up: begin again")
             section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
             async for line in self._section(section, newest):
                 yield line

@@ -28,6 +28,9 @@ from accounting.losses import Cost
 FINISH = "finish-merge"
 """The kind of act that says that a lineage has all that those spent that were merged into it."""
 
+ABANDON, REOPEN = "abandon-merge", "reopen"
+"""The kinds of acts that say that a merge was given up: of the lineage that it was to make, and of the two others."""
+
 _SHOWN = 5
 _HASH = 32
 _IN_WORDS = {
@@ -204,6 +207,8 @@ class Books:
             for name in ("display", "group"):
                 if name in details:
                     self._last[name, act.subject] = details
+            if act.kind == REOPEN:
+                self._last.pop(("merge", "lineage"), None)
             if "key" in details or "ends" in details:
                 self._enter_keys(self._keys[act.subject], details)
             if act.kind == "reconcile":
@@ -388,7 +393,10 @@ class Books:
             self.findings.append("the lineage has other receipts than when it was merged")
         if [*whole.merges] != opened.get("merges", []):
             self.findings.append("other lineages were merged into this one than its account says")
-        elif whole.merges and whole.is_unfinished is (FINISH in {kind for kind, _ in self._last}):
+        kinds = {kind for kind, _ in self._last}
+        done, abandoned = FINISH in kinds, ABANDON in kinds
+        unfinished = bool(whole.merges) and not (done or abandoned)
+        if (whole.is_unfinished, whole.is_abandoned) != (unfinished, abandoned) or (done and abandoned):
             self.findings.append("the merge into this lineage is done by its account and not by its acts, or otherwise")
         promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
         if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:

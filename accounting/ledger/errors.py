@@ -204,7 +204,25 @@ class MergeUnfinished(LineageClosed):
         self.lineage = lineage
         super().__init__(
             f"the lineage {lineage!r} is one into which others are merged, and does not have yet in this ledger what "
-            f"these spent: 'dpserve lineage merge {merges}' with " + OptionName("into", lineage) + " goes on with it"
+            f"these spent: 'dpserve lineage merge {merges}' with "
+            + OptionName("into", lineage)
+            + f" goes on with it, and 'dpserve lineage abandon-merge {lineage}' opens these again instead"
+        )
+
+
+class MergeAbandoned(LineageClosed):
+    """The owner gave up a merge before this lineage had all of it: it never answered, and its name is used up.
+
+    Takes its name, and those of the two with a space between them.
+    """
+
+    def __init__(self, lineage: str, merges: str) -> None:
+        """Say what opens the two, where that was not done yet."""
+        self.lineage = lineage
+        super().__init__(
+            f"the merge of {' and '.join(merges.split())} into the lineage {lineage!r} was abandoned, and its name is "
+            f"not given again: 'dpserve lineage abandon-merge {lineage}', on each machine where that was not run yet, "
+            "opens the two again, and they can be merged into another one"
         )
 
 

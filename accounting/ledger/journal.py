@@ -39,8 +39,9 @@ FORGETFUL = "~"
 _FORMAT = 6
 _BETWEEN_SYNCS = 1.0
 _SUFFIX = ".jsonl"
-_FORGOTTEN, _MERGED, _MERGES = "forgotten", "merged", "merges"
-"""Files beside a lineage's journals: the owner had it forgotten, or merged into another one, or others into it."""
+_FORGOTTEN, _MERGED, _MERGES, _ABANDONED = "forgotten", "merged", "merges", "abandoned"
+"""Files beside a lineage's journals: the owner had it forgotten, or merged into another one, or others into it, or gave
+that up."""
 _CLOSED = -1
 
 
@@ -342,13 +343,24 @@ def mark_forgotten(folder: Path, lineage: str) -> None:
 
 
 def merge_of(folder: Path, lineage: str) -> Merge | None:
-    """Return the merge that ended a lineage on this machine, or None. folder: of all journals."""
-    return _merge_in(folder, lineage, _MERGED)
+    """Return the merge that ended a lineage on this machine and was not abandoned, or None. folder: of all journals."""
+    merge = _merge_in(folder, lineage, _MERGED)
+    return None if merge is None or abandoned_merge(folder, merge.into) else merge
 
 
 def merge_into(folder: Path, lineage: str) -> Merge | None:
     """Return the merge that a lineage came of on this machine, or None. folder: of all journals."""
     return _merge_in(folder, lineage, _MERGES)
+
+
+def abandoned_merge(folder: Path, lineage: str) -> Merge | None:
+    """Return the merge that was to make a lineage, until it was abandoned on this machine, or None."""
+    return _merge_in(folder, lineage, _ABANDONED)
+
+
+def mark_abandoned(folder: Path, merge: Merge) -> None:
+    """Write down, durably, that the owner gave up a merge: `merge_of` does not find it. Raises LedgerUnavailable."""
+    _mark(folder, merge.into, _ABANDONED, msgspec.json.encode(merge))
 
 
 def mark_merged(folder: Path, merge: Merge) -> None:

@@ -1,4 +1,4 @@
-#!lua name=dpserve_38
+#!lua name=dpserve_39
 
 -- The ledger's arithmetic, run inside the store, where nothing can come between the check and the charge.
 --
@@ -27,12 +27,12 @@
 -- format 4 until its first block is opened, in 5 from then on, in 7 once its blocks have paid for what its own account
 -- does not accept, and in 6 once receipts of it were archived, so that versions which know no blocks, or no archive,
 -- refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
--- is refused here. Words stand in place of the number: `forgotten` and `merged`, which no version takes, and `merging`,
--- which only the calls of a merge take.
+-- is refused here. Words stand in place of the number: `forgotten`, `merged` and `abandoned`, which no version takes, and
+-- `merging`, which only the calls of a merge take.
 
-local VERSION = '38'
+local VERSION = '39'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE, FORMAT_OF_BLOCKS_ALONE = '4', '5', '6', '7'
-local MERGED, MERGING = 'merged', 'merging'
+local MERGED, MERGING, ABANDONED = 'merged', 'merging', 'abandoned'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 

@@ -17,13 +17,38 @@ What is promised. Let the lineages A and B be merged into C.
 3. Nothing is spent twice meanwhile. C is opened first, in a format in which only a merge's calls take it. Then A and B
    are closed, each in one call of the store in which nothing can come between: it refuses where the lineage has any
    receipt or act more than when the merge was prepared. Only then C gets their receipts, and its last call lets others
-   charge it. Wherever this ends, A or B is closed or has all of its budget and C none; the same words go on with it,
-   unless the owner did to B, while A was closed and B not yet, what a merge refuses: nothing undoes that A is closed.
+   charge it. Wherever this ends, A or B is closed or has all of its budget and C none; the same words go on with it.
+   What the owner did to B while A was closed and B not yet may be what a merge refuses; then (5) opens A again.
 4. What is said of a limit holds for one that was settled before the first answer (`accounting.budgets`). Somebody who
    saw answers of one lineage may have chosen the other's limit, and the new one. So an account with charges in both
    starts at the limit that was settled in the one that was charged first, by its receipts' times, which are assumed to
    be in order where services' clocks differ, and what both had in all counts as a raise after it; as does more than
    that.
+5. A merge that is not done may be abandoned (`abandon_merge`): then it is as if it had never begun, but for C's name.
+   One call, on C alone, turns the format `merging` into `abandoned`; one, the last of the merge, turns it into the one
+   that others take. The store does one call at a time, and no call turns either back: so at most one of the two
+   happens, whoever sends them, from where and how often. Where C was opened, abandoning is refused and opens nothing.
+   (a) C never answered anyone: before it is opened only calls of the merge take it, and no call takes it once it is
+       abandoned. So no record lost anything by C, and what A's and B's accounts say is all that it lost. A closed
+       account takes no call: A and B have the budgets, keys, periods and receipts that they were closed with, and what
+       the owner did to B meanwhile stays done. Whoever goes on to ask A is the adaptive client of (2), whom A's own
+       limit bounds, as it did before.
+   (b) After C is abandoned, A and B each get an act, `reopen`, by the call that opens what was merged into C. A call
+       that closes one of them was prepared by `plan_merge` before `_open` found C not abandoned, and so before that
+       act. If it comes after the act, it is refused, as it finds an act more than it was prepared of; if it comes
+       before, the act's own call undoes it. So once both have the act, both are open, until they are merged into
+       another one.
+   (c) Wherever this ends, C is as it was; or C is abandoned, and each of A and B has all of its budget or is closed,
+       and the same words go on with it. To say them once more changes nothing.
+   (d) C's name stays used up: in the store, and by a mark of this machine that is made before A or B is opened. A store
+       that is restored from before may have C in the format `merging` again, with any of A and B closed. This machine
+       goes on with no merge into C, and the same words abandon it there, too. Another machine may go on with it, and
+       makes one lineage by (1) to (3): it closes A and B, and opens C with the sums that they have in that store.
+       Where it is known that A and B were merged into C, both are refused until the same words were said there.
+   (e) A store that is restored from before C was opened knows nothing of what C was charged, and would let it be
+       abandoned. That is refused where a journal of this machine has any charge of C, and where the records' digests
+       on this machine are C's, as they are wherever the merge was done. What other machines' journals alone have is
+       lost to such a store, as is all else since then; their services are refused.
 
 Whatever a merge refuses, it refuses before anything is changed; after that, only what came between two calls.
 """
@@ -40,7 +65,7 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import NOTHING, check_done
 from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.backups import batches
-from accounting.ledger.books import FINISH
+from accounting.ledger.books import ABANDON, FINISH, REOPEN
 from accounting.ledger.errors import ActRefused, LedgerDamaged, UnknownLineage
 from accounting.ledger.journal import Merge
 from accounting.ledger.ledger import Ledger
@@ -49,6 +74,7 @@ from accounting.ledger.recovery import put_back
 from accounting.ledger.values import Account, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.verification import (
     Watcher,
+    all_acts,
     all_receipts,
     difference_from_merged,
     receipt_pages,
@@ -145,13 +171,14 @@ async def plan_merge(
     budget_of: returns the new lineage's budget; takes what the former ones accept. may_be_unknown: tells of a lineage
     that the ledger does not have whether it is one all the same, as it was trained and never served.
 
-    Raises ActRefused with what keeps them from being merged, UnknownLineage, LineageClosed, and StoreBehind where the
-    store lacks what a journal of this machine says.
+    Raises ActRefused with what keeps them from being merged, UnknownLineage, LineageClosed, as where a merge into this
+    name was abandoned, and StoreBehind where the store lacks what a journal of this machine says.
     """
     a, b = merge.of
     if len({a, b, merge.into}) != 3:
         raise _refused("a merge makes a new lineage of two others: three names, no two of them equal")
     LineageKeys(merge.into)
+    await ledger.check_abandoned(merge.into)
     made = None
     with suppress(UnknownLineage):
         made = await ledger.lineage_or_closed(merge.into)
@@ -400,17 +427,17 @@ async def _open(made: Ledger, plan: MergePlan, whole: MergedAccount) -> None:
 
 
 async def _close(ledger: Ledger, part: Part, merge: Merge) -> None:
-    account = part.account
-    if account is None:  # it has an account first, which pays for nothing
-        account = await ledger.open_lineage(part.lineage, NOTHING, time=clock.time())
-    if account.merged_into:
+    if part.account is None:  # it has an account first, which pays for nothing, and one act
+        await ledger.open_lineage(part.lineage, NOTHING, time=clock.time())
+    elif part.account.merged_into:
         return
+    newest_act = 1 if part.account is None else part.account.newest_act
     keys, (other,) = LineageKeys(part.lineage), set(merge.of) - {part.lineage}
     (status,) = await ledger.act(
         part.lineage,
         "merge_lineage",
         [keys.receipts],
-        {"into": merge.into, "receipts": part.receipts, "newest_act": account.newest_act},
+        {"into": merge.into, "receipts": part.receipts, "newest_act": newest_act},
         kind="merge",
         subject="lineage",
         details={"into": merge.into, "with": other, "receipts": part.receipts},
@@ -491,7 +518,10 @@ async def _check(made: Ledger, plan: MergePlan, whole: MergedAccount, watch: Wat
     into = plan.merge.into
     parts = [(part.lineage, part.receipts) for part in plan.parts]
     for former, receipts in parts:
-        if (newest := (await made.lineage_or_closed(former)).newest_receipt) != receipts:
+        account = await made.lineage_or_closed(former)
+        if account.merged_into != into:
+            raise _refused(f"the lineage {former} was closed for this merge, and is not any more")
+        if (newest := account.newest_receipt) != receipts:
             raise LedgerDamaged(into, f"{former} had {receipts} receipts when it was closed, and now {newest}")
     if difference := await difference_from_merged(made, into, parts):
         raise LedgerDamaged(into, difference)
@@ -503,3 +533,70 @@ async def _check(made: Ledger, plan: MergePlan, whole: MergedAccount, watch: Wat
         there = now[merged.of[0].subject]
         if there.spent != merged.spent:
             raise LedgerDamaged(into, f"{there.title} has spent {there.spent}, and its former ones {merged.spent}")
+
+
+async def check_abandonable(ledger: Ledger, into: str) -> Merge:
+    """Return the merge into a lineage that can be abandoned, or was: it is not done. Changes nothing.
+
+    Raises ActRefused where it is done or there is none, UnknownLineage, and StoreBehind where a journal of this machine
+    says that the lineage was charged, which the store does not know.
+    """
+    account = await ledger.lineage_or_closed(into)
+    if not (account.is_unfinished or account.is_abandoned):
+        raise _is_merged(into)
+    await ledger.check_newest(into)
+    first, second = account.merges
+    return Merge((first, second), into)
+
+
+def _is_merged(into: str) -> ActRefused:
+    return ActRefused("merge", f"nothing is being merged into the lineage {into}, or no more: it keeps what it spent")
+
+
+async def abandon_merge(ledger: Ledger, into: str) -> Merge:
+    """Give up the merge into a lineage: that is closed for good, and after it the two are open as before; return it.
+
+    It may be said again after whatever ended it. Raises what `check_abandonable` does, having changed nothing.
+    """
+    merge = await check_abandonable(ledger, into)
+    (status,) = await ledger.act(
+        into,
+        "abandon_merge",
+        [],
+        {},
+        kind=ABANDON,
+        subject="lineage",
+        details={"merges": list(merge.of)},
+    )
+    if status == b"is-merged":
+        raise _is_merged(into)
+    check_done(status, LineageKeys(into).own)
+    await ledger.note_abandoned(merge)
+    for lineage in merge.of:
+        await _reopen(ledger, lineage, merge)
+    return merge
+
+
+async def _reopen(ledger: Ledger, lineage: str, merge: Merge) -> None:
+    """Open a lineage that was merged into one that is abandoned, and keep calls of that merge from closing it later."""
+    try:
+        account = await ledger.lineage_or_closed(lineage)
+    except UnknownLineage:  # a call that opens it to close it may be on its way, and is to find one act more than that
+        account = await ledger.open_lineage(lineage, NOTHING, time=clock.time())
+    if account.merged_into != merge.into:
+        if account.closed is not None:  # otherwise, and no call of this merge is about it any more
+            return
+        acts = await all_acts(ledger, lineage, account.newest_act)
+        if any(act.kind == REOPEN and act.details["into"] == merge.into for act in acts):
+            return
+    (other,) = {*merge.of} - {lineage}
+    (status,) = await ledger.act(
+        lineage,
+        "reopen_lineage",
+        [],
+        {"into": merge.into},
+        kind=REOPEN,
+        subject="lineage",
+        details={"into": merge.into, "with": other},
+    )
+    check_done(status, LineageKeys(lineage).own)

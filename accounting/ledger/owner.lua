@@ -79,13 +79,13 @@ local ACCEPTS = {
   ['unproven-pure'] = {counts_epsilon = true, takes_claims = true},
 }
 
--- A lineage that was merged says into which, and one that is being made of others of which.
+-- A lineage that was merged says into which, and one that is being made of others, or was to be, of which.
 local function check_format(key, format)
   if format == FORMAT or format == FORMAT_WITH_BLOCKS or format == FORMAT_WITH_ARCHIVE or format == FORMAT_OF_BLOCKS_ALONE
     or (format == MERGING and merges) then
     return
   end
-  local others = format == MERGED and 'merged' or format == MERGING and 'merges'
+  local others = format == MERGED and 'merged' or (format == MERGING or format == ABANDONED) and 'merges'
   error({word = 'format', line = others and format .. ' ' .. (redis.call('HGET', key, others) or '') or format}, 0)
 end
 

@@ -29,6 +29,7 @@ from accounting.ledger.errors import (
     LedgerUnavailable,
     LineageForgotten,
     LineageMerged,
+    MergeAbandoned,
     MergeUnfinished,
     StoreBehind,
     TooFewDisks,
@@ -49,6 +50,9 @@ MERGED = "merged"
 
 MERGING = "merging"
 """The format of a lineage into which two are being merged: only the calls of that take it."""
+
+ABANDONED = "abandoned"
+"""The format of a lineage into which two were to be merged, until the owner gave that up: no function takes it."""
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
@@ -563,6 +567,8 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
             return LineageMerged(lineage, line.partition(" ")[2])
         case "FORMAT" if line.startswith(MERGING):
             return MergeUnfinished(lineage, line.partition(" ")[2])
+        case "FORMAT" if line.startswith(ABANDONED):
+            return MergeAbandoned(lineage, line.partition(" ")[2])
         case "FORMAT":
             return WrongFormat(lineage, line, FORMATS)
         case "MALFORMED":

@@ -31,6 +31,7 @@ from accounting.ledger.errors import (
     LineageClosed,
     LineageForgotten,
     LineageMerged,
+    MergeAbandoned,
     MergeUnfinished,
 )
 from accounting.ledger.receipts import (
@@ -420,7 +421,8 @@ class LineageAccount(Account):
     with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
     `promoted`: of each served name that the owner gave to a model, the model's id, and the one that it had before.
     `merged_into`: the lineage that counts since a merge what this one spent; `merges`: the two that this one was made
-    of by a merge, which `is_unfinished` until it has all that they spent.
+    of by a merge, which `is_unfinished` until it has all that they spent, or `is_abandoned` for good: then these count
+    what they spend.
     """
 
     newest_act: int
@@ -432,6 +434,7 @@ class LineageAccount(Account):
     merged_into: str = ""
     merges: tuple[str, ...] = ()
     is_unfinished: bool = False
+    is_abandoned: bool = False
 
     scope = "lineage"
 
@@ -442,6 +445,8 @@ class LineageAccount(Account):
             return LineageForgotten(self.lineage)
         if self.merged_into:
             return LineageMerged(self.lineage, self.merged_into)
+        if self.is_abandoned:
+            return MergeAbandoned(self.lineage, " ".join(self.merges))
         return MergeUnfinished(self.lineage, " ".join(self.merges)) if self.is_unfinished else None
 
     @property

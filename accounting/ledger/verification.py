@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.books import FINISH, Books, IndexDigest
+from accounting.ledger.books import FINISH, REOPEN, Books, IndexDigest
 from accounting.ledger.errors import (
     CannotRecover,
     LedgerDamaged,
@@ -131,7 +131,9 @@ def _charge_of(receipt: Receipt) -> tuple[object, ...]:
 
 
 async def _merge_findings(ledger: Accounts, account: LineageAccount, acts: Sequence[Act]) -> list[str]:
-    """Return what is wrong with what a lineage has of those that were merged into it."""
+    """Return what is wrong with what a lineage has of those that were merged into it, or in its being open again."""
+    if findings := await _reopened_findings(ledger, account, acts):
+        return findings
     finished = [act for act in acts if act.kind == FINISH]
     if not account.merges or not finished:
         return []  # what the books say of it they say
@@ -155,6 +157,20 @@ async def _merge_findings(ledger: Accounts, account: LineageAccount, acts: Seque
             )
     if not findings and (difference := await difference_from_merged(ledger, account.lineage, parts)):
         findings.append(difference)
+    return findings
+
+
+async def _reopened_findings(ledger: Accounts, account: LineageAccount, acts: Sequence[Act]) -> list[str]:
+    """Return what is wrong where a merge of the lineage was abandoned, and can be gone on with all the same."""
+    with reading(account.lineage):
+        given_up = {str(act.details["into"]) for act in acts if act.kind == REOPEN}
+    findings = []
+    for into in sorted(given_up):
+        with suppress(UnknownLineage, LedgerDamaged):  # nothing can be charged to one that is not there, or is damaged
+            if not (await ledger.lineage_or_closed(into)).is_abandoned:
+                findings.append(
+                    f"the lineage was opened again as its merge into {into} was abandoned, and {into} does not say so"
+                )
     return findings
 
 

@@ -49,7 +49,7 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import FORGOTTEN, FORMATS, MERGED, MERGING, binary, said_by_library
+from accounting.ledger.store import ABANDONED, FORGOTTEN, FORMATS, MERGED, MERGING, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
@@ -77,7 +77,7 @@ SEALED = b"sealed:"
 PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
 
-_WORDS = (FORGOTTEN, MERGED, MERGING)
+_WORDS = (FORGOTTEN, MERGED, MERGING, ABANDONED)
 """Formats in which no function charges a lineage."""
 
 Fields = dict[bytes, bytes]
@@ -423,6 +423,7 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         own["merged_into"] = fields[b"merged"].decode() if written == MERGED else ""
         own["merges"] = tuple(fields.get(b"merges", b"").decode().split())
         own["is_unfinished"] = written == MERGING
+        own["is_abandoned"] = written == ABANDONED
         own["blocks"] = int(fields.get(b"blocks", b"0"))
         plain, with_blocks, with_archive, blocks_alone = map(str, FORMATS)
         known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)

@@ -22,8 +22,9 @@ from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, P
 from accounting.budgets import Budget, Scope
 from accounting.currency import RHO
 from accounting.ledger import ActRefused, Ledger, UnknownLineage
+from accounting.ledger.accounts import NOTHING
 from accounting.ledger.journal import Merge
-from accounting.ledger.merging import MergePlan, merge_lineages, plan_merge
+from accounting.ledger.merging import MergePlan, abandon_merge, check_abandonable, merge_lineages, plan_merge
 from dpserve.commands.command import Group, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import (
@@ -336,6 +337,48 @@ def merge_two(
         # Only now: where the ledger refuses, their records lie in them as before.
         known.merge(merge.of, into)
         typer.echo(f"the lineages {' and '.join(merge.of)} are merged into {into}, which their bundles belong to now")
+
+    try:
+        ledger.run(apply)
+    except ActRefused as refused:
+        raise CannotServe(str(refused)) from None
+
+
+@lineages.command("abandon-merge")
+def abandon_merge_into(
+    *,
+    into: str = option(..., "The lineage that the two were to become.", argument=True, complete=lineage_names),
+    ledger: ChargedLedger,
+    yes: bool = option(False, "Do not ask before the name is used up."),
+) -> None:
+    """Give up a merge that is not done: the two lineages are open again, as if it had never begun.
+
+    The name that was to be theirs is refused for good: merge them into another one. Where the merge is done, nothing is
+    changed. Say it again after a crash, and on each machine where the merge was said.
+    """
+    known = KnownRecords(state_folder())
+
+    async def apply(opened: Ledger) -> None:
+        merge = await check_abandonable(opened, into)
+        if any(known.heir(name) == into for name in merge.of):
+            raise CannotServe(
+                f"the merge into {into} was done on this machine, in this ledger or in one that this is older than: "
+                "say the words of the merge again"
+            )
+        account = await opened.lineage_or_closed(into)
+        question = (
+            f"Abandon the merge of {' and '.join(merge.of)}? The name {into} is used up, and this cannot be undone"
+        )
+        if not (account.is_abandoned or yes or typer.confirm(question)):
+            typer.echo("nothing was changed")
+            return
+        await abandon_merge(opened, into)
+        typer.echo(f"the merge into {into} is abandoned: {' and '.join(merge.of)} are lineages of their own, as before")
+        for lineage in merge.of:
+            if (await opened.lineage_or_closed(lineage)).budget == NOTHING:
+                typer.echo(
+                    f"{lineage} was never served, and has no budget yet: 'dpserve lineage set-budget' gives it one"
+                )
 
     try:
         ledger.run(apply)

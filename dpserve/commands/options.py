@@ -16,8 +16,8 @@ from accounting import sampling_error
 from accounting.acts import BudgetTerms
 from accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from accounting.currency import EPSILON
-from accounting.ledger import Ledger, LineageClosed, LineageForgotten, LineageMerged
-from accounting.ledger.journal import is_forgotten
+from accounting.ledger import Ledger, LineageClosed, LineageForgotten, LineageMerged, MergeAbandoned
+from accounting.ledger.journal import abandoned_merge, is_forgotten
 from accounting.messages import OptionName
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
@@ -221,11 +221,16 @@ def journals_folder() -> Path:
 
 
 def refuse_closed(lineage: str) -> None:
-    """Raise WrongOption, before anything is trained, for a lineage that was forgotten or merged on this machine."""
+    """Raise WrongOption, before anything is trained, for a lineage that this machine knows to be closed for good.
+
+    It was forgotten, or merged, or was to be what others are merged into, until that was given up.
+    """
     from training.inputs.lineage import KnownRecords
 
     if is_forgotten(journals_folder(), lineage):
         raise closed_lineage(lineage, LineageForgotten(lineage))
+    if (abandoned := abandoned_merge(journals_folder(), lineage)) is not None:
+        raise closed_lineage(lineage, MergeAbandoned(lineage, " ".join(abandoned.of)))
     if (heir := KnownRecords(state_folder()).heir(lineage)) != lineage:
         raise closed_lineage(lineage, LineageMerged(lineage, heir))
 
@@ -240,7 +245,7 @@ def current(model: Any) -> Any:
 
 
 def closed_lineage(lineage: str, closed: LineageClosed) -> WrongOption:
-    """Return the refusal of a training in a lineage that was forgotten, or merged."""
+    """Return the refusal of a training in a lineage that is closed."""
     if isinstance(closed, LineageMerged):
         return WrongOption(
             "lineage",
@@ -248,6 +253,9 @@ def closed_lineage(lineage: str, closed: LineageClosed) -> WrongOption:
             value=lineage,
             remedy="train with " + OptionName("lineage", closed.into),
         )
+    if isinstance(closed, MergeAbandoned):
+        reason = "was to be made by a merge that was abandoned, and its name is not given again"
+        return WrongOption("lineage", reason, value=lineage, remedy="take another name")
     if not isinstance(closed, LineageForgotten):
         return WrongOption("lineage", f"cannot be trained in yet: {closed}", value=lineage)
     reason = "was forgotten, and its name is not given again"

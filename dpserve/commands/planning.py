@@ -492,6 +492,11 @@ def _command(
     if option.features == "fourier":
         words.append(f"--features fourier --random-features {rules.RANDOM_FEATURES} --bandwidth {rules.BANDWIDTH:g}")
         words.append(f"--clip-norm {UNIT_ROWS:.7g}")
+    if option.features == "crosses":
+        words.append(f"--features bins --cross-buckets {rules.CROSS_BUCKETS}")
+    if option.features == "hog-fourier":
+        words.append(f"--features hog-fourier --random-features {rules.IMAGES_RANDOM_FEATURES}")
+        words.append(f"--bandwidth {rules.IMAGES_BANDWIDTH:g}")
     if option.features == "unit":
         words.append(f"--features identity --clip-norm {UNIT_ROWS:.7g}")
     cut = rows is None or isinstance(rules.feature_map(option.features, rows), Quantiles)

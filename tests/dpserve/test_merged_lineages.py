@@ -147,21 +147,64 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_at_each_step_it_goes_on_and_nothing_has_two_budgets(run, two, step):
-    words = [*MERGE, "--yes"]
-    script = KILLED.format(step=step, words=words)
+def killed_at(run, step):
+    """Kill a merge at a step of it."""
+    script = KILLED.format(step=step, words=[*MERGE, "--yes"])
     killed = subprocess.run([sys.executable, "-c", script], cwd=run.folder, env=run.environment, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step_it_goes_on_and_nothing_has_two_budgets(run, two, step):
+    killed_at(run, step)
     if step not in STEPS[:2] + STEPS[-1:]:
         assert "dpserve lineage merge spring autumn' with --into year" in run.fails(
             "serve", "spring", *BUDGET, "--port", "0"
         )
         assert "merge spring autumn' with --into year" in run.fails("lineage", "set-budget", "year", *BUDGET)
-    run(*words)
+    run(*MERGE, "--yes")
     assert spent_by(run, "year") == 120_000_000_000
     assert run("ledger", "verify").stdout.count(": right") == 3
     assert KnownRecords(run.folder / "home").lineages == ["year"]
+
+
+def test_a_merge_that_cannot_go_on_is_abandoned_and_both_are_served_again(run, two):
+    key, first = two
+    killed_at(run, "accounting.ledger.merging._add_accounts")
+    for refused in (run.fails("serve", "spring", "--port", 0), run.fails("lineage", "set-budget", "year", *BUDGET)):
+        assert "'dpserve lineage abandon-merge year' opens these again" in refused
+    assert "nothing was changed" in run("lineage", "abandon-merge", "year", stdin="n\n").stdout
+    said = run("lineage", "abandon-merge", "year", stdin="y\n").stdout
+    assert "spring and autumn are lineages of their own, as before" in said
+    assert run("lineage", "abandon-merge", "year").stdout.count("as before") == 1  # it asks once
+    process, address = run.start("spring", "--price", "rho:0.01", "--port", 0)
+    with Client(address, key) as client:
+        assert (client.predict_proba([[30.0, 1000.0], [50.0, 2000.0]]) == first).all()
+        assert client.budget()["spent"]["rho"] == pytest.approx(0.02)
+    process.terminate()
+    process.wait(timeout=60)
+    assert spent_by(run, "spring") + spent_by(run, "autumn") == 120_000_000_000
+    assert "was abandoned" in run.fails(*MERGE, "--yes")
+    assert "was abandoned" in run("lineage", "show", "year").stdout
+    refused = run("train", "--data", "first.csv", *COLUMNS, *HEADS, "--lineage", "year", "--out", "other", status=2)
+    assert "its name is not given again: take another name" in " ".join(refused.stderr.split())
+    assert {each["lineage"] for each in json.loads(run("lineage", "list", "--json").stdout)} == {"spring", "autumn"}
+    run("lineage", "merge", "spring", "autumn", "--into", "both", *BUDGET, "--yes")
+    assert spent_by(run, "both") == 120_000_000_000
+    assert run("ledger", "verify").stdout.count(": right") == 4
+    assert KnownRecords(run.folder / "home").lineages == ["both"]
+
+
+def test_a_merge_that_was_done_here_is_not_abandoned_in_a_restored_store_either(run, two):
+    killed_at(run, "accounting.ledger.merging._check")
+    run("ledger", "backup", "midst.backup")
+    run(*MERGE, "--yes")
+    assert "it keeps what it spent" in run.fails("lineage", "abandon-merge", "year", "--yes")
+    shutil.rmtree(run.folder / "home" / "ledger")
+    run("ledger", "restore", "midst.backup")
+    assert "was done on this machine" in run.fails("lineage", "abandon-merge", "year", "--yes")
+    run(*MERGE, "--yes")
+    assert spent_by(run, "year") == 120_000_000_000
 
 
 def test_on_another_machine_the_same_words_make_its_digests_follow(run, two):

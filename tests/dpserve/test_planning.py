@@ -392,6 +392,30 @@ def test_a_budget_is_planned_for_on_the_owner_s_crosses(tmp_path, cross):
     assert np.mean((answers[:, 0] > 0.5) == ((X[:, 0] > 0.5) == (X[:, 1] > 0.5))) > 0.65
 
 
+def test_public_rows_speak_for_crosses_and_the_printed_command_trains_on_them(tmp_path, monkeypatch):
+    rng = np.random.default_rng(5)
+    X = rng.random((4000, 2))
+    lines = [f"{a:.4f},{b:.4f},{'same' if (a > 0.5) == (b > 0.5) else 'other'}" for a, b in X]
+    for name, part in {"public": lines[:2000], "own": lines[2000:]}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,outcome", *part]))
+    monkeypatch.setattr(
+        recommendation.by_simulation, "__kwdefaults__", {**QUICK, "options": ("dpsgd-quantiles", "dpsgd-crosses")}
+    )
+    declared = ["--label", "outcome", "--bounds", "a=0:1", "--bounds", "b=0:1"]
+    asked = ["--public", tmp_path / "public.csv", "--class-names", "same,other", *declared, "--n", 2000]
+    said = words_of(tmp_path, *asked, "--epsilon", 4, "--delta", 1e-5)
+    assert "Recommended: DP-SGD, bins and hashed pairs of columns" in said
+    assert "--features bins --cross-buckets 4096" in said
+
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    train = ["train", "--data", str(tmp_path / "own.csv"), "--classes", "same,other", *declared, "--lineage", "own"]
+    train += ["--public", str(tmp_path / "public.csv"), "--budget", "epsilon:4@1e-5", "--records-declared", "2000"]
+    done = CliRunner().invoke(app, [*train, "--out", str(tmp_path / "model")], env=home)
+    assert done.exit_code == 0, done.output + str(done.exception)
+    made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
+    assert (made["kind"], made["cross_buckets"], made["cross_cells"]) == ("bins", 4096, 512)
+
+
 def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     """A refusal says what to leave out or to add; a model that is made costs the budget."""
     home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
@@ -494,6 +518,32 @@ def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(t
     assert "--features quantiles" in table
     assert f"dpserve train --data FILE --schema {tmp_path / 'schema.json'} --label outcome --lineage NAME" in table
     assert "takes the place of --classes" in words_of(tmp_path, *asked, *declared, "--classes", 2)
+
+
+def test_public_images_speak_for_shades_and_the_printed_command_trains_on_them(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=800)
+    board = np.kron(np.indices((6, 6)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2)))
+    dots = 0.7 * (rng.random((800, 12, 12)) < 0.5) + 0.15
+    X = (dots + 0.05 * (1 - 2 * y)[:, None, None] * board).reshape(800, -1)
+    np.savez(tmp_path / "public.npz", X=X[:400], y=y[:400])
+    np.savez(tmp_path / "own.npz", X=X[400:], y=y[400:])
+    quick = {**QUICK, "options": ("dpsgd", "dpsgd-hog-fourier")}
+    monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", quick)
+    declared = ["--classes", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
+    asked = ["--public", tmp_path / "public.npz", "--class-names", "0,1", "--bounds", "0:1", "--image-shape", "12,12"]
+    said = words_of(tmp_path, *asked, "--n", 400, "--epsilon", 4, "--delta", 1e-5)
+    assert "Recommended: DP-SGD, gradients, shades and Fourier features" in said
+    assert "--features hog-fourier --random-features 1000 --bandwidth 0.5" in said
+
+    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
+    train = ["train", "--data", str(tmp_path / "own.npz"), *declared, "--lineage", "a", "--records-declared", "400"]
+    train += ["--public", str(tmp_path / "public.npz"), "--budget", "epsilon:4@1e-5", "--out", str(tmp_path / "model")]
+    done = CliRunner().invoke(app, train, env=home)
+    assert done.exit_code == 0, done.output
+    made = json.loads((tmp_path / "model" / "certificate.json").read_text())["feature_map"]
+    assert made["kind"] == "hog-fourier"
+    assert (made["random_features"], made["bandwidth"], made["image_shape"]) == (1000, 0.5, [12, 12, 1])
 
 
 def test_the_owner_s_own_network_and_tiers_go_with_a_budget(tmp_path):

@@ -1,24 +1,23 @@
-"""Hashed pairs of fields in ONNX: the buckets of all pairs of parts are a table (`training.features.crosses`)."""
-
-from collections.abc import Sequence
+"""Hashed pairs of fields in ONNX: the buckets of pairs of parts are a table (`training.features.crosses`)."""
 
 import numpy as np
 
 from training.errors import NotExportable
 from training.export.onnx_graph import Graph
-from training.features.crosses import PARTS_OF_NUMBER, Field, bucket, pairs_of
+from training.features.crosses import Field, bucket
+from training.features.maps import Bins
 
 LARGEST_TABLE = 2**22
 
 
-def hashed_pairs(graph: Graph, scaled: str, fields: Sequence[Field], buckets: int) -> str:
+def hashed_pairs(graph: Graph, scaled: str, feature_map: Bins) -> str:
     """Add up the pairs in each bucket, (rows, buckets), of scaled rows. Raises NotExportable for too large a table."""
-    one, other = pairs_of(fields)
+    fields, buckets, (one, other) = feature_map.fields, feature_map.cross_buckets, feature_map.paired
     counts = np.array([field.parts for field in fields])
     starts, widths = np.cumsum(counts) - counts, counts[one] * counts[other]
     if widths.sum() > LARGEST_TABLE:
         raise NotExportable(
-            f"all pairs of the columns' parts are {widths.sum():,}, and a file may have {LARGEST_TABLE:,}: take the "
+            f"the pairs of the columns' parts are {widths.sum():,}, and a file may have {LARGEST_TABLE:,}: take the "
             "model away as safetensors"
         )
     table = []
@@ -45,7 +44,7 @@ def _part(graph: Graph, scaled: str, field: Field) -> str:
         found = graph("Cast", graph.times(graph.row_sums(scaled), 0.0), to=TensorProto.INT64)
     else:
         number = graph("Gather", scaled, graph.integers([field.number]), axis=1)
-        inner = graph.constant(np.arange(1, PARTS_OF_NUMBER) / PARTS_OF_NUMBER)
+        inner = graph.constant(np.array(field.edges))
         found = graph("Cast", graph.row_sums(graph.real(graph("GreaterOrEqual", number, inner))), to=TensorProto.INT64)
     if not field.others:
         return found

@@ -21,9 +21,7 @@ from training.export.onnx_graph import Graph
 from training.export.onnx_hog import LARGEST_EXPONENT, described_by, pooled_by
 from training.features import hog, pooling
 from training.features import maps as feature_maps
-from training.features.crosses import pairs_of
 from training.features.maps import (
-    COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
     STEP,
@@ -172,9 +170,9 @@ def _binned(graph: Graph, scaled: str, feature_map: Bins, length: float) -> str:
         rows = graph("Concat", rows, graph.times(pairs, KEPT_WEIGHT), axis=1)
     exponent = 1
     if feature_map.cross_buckets:
-        pairs = graph.times(hashed_pairs(graph, scaled, feature_map.fields, feature_map.cross_buckets), weight)
+        pairs = graph.times(hashed_pairs(graph, scaled, feature_map), weight)
         rows = graph("Concat", rows, pairs, axis=1)
-        exponent = max(exponent, math.frexp(weight * len(pairs_of(feature_map.fields)[0]))[1])
+        exponent = max(exponent, math.frexp(weight * len(feature_map.paired[0]))[1])
     return _into_ball(graph, rows, feature_map.dimension - 1, exponent, feature_map.clip_norm, length)
 
 
@@ -194,13 +192,13 @@ def _coarse(graph: Graph, scaled: str, block: Block) -> str:
 
     parts = []
     if block.numbers:
-        edges = np.arange(1, COARSE_BINS) / COARSE_BINS
+        edges = np.array(block.edges)
         numbers = graph("Gather", scaled, graph.constant(block.numbers, np.int64), axis=1)
         each = graph("Unsqueeze", numbers, graph.constant([2], np.int64))
         reached = graph("GreaterOrEqual", each, graph.constant(np.append(-np.inf, edges)))
         within = graph("And", reached, graph("Less", each, graph.constant(np.append(edges, np.inf))))
         ones = graph("Cast", within, to=TensorProto.DOUBLE)
-        parts.append(graph("Reshape", ones, graph.constant([-1, len(block.numbers) * COARSE_BINS], np.int64)))
+        parts.append(graph("Reshape", ones, graph.constant([-1, len(block.numbers) * block.parts], np.int64)))
     if block.others:
         parts.append(graph("Gather", scaled, graph.constant(block.others, np.int64), axis=1))
     return parts[0] if len(parts) == 1 else graph("Concat", *parts, axis=1)

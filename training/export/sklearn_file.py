@@ -30,7 +30,6 @@ from training.export.sklearn_columns import encoding
 from training.export.sklearn_steps import function, projection, scaler, sums
 from training.features import maps as feature_maps
 from training.features.maps import (
-    COARSE_BINS,
     DOUBLING_BINS,
     KEPT_WEIGHT,
     STEP,
@@ -170,7 +169,9 @@ def _crossed(one: Block, other: Block) -> Pipeline:
         if block.numbers:
             numbers = function(np.take, indices=np.array(block.numbers), axis=1)
             ends = np.repeat([[0.0], [1.0]], len(block.numbers), axis=1)
-            bins = KBinsDiscretizer(COARSE_BINS, encode="onehot-dense", strategy="uniform").fit(ends)
+            bins = KBinsDiscretizer(block.parts, encode="onehot-dense", strategy="uniform").fit(ends)
+            for place in range(len(block.numbers)):
+                bins.bin_edges_[place] = np.array([-1.0, *block.edges, 2.0])
             kinds.append((f"{name}, numbers", Pipeline([("numbers", numbers), ("bins", bins)])))
         if block.others:
             kinds.append((f"{name}, others", function(np.take, indices=np.array(block.others), axis=1)))

@@ -63,6 +63,8 @@ from training.features.crosses import (
     buckets_of,
     counted,
     fields_of,
+    pairs_of,
+    whole_parts,
 )
 from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
@@ -291,21 +293,30 @@ class Relu(FeatureMap):
 
 @dataclass(frozen=True)
 class Block:
-    """Which of the d features a column has: numbers within bounds, and others, which are 0, 1 or shares."""
+    """Which of the d features a column has: numbers within bounds, and others, which are 0, 1 or shares.
+
+    edges: between the parts of a number, in shares of its declared range, rising.
+    """
 
     numbers: tuple[int, ...]
     others: tuple[int, ...]
+    edges: tuple[float, ...] = tuple(part / COARSE_BINS for part in range(1, COARSE_BINS))
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a number."""
+        return len(self.edges) + 1
 
     @property
     def width(self) -> int:
         """Number of coordinates of the column in a cross."""
-        return len(self.numbers) * COARSE_BINS + len(self.others)
+        return len(self.numbers) * self.parts + len(self.others)
 
     def coarse(self, u: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Return which of these coordinates may differ from 0, (n, k), and what they are, of scaled rows u (n, d)."""
-        bins = np.minimum((u[:, self.numbers] * COARSE_BINS).astype(np.int64), COARSE_BINS - 1)
-        bins += np.arange(len(self.numbers)) * COARSE_BINS
-        others = np.arange(len(self.others)) + len(self.numbers) * COARSE_BINS
+        bins = np.searchsorted(self.edges, u[:, self.numbers], side="right").astype(np.int64)
+        bins += np.arange(len(self.numbers)) * self.parts
+        others = np.arange(len(self.others)) + len(self.numbers) * self.parts
         places = np.hstack([bins, np.broadcast_to(others, (len(u), len(self.others)))])
         return places, np.hstack([np.ones(bins.shape), u[:, self.others]])
 
@@ -328,7 +339,13 @@ class Bins(FeatureMap):
     crosses: Several[tuple[int, int]] = Field(default=(), exclude_if=lambda crosses: not crosses)
     """Pairs of columns, by their places among `columns`, or of features where there are no columns."""
     cross_buckets: int = Field(default=0, ge=0, le=MOST_BUCKETS, exclude_if=lambda buckets: not buckets)
-    """Number of buckets that all pairs of fields are hashed to; 0 for no such crosses."""
+    """Number of buckets that pairs of fields are hashed to; 0 for no such crosses."""
+    cross_cells: int = Field(default=0, ge=0, exclude_if=lambda cells: not cells)
+    """The most cells of a pair of fields that is hashed. In all crosses whole numbers of which few are possible have
+    a part each.
+
+    0 for pairs of any number, and 16 parts of every number, 8 in `crosses`, as the first models with crosses have it.
+    """
 
     @model_validator(mode="after")
     def _some_coordinate_is_a_number(self) -> Self:
@@ -363,21 +380,31 @@ class Bins(FeatureMap):
             raise ValueError(
                 f"pairs are hashed of 2 to {MOST_FIELDS} fields, and these columns have {len(self.fields)}"
             )
+        if self.cross_buckets and not len(self.paired[0]):
+            raise ValueError(
+                f"every two of these columns have more than {self.cross_cells} pairs of parts: cross columns with "
+                "fewer levels"
+            )
         return self
 
     @functools.cached_property
     def fields(self) -> tuple[CrossedField, ...]:
         """The fields whose pairs are hashed."""
-        return fields_of(self.columns, len(self.lower))
+        return fields_of(self.columns, len(self.lower), whole=bool(self.cross_cells))
+
+    @functools.cached_property
+    def paired(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pairs of fields that are hashed, by their places: (pairs,) each."""
+        return pairs_of(self.fields, self.cross_cells)
 
     @functools.cached_property
     def pair_weight(self) -> float:
-        """The part of each hashed pair in w: squared, all pairs of a row are twice what bins and levels are.
+        """The part of each hashed pair in w: squared, those of a row are twice what bins and levels are.
 
         The weight was chosen between half and eight times as much, on rows of flights, credit_data and letter that were
         held back from training.
         """
-        return math.sqrt(8 / (len(self.fields) - 1))
+        return math.sqrt(4 * len(self.fields) / len(self.paired[0]))
 
     @property
     def _least_rows(self) -> int:
@@ -392,7 +419,9 @@ class Bins(FeatureMap):
         for column in self.columns:
             numbers = tuple(start + index for index in column.numbers)
             end = start + len(column.coordinates)
-            found.append(Block(numbers, tuple(place for place in range(start, end) if place not in numbers)))
+            others = tuple(place for place in range(start, end) if place not in numbers)
+            edges = whole_parts(column) if self.cross_cells else None
+            found.append(Block(numbers, others) if edges is None else Block(numbers, others, edges))
             start = end
         return tuple(found)
 
@@ -458,7 +487,7 @@ class Bins(FeatureMap):
             yield pairs.reshape(len(u), -1), values.reshape(len(u), -1)
             start += one.width * other.width
         if self.cross_buckets:
-            places, counts = counted(buckets_of(self.fields, u, self.cross_buckets))
+            places, counts = counted(buckets_of(self.fields, u, self.cross_buckets, self.cross_cells))
             yield start + places, self.pair_weight * counts.astype(np.float64)
 
     def sparse(self, X: Floats) -> Any:

@@ -53,7 +53,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from accounting.arrays import Words
@@ -522,6 +521,8 @@ def _cipher(key: bytes, purpose: bytes) -> Any:
     It is a permutation that nobody without the key can tell from a random one. Every block is its own, as ECB has it:
     what is equal shall have equal digests.
     """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
     secret = hmac.digest(key, purpose, "sha256")[:_KEY_BYTES]
     return Cipher(algorithms.AES(secret), modes.ECB()).encryptor()  # noqa: S305
 

@@ -155,8 +155,8 @@ def features_figures(certificate: ProvenCertificate) -> Figures:
         crosses = ", ".join(f"{names[one]}:{names[other]}" for one, other in feature_map.crosses)
         figures.append(("crosses, declared public", shortened(crosses)))
     if isinstance(feature_map, Bins) and feature_map.cross_buckets:
-        pairs = f"{math.comb(len(feature_map.fields), 2):,} pairs of columns, hashed to {feature_map.cross_buckets:,}"
-        figures.append(("crosses, of all pairs", pairs + " buckets"))
+        pairs = f"{len(feature_map.paired[0]):,} pairs of columns, hashed to {feature_map.cross_buckets:,}"
+        figures.append(("crosses, hashed", pairs + " buckets"))
     return figures
 
 

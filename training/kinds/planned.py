@@ -70,6 +70,8 @@ class Trial:
 CUT: tuple[Modality | None, ...] = ("table",)
 """Rows whose numbers can be cut. Pay-once models have cuts of them: bins did worse on every table."""
 NOT_CUT: tuple[Modality | None, ...] = ("images", "text", None)
+IMAGES: tuple[Modality | None, ...] = ("images",)
+"""Rows with edges and shades."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,12 @@ from training.planning.measured import CLEARLY, FAR, LEAST_MEASURED, Expected, S
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import HELD_OUT, Ranking
 
-MOST_ROWS = 20_000
-"""A simulation takes no more rows: the figures would change by less than their spread."""
+MOST_ROWS, MOST_TABLE_ROWS = 20_000, 100_000
+"""A simulation takes no more rows, the latter of tables: figures of most options would change by less than their
+spread. What crosses learn grows with the rows for longer: on flights they are clearly the best from 50,000 on."""
+
+_LARGEST_FEATURES = 2**25
+"""Numbers that the cuts of all rows may be, beyond MOST_ROWS: 256 MiB."""
 
 SEEDS = 5
 """Number of splits of the rows, and of draws of noise, in a simulation."""
@@ -270,11 +274,21 @@ def _expected(
 def case_of(records: Records, seed: int, image_shape: Shape | None = None, n: int | None = None) -> Case:
     """Return what a simulation trains on and asks about: four fifths of the rows, at most n, and the others."""
     X, y, declared = records.X, records.y, records.declaration
-    order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[:MOST_ROWS]
+    order = np.random.default_rng(derived_seed(seed, "simulation")).permutation(len(y))[
+        : most_rows(declared, image_shape)
+    ]
     held_out = min(max(len(order) // HELD_OUT, 1), MOST_ASKED)
     asked, kept = order[:held_out], order[held_out:][:n]
     name, classes = f"simulation-{seed}", len(declared.classes)
     return Case("simulation", seed, X[kept], y[kept], X[asked], y[asked], classes, name, declared, image_shape)
+
+
+def most_rows(declared: Declaration, image_shape: Shape | None = None) -> int:
+    """Return how many rows a simulation takes at most: more of tables, as far as their features fit."""
+    if rules.modality_of(declared, image_shape) != "table":
+        return MOST_ROWS
+    width = rules.feature_map("quantiles", declared).dimension
+    return min(max(MOST_ROWS, _LARGEST_FEATURES // width), MOST_TABLE_ROWS)
 
 
 def budget_for(whole: int, n: int | None, records: int) -> int:

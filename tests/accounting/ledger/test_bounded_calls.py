@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import redis
 
-from accounting.ledger import ApiKey, Ledger, key_digest
+from accounting.ledger import ApiKey, Ledger, key_digest, merging
 from accounting.ledger import store as store_module
 from accounting.ledger.archives import archive
 from accounting.ledger.backup_chains import Place
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.journal import Merge
-from accounting.ledger.merging import merge_lineages, plan_merge
+from accounting.ledger.merging import abandon_merge, merge_lineages, plan_merge
 from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary
 from accounting.ledger.verification import verify
@@ -140,6 +140,11 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     for each in merge.of:
         await open_accounts(ledger, each, releases(RECEIPTS), ann=releases(RECEIPTS))
         await ledger.charge(asking(each, "ann", "a", model=each))
+    plan = await plan_merge(ledger, Merge(merge.of, f"{lineage}-given-up"), lambda _: releases(2 * RECEIPTS))
+    assert plan.whole is not None
+    await merging._open(ledger.merging(), plan, plan.whole)
+    await merging._close(ledger, plan.parts[0], plan.merge)
+    await abandon_merge(ledger, plan.merge.into)
     await merge_lineages(ledger, await plan_merge(ledger, merge, lambda _: releases(2 * RECEIPTS)))
     await ledger.add_group(lineage, "team", releases(5), time=0.0)
     await ledger.set_group(lineage, "bob", "team")

@@ -828,6 +828,7 @@ class MergesAgainstFractions(RuleBasedStateMachine):
     def another(self) -> None:
         self.open()
 
+    @precondition(lambda self: self.lineages)
     @rule(
         data=st.data(),
         client=st.sampled_from(["ann", "bob"]),
@@ -854,7 +855,10 @@ class MergesAgainstFractions(RuleBasedStateMachine):
     @precondition(lambda self: len(self.lineages) > 1)
     def merge(self, data: st.DataObject, limit: int) -> None:
         pair = data.draw(st.permutations(self.lineages))[:2]
-        merge = Merge((pair[0], pair[1]), new_lineage())
+        self.become_one(Merge((pair[0], pair[1]), new_lineage()), limit)
+
+    def become_one(self, merge: Merge, limit: int) -> None:
+        pair = merge.of
         before = {name: self.runner.run(self.ledger.snapshot(name))[:3] for name in pair}
         self.runner.run(merged(self.ledger, merge, releases(limit)))
         for payer in ("client:ann", "client:bob", "group:team", "lineage"):

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -351,6 +352,49 @@ def test_an_exhausted_budget_refuses_and_charges_nothing(service, tab, request):
     expect(page.get_by_role("button", name="Ask, at no cost")).to_be_visible()
     assert violations(page) == []
     tab.shot("exhausted")
+
+
+def test_the_block_that_limits_a_client_is_named(start, open_tab, head):
+    certificate = head.certificate.model_copy(update={"blocks": ("2026-09", "2026-10")})
+    lineage = certificate.lineage
+
+    async def open_blocks(ledger):
+        for block, answers in (("2026-09", 9.5), ("2026-10", 2.5)):
+            await ledger.open_block(lineage, block, Budget.from_rho(answers * PRICE, 1e-6, "gaussian"), time=1.0)
+
+    model = replace(head, certificate=certificate)
+    service = start.start(lambda ledger: predictor(model, ledger), lineage, 100.0, "gaussian", before=open_blocks)
+    poor, rich = service.add_client("poor", rho=1.5 * PRICE), service.add_client("rich")
+
+    page = open_tab().sign_in(service.url, poor)
+    expect(page.locator("#answers-left")).to_have_text("1")
+    expect(page.locator("#left-note")).to_have_text(
+        "One answer costs rho = 0.005. None of the 2 blocks of its records has less left than you."
+    )
+
+    tab = open_tab()
+    page = tab.sign_in(service.url, rich)
+    assert budget_of(service, rich)["limiting_block"] == "2026-10"
+    named = (
+        "One answer costs rho = 0.005. The block 2026-10 of the model’s records has less left than you, and limits you."
+    )
+    expect(page.locator("#answers-left")).to_have_text("2")
+    expect(page.locator("#left-note")).to_have_text(named)
+    assert violations(page) == []
+    tab.shot("limited-by-a-block")
+    paste(page, lines(SOME[:2]))
+    page.locator("#pay").click()
+    expect(page.locator("#answers-left")).to_have_text("0")
+    expect(page.locator("#left-note")).to_have_text(named)
+
+    # The owner gives it more than the client has left: it limits nobody.
+    more = Budget.from_rho(2.0, 1e-6, "gaussian")
+    for block in certificate.blocks:
+        service.call(service.ledger.set_budget(lineage, more, block=block))
+    page = open_tab().sign_in(service.url, rich)
+    expect(page.locator("#left-note")).to_have_text(
+        "One answer costs rho = 0.005. None of the 2 blocks of its records has less left than you."
+    )
 
 
 def test_a_lost_answer_is_asked_for_again_and_charged_once(service, tab, key, request):

@@ -235,8 +235,17 @@ def model_of_columns(kind, name, columns, generator):
             crosses=tuple((0, place) for place in range(1, 4) if not isinstance(columns[place], TextColumn))
             if len(columns) > 3
             else (),
+            cross_cells=512 * (name == "crosses"),
         ),
         "hashed": Bins(lower=lower, upper=upper, bias=0.3, columns=columns, cross_buckets=40 * (name == "hashed")),
+        "hashed cells": Bins(
+            lower=lower,
+            upper=upper,
+            bias=0.3,
+            columns=columns,
+            cross_buckets=40 * (name == "hashed cells"),
+            cross_cells=300 * (name == "hashed cells"),
+        ),
         "identity": Identity(lower=lower, upper=upper, clip_norm=1.5, bias=0.3, columns=columns),
     }
     shares = generator.uniform(size=(400, len(names))) * (generator.uniform(size=(400, len(names))) < 0.7)
@@ -321,9 +330,10 @@ def test_a_file_says_that_it_clips_and_what_the_service_does(form, clips):
         assert "drawn back to the declared bounds" in metadata["computes"]
 
 
-def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit():
+@pytest.mark.parametrize("name", ["hashed", "hashed cells"])
+def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit(name):
     generator = np.random.default_rng(3)
-    _, model = model_of_columns("class-sums", "hashed", COLUMNS, generator)
+    _, model = model_of_columns("class-sums", name, COLUMNS, generator)
     values = {column.name: some_values(column, generator, 90) for column in COLUMNS}
     rows = [{each: values[each][index] for each in values} for index in range(90)]
     content = exported(model, "onnx").content

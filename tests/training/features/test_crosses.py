@@ -66,6 +66,52 @@ def test_every_pair_of_fields_is_hashed_once():
     assert buckets_of(fields, scaled([ROW]), 97)[0].tolist() == wanted
 
 
+WHOLE = (
+    NumberColumn(name="month", kind="integer", minimum=1, maximum=12),
+    NumberColumn(name="day", kind="integer", minimum=1, maximum=31, required=True),
+    NumberColumn(name="metres", kind="integer", minimum=0, maximum=9000, required=True),
+    LevelsColumn(name="town", levels=tuple(f"t{place}" for place in range(60))),
+)
+
+
+def test_whole_numbers_of_which_few_are_possible_have_a_part_each():
+    _, lower, upper = coordinates_of(WHOLE)
+    rows = [{"month": 1 + place % 12, "day": 1 + place, "metres": 300 * place, "town": "t7"} for place in range(31)]
+    u = (encode_rows(WHOLE, rows) - np.array(lower)) / (np.array(upper) - np.array(lower))
+    month, day, metres, _ = fields_of(WHOLE, 0, whole=True)
+    assert (month.parts, day.parts, metres.parts) == (13, 31, PARTS_OF_NUMBER)
+    assert day.part(u).tolist() == list(range(31))
+    assert month.part(u).tolist() == [place % 12 for place in range(31)]
+    assert metres.part(u).max() == PARTS_OF_NUMBER - 1
+    absent = u[:1].copy()
+    absent[0, 1] = 1.0
+    assert month.part(absent).tolist() == [12]
+    assert [field.parts for field in fields_of(WHOLE, 0)][1] == PARTS_OF_NUMBER
+
+
+def test_whole_numbers_that_the_owner_crosses_have_a_part_each():
+    _, lower, upper = coordinates_of(WHOLE)
+    shared = {"lower": lower, "upper": upper, "bias": 0.0, "columns": WHOLE, "crosses": ((0, 1),)}
+    made, earlier = Bins(**shared, cross_cells=512), Bins(**shared)
+    assert [pair[0].width * pair[1].width for pair in (*made.crossed, *earlier.crossed)] == [13 * 31, 9 * 8]
+    rows = [{"month": 2, "day": 29, "metres": 5, "town": "t7"}, {"month": None, "day": 1, "metres": 5, "town": "t7"}]
+    phi = made(encode_rows(WHOLE, rows), {})[:, -1 - 13 * 31 : -1]
+    assert [np.flatnonzero(row).tolist() for row in phi] == [[1 * 31 + 28], [0, 12 * 31]]
+    np.testing.assert_array_equal(made.sparse(encode_rows(WHOLE, rows)).toarray(), made(encode_rows(WHOLE, rows), {}))
+
+
+def test_pairs_of_fields_with_many_cells_are_left_out():
+    _, lower, upper = coordinates_of(WHOLE)
+    made = Bins(lower=lower, upper=upper, bias=0.0, columns=WHOLE, cross_buckets=900, cross_cells=512)
+    assert [pair.tolist() for pair in made.paired] == [[0, 0, 1], [1, 2, 2]]
+    (phi,) = made(np.array(lower)[None] + 0.0, {})
+    assert phi[-901:-1].astype(bool).sum() == 3
+    everything = Bins(lower=lower, upper=upper, bias=0.0, columns=WHOLE, cross_buckets=900)
+    assert len(everything.paired[0]) == 6
+    with pytest.raises(ValidationError, match="more than 90 pairs of parts"):
+        Bins(lower=lower, upper=upper, bias=0.0, columns=WHOLE, cross_buckets=900, cross_cells=90)
+
+
 @given(st.integers(0, 2**31), st.integers(0, 2**31), st.integers(1, 2**14))
 def test_the_bucket_is_the_generators(one, other, buckets):
     assert bucket(np.array([one]), np.array([other]), buckets)[0] == mixed(one, other) % buckets
@@ -82,10 +128,12 @@ def test_each_place_is_counted_once(rows):
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1.0, 1e-12, 1e300]), buckets=st.sampled_from([1, 7, 900]))
-def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, scale, buckets):
+@pytest.mark.parametrize("cells", [0, 110])
+def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, scale, buckets, cells):
     """The rows hold any numbers, also such as no table encodes."""
     _, lower, upper = coordinates_of(TABLE)
-    feature_map = Bins(lower=lower, upper=upper, bias=0.3, columns=TABLE, cross_buckets=buckets, crosses=((0, 1),))
+    shared = {"lower": lower, "upper": upper, "bias": 0.3, "columns": TABLE}
+    feature_map = Bins(**shared, cross_buckets=buckets, cross_cells=cells, crosses=((0, 1),))
     X = np.random.default_rng(seed).standard_normal((5, len(lower))) * scale
     phi = feature_map(X, {})
     whole = [[int(value * 2**24) for value in row] for row in phi]
@@ -97,8 +145,9 @@ def test_hashed_rows_are_no_longer_than_one_and_the_same_alone_or_sparse(seed, s
     assert (sparse.data != 0).all()
 
 
-def test_pairs_have_twice_the_weight_of_what_else_a_row_says():
-    feature_map = Bins(lower=(0.0,) * 4, upper=(1.0,) * 4, bias=0.0, cross_buckets=5000)
+@pytest.mark.parametrize("cells", [0, 256])
+def test_pairs_have_twice_the_weight_of_what_else_a_row_says(cells):
+    feature_map = Bins(lower=(0.0,) * 4, upper=(1.0,) * 4, bias=0.0, cross_buckets=5000, cross_cells=cells)
     (phi,) = feature_map(np.full((1, 4), 0.3), {})
     pairs = phi[-5001:-1]
     assert (pairs > 0).sum() == 6

@@ -7,7 +7,7 @@ from training.features.maps import FEATURE_MAPS, Encoder, FeatureMap
 COMMON = ["lower", "upper", "clip_norm", "bias", "columns", "kind"]
 OWN = {
     "identity": [],
-    "bins": ["crosses", "cross_buckets"],
+    "bins": ["crosses", "cross_buckets", "cross_cells"],
     "quantiles": ["released"],
     "hog": ["image_shape", "centred"],
     "hog-fourier": ["image_shape", "random_features", "bandwidth", "seed"],

@@ -6,6 +6,7 @@ import pytest
 from accounting.budgets import Budget
 from mechanisms.gaussian_vector import LEAST_PRICE
 from training.errors import TrainingError
+from training.features import rules
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
 from training.planning.measured import LEAST_SETS
@@ -13,9 +14,13 @@ from training.planning.options import default_option, kind_of_option, option_nam
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
+    MOST_ROWS,
+    MOST_TABLE_ROWS,
     Recommendation,
     by_rule,
     by_simulation,
+    case_of,
+    most_rows,
     of_kind,
     refusal,
     warnings_of,
@@ -255,6 +260,67 @@ def test_options_that_would_be_the_same_are_simulated_once():
     pair = ("weights", "weights-fourier")
     found = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=1, options=pair)
     assert [each.option for each in found.estimates] == ["weights"]
+
+
+def shades(n, side=12):
+    """Images of dots, whose edges are noise: one class has the white squares of a chessboard lighter, one the black."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=n)
+    board = np.kron(np.indices((side // 2, side // 2)).sum(axis=0) % 2 * 2 - 1, np.ones((2, 2)))
+    dots = 0.7 * (rng.random((n, side, side)) < 0.5) + 0.15
+    return labelled((dots + 0.05 * (1 - 2 * y)[:, None, None] * board).reshape(n, -1), y, 2)
+
+
+def test_images_told_apart_by_shades_get_features_that_have_them():
+    pair = ("dpsgd", "dpsgd-hog-fourier")
+    asked = {"n": None, "whole": whole(4), "queries": None, "seeds": 2, "options": pair}
+    found = by_simulation(shades(400), **asked, image_shape=(12, 12, 1))
+    assert found.option == "dpsgd-hog-fourier"
+    edges, both = (each.log_loss for each in found.estimates)
+    assert both < edges - 0.2
+
+
+def squares(n):
+    """Rows of two numbers and a number that says nothing: classes differ by whether the first two are alike."""
+    X = np.random.default_rng(0).random((n, 3))
+    return labelled(X, ((X[:, 0] > 0.5) == (X[:, 1] > 0.5)).astype(np.int64), 2)
+
+
+def test_columns_that_tell_classes_apart_together_get_crosses():
+    pair = ("dpsgd-quantiles", "dpsgd-crosses")
+    found = by_simulation(squares(1500), n=None, whole=whole(4), queries=None, seeds=2, options=pair)
+    assert found.option == "dpsgd-crosses"
+    by_cuts, crossed = (each.log_loss for each in found.estimates)
+    assert crossed < by_cuts - 0.05
+
+
+def test_a_simulation_takes_more_rows_of_a_table_as_far_as_they_fit():
+    narrow, wide = numbers_declared(3, 2), numbers_declared(32, 2)
+    assert most_rows(narrow) == MOST_TABLE_ROWS
+    assert MOST_ROWS < most_rows(wide) < MOST_TABLE_ROWS
+    assert most_rows(numbers_declared(784, 2)) == most_rows(numbers_declared(144, 2), (12, 12, 1)) == MOST_ROWS
+    X = np.random.default_rng(0).random((30_000, 3))
+    case = case_of(labelled(X, (X[:, 0] > 0.5).astype(np.int64), 2), 0)
+    assert (len(case.y), len(case.answers)) == (24_000, 6_000)
+
+
+def test_tables_that_cannot_be_crossed_get_no_crosses():
+    """One number: its option would be that of bins."""
+    declared = numbers_declared(1, 2)
+    assert not rules.feature_map("crosses", declared).cross_buckets
+    assert rules.feature_map("crosses", numbers_declared(2, 2)).cross_buckets == rules.CROSS_BUCKETS
+    assert rules.feature_map("crosses", numbers_declared(40, 2)) == rules.feature_map("unit", numbers_declared(40, 2))
+
+
+@pytest.mark.parametrize("n", [100, 30_000, 1_000_000])
+def test_without_rows_tables_get_no_crosses(n):
+    assert recommended(n, 2, whole(4), None, "table").chosen.features != "crosses"
+
+
+def test_without_rows_images_get_histograms_alone():
+    """On MNIST they did better, so that only rows speak for more."""
+    assert recommended(60_000, 10, whole(1), None, "images").option == "dpsgd"
+    assert of_kind("dpsgd", None, "images").option == "dpsgd"
 
 
 @pytest.mark.parametrize("modality", ["table", None])
