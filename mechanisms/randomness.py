@@ -110,7 +110,12 @@ class KeyedRandomness:
 
     @functools.cached_property
     def _streams(self) -> "list[CipherContext]":
-        return _chacha20([each[:_KEY_BYTES] for each in self._derived])
+        # 7 MB, which a service of pay-once models does not take: it draws nothing.
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        # A nonce of zeros is safe: each question has a key of its own, and no key ever has a second stream.
+        start = bytes(16)
+        return [Cipher(algorithms.ChaCha20(each[:_KEY_BYTES], start), mode=None).encryptor() for each in self._derived]
 
     def words(self, count: int) -> Words:
         """Return count / n words for each question in turn, shape (count,): the next of its stream at every call.
@@ -153,23 +158,13 @@ class SystemRandomness:
 
 def keystream(count: int) -> Words:
     """Return `count` words of ChaCha20 output under a key that is used for nothing else."""
-    (stream,) = _chacha20([os.urandom(_KEY_BYTES)])
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # not before: see `KeyedRandomness`
+
+    cipher = Cipher(algorithms.ChaCha20(os.urandom(_KEY_BYTES), bytes(16)), mode=None)
     words = np.zeros(count, dtype=np.uint64)
     octets = words.data.cast("B")
-    stream.update_into(octets, octets)
+    cipher.encryptor().update_into(octets, octets)
     return words
-
-
-def _chacha20(keys: Sequence[bytes]) -> "list[CipherContext]":
-    """Return the stream of each key, from its beginning.
-
-    A nonce of zeros is safe: a question, and a call for fresh words, has a key of its own, and no key a second stream.
-    """
-    # 7 MB, which a service of pay-once models does not take: it draws nothing.
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-    start = bytes(16)
-    return [Cipher(algorithms.ChaCha20(key, start), mode=None).encryptor() for key in keys]
 
 
 _forks = 0

@@ -74,7 +74,7 @@ def test_every_command_works_on_a_cluster_by_the_file(home, clustered):
     (home / "dpserve.toml").write_text(f'ledger = "{clustered.url}"\nledger-replicas = 1\n')
     owner = Owner(home)
     use_every_command(owner, clustered.empty)
-    assert ledger_commands().keys() - owner.ran == {("serve",), ("demo",), ("lineage", "abandon-merge")}
+    assert ledger_commands().keys() - owner.ran == {("serve",), ("demo",)}
 
 
 def test_every_command_that_opens_the_ledger_takes_the_number_of_replicas():
