@@ -1,7 +1,7 @@
 """A merge that is not done is given up: both lineages are open again as they were, and nothing has two budgets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -61,16 +61,11 @@ from .test_merged_lineages import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def ledger(store_url: str) -> AsyncIterator[Ledger]:
-    async with await Ledger.connect(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def names() -> Merge:
-    """Two lineages that no other test uses, and what they were to be merged into."""
-    return Merge((new_lineage(), new_lineage()), new_lineage())
+async def two_settled(ledger: Ledger, merge: Merge) -> None:
+    """Open both, and settle what their models protect, so that services of this machine may join them."""
+    await two(ledger, merge)
+    for lineage in merge.of:
+        await ledger.settle_unit(lineage, "")
 
 
 async def stuck(ledger: Ledger, merge: Merge) -> None:
@@ -445,9 +440,7 @@ async def test_a_store_from_the_midst_of_it_is_abandoned_again_on_a_machine_that
     """Charges from after the first time come back from the journal; nobody goes on with the merge here."""
     names, journals = Merge(("a", "b"), "c"), tmp_path / "journals"
     async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
-        await two(ledger, names)
-        for lineage in "ab":
-            await ledger.settle_unit(lineage, "")
+        await two_settled(ledger, names)
         await stuck(ledger, names)
         lines = [line async for line in backup(ledger)]
         await ledger.note_merge(names)  # as after both were closed
@@ -477,9 +470,7 @@ async def test_a_store_from_the_midst_of_it_is_abandoned_again_on_a_machine_that
 async def test_a_store_from_before_it_is_told_to_be_behind_and_the_name_stays_used_up(tmp_path: Path) -> None:
     names, journals = Merge(("a", "b"), "c"), tmp_path / "journals"
     async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
-        await two(ledger, names)
-        for lineage in "ab":
-            await ledger.settle_unit(lineage, "")
+        await two_settled(ledger, names)
         lines = [line async for line in backup(ledger)]
         await stuck(ledger, names)
         await abandon_merge(ledger, "c")
@@ -503,9 +494,7 @@ async def test_a_store_from_before_it_is_told_to_be_behind_and_the_name_stays_us
 async def test_another_machine_that_knows_of_the_merge_refuses_both_until_it_is_told(tmp_path: Path) -> None:
     names, journals = Merge(("a", "b"), "c"), tmp_path / "journals"
     async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
-        await two(ledger, names)
-        for lineage in "ab":
-            await ledger.settle_unit(lineage, "")
+        await two_settled(ledger, names)
         await stuck(ledger, names)
         await ledger.note_merge(names)
     async with Ledger.open(tmp_path / "store", journals=tmp_path / "other") as other:
@@ -529,9 +518,7 @@ async def test_a_store_from_before_a_merge_was_done_is_not_abandoned_where_its_c
 ) -> None:
     names, journals = Merge(("a", "b"), "c"), tmp_path / "journals"
     async with Ledger.open(tmp_path / "store", journals=journals) as ledger:
-        await two(ledger, names)
-        for lineage in "ab":
-            await ledger.settle_unit(lineage, "")
+        await two_settled(ledger, names)
         await almost_done(ledger, names)
         lines = [line async for line in backup(ledger)]
         await merged(ledger, names)

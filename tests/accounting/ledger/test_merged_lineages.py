@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -63,18 +63,6 @@ from .conftest import COST, asking, dump, faulty_version, new_lineage, open_acco
 pytestmark = pytest.mark.anyio
 
 WHOLE = releases(100)
-
-
-@pytest.fixture
-async def ledger(store_url: str) -> AsyncIterator[Ledger]:
-    async with await Ledger.connect(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def names() -> Merge:
-    """Two lineages that no other test uses, and what they are merged into."""
-    return Merge((new_lineage(), new_lineage()), new_lineage())
 
 
 async def two(ledger: Ledger, merge: Merge) -> None:
