@@ -101,6 +101,7 @@ def _tracing() -> Iterator[Trace]:
         yield trace
     finally:
         sys.setprofile(None)
+        met.clear()  # or what these frames hold is in use for ever: simdjson's parser among it
 
 
 @dataclass(frozen=True)
