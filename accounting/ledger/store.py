@@ -88,7 +88,9 @@ _OURS = "DPSERVE"
 _NONCE_BYTES = 8
 _TRIES = 4
 _PAUSE = 0.1
-_PASSING = (refused.ConnectionError, refused.BusyLoadingError, OSError)
+_LOST = (refused.ConnectionError, OSError, RuntimeError)
+"""Errors of a connection. By a RuntimeError uvloop tells that one was closed since it was taken."""
+_PASSING = (*_LOST, refused.BusyLoadingError)
 """Errors that may pass in a moment: a server starts, or starts again."""
 
 _REWRITING = (
@@ -410,7 +412,7 @@ class Store:
         try:
             async with asyncio.timeout(self.deadline):
                 return await work
-        except (refused.ReadOnlyError, refused.ConnectionError, refused.MovedError, OSError) as error:
+        except (refused.ReadOnlyError, refused.MovedError, *_LOST) as error:
             # The store that answers next may be another one: nothing that was looked at before is relied on.
             self._looked.clear()
             await self._connections.renew()  # another server may be the primary now

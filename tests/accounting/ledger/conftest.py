@@ -101,6 +101,14 @@ def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield store.url
 
 
+ON_EACH_LOOP = pytest.mark.parametrize(
+    "anyio_backend",
+    [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})],
+    ids=["asyncio", "uvloop"],
+)
+"""Runs a test under both event loops that a service may run on."""
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -12,14 +12,9 @@ import pytest
 from accounting.ledger import Ledger, LedgerUnavailable
 from tests.certificates import write_certificate
 
-from .conftest import asking, new_lineage, open_accounts, releases
+from .conftest import ON_EACH_LOOP, asking, new_lineage, open_accounts, releases
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
+pytestmark = [pytest.mark.anyio, ON_EACH_LOOP]
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
