@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -169,6 +170,10 @@ class StoreUse:
 
 async def _compare_nothing(lineage: str, mark: str) -> None:
     del lineage, mark
+
+
+class _StoreChanged(LedgerUnavailable):
+    """The store's mark is another one than that by which the lineage was being compared."""
 
 
 class Store:
@@ -348,7 +353,8 @@ class Store:
             except LedgerUnavailable as error:
                 word, _, line = str(error.__cause__).partition(" ")
                 if tries_left and not mark and word == "DPSERVEUNSEEN":
-                    await self._compare(lineage, line)
+                    with suppress(_StoreChanged):  # once more, by the mark that the next reply tells
+                        await self._compare(lineage, line)
                 elif tries_left and "Function not found" in str(error.__cause__):  # somebody removed the library
                     self._ready.clear()
                 elif word.startswith(_OURS):
@@ -576,7 +582,7 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
         case "MALFORMED":
             return LedgerUnavailable(f"the ledger's store cannot read the call: {line}")
         case "UNSEEN":
-            return LedgerUnavailable("the ledger's store was started again while it was looked at")
+            return _StoreChanged("the ledger's store was started again, or the lineage begun, while it was looked at")
     return LedgerUnavailable(f"the ledger's store reports: {line}")
 
 

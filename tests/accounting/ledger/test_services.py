@@ -409,3 +409,28 @@ async def test_services_and_stores_killed_at_any_moment_lose_and_overspend_nothi
         keeping.cancel()
     assert len(said) > 12
     assert sum(killed.values()) >= 3
+
+
+async def test_a_lineage_that_begins_while_it_is_compared_is_compared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two processes train in a new lineage at once: the mark of the first look is not the store's any more."""
+    lineage = new_lineage()
+    async with (
+        Ledger.open(tmp_path / "store", journals=tmp_path / "journals") as ledger,
+        Ledger.open(tmp_path / "store") as other,
+    ):
+        compare, forget = ledger.store.compare, ledger.store.forget
+
+        def forget_and_prepare(name: str) -> None:  # once the journal is there, which is what is compared
+            forget(name)
+            monkeypatch.setattr(ledger.store, "compare", begin_and_compare)
+
+        async def begin_and_compare(name: str, mark: str) -> None:
+            monkeypatch.undo()
+            await open_accounts(other, lineage, releases(1))
+            await compare(name, mark)
+
+        monkeypatch.setattr(ledger.store, "forget", forget_and_prepare)
+        await ledger.join(lineage)
+        assert (await ledger.lineage(lineage)).budget == releases(1)
