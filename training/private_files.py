@@ -25,27 +25,29 @@ def owners_alone(path: str, flags: int) -> int:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an error that names no file, as that of a full disk, name this one."""
+def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
+    """Let an error that names no file, as that of a full disk, or its draft, name this one."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.errno is not None and error.filename in (None, str(draft)):
             raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 
 @contextmanager
 def drafted(path: Path, opener: Callable[[str, int], int] | None = owners_alone) -> Iterator[IO[bytes]]:
-    """Give a file to write, which lies at `path` once the block has ended, or nowhere.
+    """Give a file to write, which lies at `path`, on the disk, once the block has ended, or nowhere.
 
     opener: as `open` takes it; None lets read it whom the umask lets. Raises OSError that names a path.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path):
+        with naming(path, draft):
             with open(draft, "wb", opener=opener) as file:
                 yield file
+                file.flush()
+                os.fsync(file.fileno())
             draft.replace(path)
     finally:
         with suppress(OSError):

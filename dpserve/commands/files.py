@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from training.private_files import naming
+
 
 class Draft:
     """A file that is not in its place yet."""
@@ -15,12 +17,9 @@ class Draft:
 
     def write(self, content: bytes) -> None:
         """Write the whole content over the room that was taken for it. Raises OSError that names the file."""
-        try:
-            with self._path.open("r+b") as file:
-                file.write(content)
-                file.truncate()
-        except OSError as error:
-            raise _named(error, self._target) from None
+        with naming(self._target, self._path), self._path.open("r+b") as file:
+            file.write(content)
+            file.truncate()
 
 
 @contextmanager
@@ -34,15 +33,10 @@ def whole_file(target: Path, content: bytes = b"", *, room: int = 0) -> Iterator
         raise FileExistsError(0, "there is a file already, and it stays as it is; name another with --out", str(target))
     path = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        try:
+        with naming(target, path):
             path.write_bytes(content.ljust(room))
-        except OSError as error:
-            raise _named(error, target) from None
         yield Draft(path, target)
-        path.rename(target)
+        with naming(target, path):
+            path.rename(target)
     finally:
         path.unlink(missing_ok=True)
-
-
-def _named(error: OSError, target: Path) -> OSError:
-    return type(error)(error.errno, error.strerror, str(target))

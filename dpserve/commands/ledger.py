@@ -46,7 +46,7 @@ from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from dpserve.wording import as_flag
 from service.errors import CannotServe
 from service.telemetry.logs import configure
-from training.private_files import owners_alone
+from training.private_files import drafted
 
 if TYPE_CHECKING:
     from accounting.ledger import archives
@@ -694,16 +694,10 @@ def _open(given: list[Path] | None) -> list[JournalFiles]:
 
 
 async def _write(path: Path, lines: AsyncIterator[str]) -> None:
-    """Write a file that is there whole or not at all, readable by its owner alone."""
-    partial = path.with_name(path.name + ".partial")
+    """Write a file of its owner's alone, whole or not at all."""
     try:
-        with open(partial, "w", encoding="utf-8", opener=owners_alone) as file:
+        with drafted(path) as file:
             async for line in lines:
-                file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+                file.write(line.encode())
     except OSError as error:
         raise CannotServe(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)

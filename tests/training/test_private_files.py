@@ -63,6 +63,18 @@ def test_a_file_that_does_not_fit_is_named_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_that_has_no_place_is_named_and_its_draft_is_not(tmp_path):
+    (tmp_path / "a folder").mkdir()
+    for path in (tmp_path / "missing" / "secret", tmp_path / "a folder"):
+        for write in (write_whole, write_shown):
+            if write is write_shown and path.is_dir():
+                continue  # opened as it is, like a pipe
+            with pytest.raises(OSError, match=path.name) as refused:
+                write(path, b"content")
+            assert (refused.value.filename, refused.value.filename2) == (str(path), None)
+    assert [each.name for each in tmp_path.iterdir()] == ["a folder"]
+
+
 def test_a_file_that_is_shown_is_whole_and_goes_where_its_name_leads(tmp_path, no_umask):
     kept, link = tmp_path / "kept", tmp_path / "link"
     kept.write_text("before")
