@@ -316,7 +316,7 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     _check_earlier(request, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
-    if request.quantile_share and request.made_kind.answers != "once":
+    if plan is None and request.quantile_share and request.made_kind.answers != "once":
         raise WrongOption(
             "features",
             "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
@@ -713,13 +713,13 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
-    names = ["features", "bias", "random_features", "bandwidth", "seed"]
+    names = ["features", "quantile_share", "bias", "random_features", "bandwidth", "seed"]
     if request.encoder is None:
         names.append("clip_norm")
     if request.own_features is not None:
         free |= {"bins", "hog-fourier"}
     if request.own_features == "features":
-        names = ["features", "bias", "clip_norm"]
+        names = ["features", "quantile_share", "bias", "clip_norm"]
     for name in names:
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
