@@ -137,7 +137,7 @@ def create_app(
             expose_headers=_RESPONSE_HEADERS,
         )
     marks = [(b"dpserve-rehearsal", b"true")] if ledger.rehearsal else []
-    app = RequestMiddleware(app, count=metrics.count, under_way=metrics.add_under_way, log=options.log, headers=marks)
+    app = RequestMiddleware(app, count=metrics.count, in_flight=metrics.in_flight, log=options.log, headers=marks)
     if options.tracing is not None:
         app = Traces(app, RequestSpans(options.tracing))
     return app

@@ -20,7 +20,7 @@ from service.telemetry.logs import (
     request_id_of,
     with_places,
 )
-from service.telemetry.metrics import DISCONNECTED, problem_of, route_of
+from service.telemetry.metrics import DISCONNECTED, InFlight, problem_of, route_of
 
 MODEL = "dpserve.model"
 """Where the scope has the name of the model that answers, once that is known."""
@@ -36,15 +36,15 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         count: Callable[[str, str, int, float, str | None], None],
-        under_way: Callable[[int], None] = lambda _: None,
+        in_flight: InFlight | None = None,
         log: RequestLog | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Wrap `app`. count: as `Metrics.count`. under_way: as `Metrics.add_under_way`. headers: of every answer."""
+        """Wrap `app`. count: as `Metrics.count`. in_flight: counts the requests. headers: of every answer."""
         self._app = app
         self._count = count
-        self._under_way = under_way
+        self._in_flight = InFlight() if in_flight is None else in_flight
         self._log = log
         self._headers = list(headers)
         self._clock = clock
@@ -57,7 +57,7 @@ class RequestMiddleware:
         began = self._clock()
         added = self._headers if self._log is None else [*self._headers, _identified(scope)]
         status, refused = DISCONNECTED, None
-        self._under_way(1)
+        self._in_flight.requests += 1
 
         async def watched(message: Message) -> None:
             nonlocal status, refused
@@ -78,7 +78,7 @@ class RequestMiddleware:
             if status == DISCONNECTED:
                 await response_to(scope["path"], problem)(scope, receive, watched)
         finally:
-            self._under_way(-1)
+            self._in_flight.requests -= 1
             seconds, route = self._clock() - began, route_of(scope)
             self._count(route, scope.get(MODEL, ""), status, seconds, refused)
             if self._log is not None:

@@ -4,7 +4,8 @@ Promises: a request's headers are those of its head. A field behind a chunked bo
 is never one of them, whether it comes in the same packet or later. Nothing that a client sends without end is gathered:
 httptools joins the parts of a field as they come, in time that grows with the square of its length. A connection has
 few requests that are not answered: uvicorn queues all that one read brings, and a queued one takes a hundred times its
-bytes.
+bytes. The head of an answer waits for the first part of its body, so that both take one call of the system and one
+packet: uvicorn writes them one after the other, and uvloop sends each at once.
 
 The class is derived from uvicorn's, for uvicorn has no option that bounds a head which httptools reads:
 `h11_max_incomplete_event_size` is for h11 alone, and what it answers beyond `limit_concurrency` says neither what is
@@ -13,9 +14,10 @@ wrong nor when to ask again. What the class relies on in uvicorn (`app`, `connec
 and pyproject.toml keeps uvicorn to versions that it was tried with.
 """
 
+import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -46,6 +48,41 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
+class _JoinedWrites:
+    """A connection's transport, which sends the head of an answer with the first part of its body.
+
+    Only a head that says how long its body is waits, for then the body is ready. All else goes on at once, among it
+    what tells a client to continue, and the head of a stream. What looks like such a head in the middle of a body waits
+    as well, until the next part or the end.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.head = b""
+        """The head that waits."""
+        self.abort, self.is_closing, self.set_protocol = transport.abort, transport.is_closing, transport.set_protocol
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        """Send what waits, and this; or have a head wait."""
+        if self.head:
+            head, self.head = self.head, b""
+            if data:
+                self._transport.writelines((head, data))
+            else:
+                self._transport.write(head)
+        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data and data.endswith(b"\r\n\r\n"):
+            self.head = data
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what waits, and close."""
+        self.write(b"")
+        self._transport.close()
+
+
 class BoundedHttp(HttpToolsProtocol):
     """A connection. uvicorn makes it (`http=` of its settings) and calls it."""
 
@@ -61,6 +98,11 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._most_connections, self.limit_concurrency = self.limit_concurrency, None
         self._unanswered: deque[RequestResponseCycle] = deque()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to read. Answers are written through `_JoinedWrites`."""
+        self._writes = _JoinedWrites(transport)
+        super().connection_made(cast(asyncio.Transport, self._writes))
 
     def data_received(self, data: bytes) -> None:
         """Read on. Refuse what goes on for too long without becoming a head or a part of a body."""
@@ -106,6 +148,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Go on to the next request that waits."""
+        if self._writes.head:  # of an answer without a body
+            self._writes.write(b"")
         if self._unanswered:  # none of a connection that is lost
             self._unanswered.popleft()
         super().on_response_complete()

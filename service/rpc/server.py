@@ -178,7 +178,7 @@ class GrpcPort:
         attributes = {"rpc.system": "grpc", "http.route": route}
         traced = nullcontext() if self.spans is None else self.spans.request(route, call.headers, attributes)
         began, status, refused = time.perf_counter(), DISCONNECTED, None
-        self.metrics.add_under_way(1)
+        self.metrics.in_flight.requests += 1
         problem: Problem | None = None
         try:
             with traced as span:
@@ -201,7 +201,7 @@ class GrpcPort:
             await context.abort(code, problem.detail[:_LONGEST_DETAIL], _behind(problem, refused))
             raise AssertionError
         finally:
-            self.metrics.add_under_way(-1)
+            self.metrics.in_flight.requests -= 1
             seconds = time.perf_counter() - began
             self.metrics.count(route, call.model, status, seconds, refused)
             if self.log is not None:

@@ -47,6 +47,14 @@ def route_of(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", OTHER)
 
 
+class InFlight:
+    """The requests that one process is answering. Whoever answers adds them and takes them away."""
+
+    def __init__(self) -> None:
+        """Count none."""
+        self.requests = 0
+
+
 class Metrics:
     """The counters of one process."""
 
@@ -84,7 +92,7 @@ class Metrics:
             ("route", "status"),
             registry=self.registry,
         )
-        self._under_way = 0
+        self.in_flight = InFlight()
         self._by_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._by_model: dict[str, tuple[Counter, Counter]] = {}
 
@@ -111,7 +119,7 @@ class Metrics:
         )
 
         def sample() -> None:
-            under_way.set(self._under_way)
+            under_way.set(self.in_flight.requests)
             now = waiting()
             for model in gone | now.keys():
                 rows.labels(model).set(now.get(model, 0))
@@ -133,10 +141,6 @@ class Metrics:
                 await sampling
             self.registry.unregister(under_way)
             self.registry.unregister(rows)
-
-    def add_under_way(self, requests: int) -> None:
-        """Count requests that begin, or, with a negative number, that end."""
-        self._under_way += requests
 
     def answered(self, model: str, rows: int, charged: int, payer: tuple[str, str] | None = None) -> None:
         """Count the rows of one answered request: those that were charged, and the others, which cost nothing.

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import struct
+import sys
 from urllib.parse import urlsplit
 
 import pytest
@@ -162,3 +164,37 @@ def test_a_connection_with_too_many_unanswered_requests_is_closed(port, request)
     with Connection(url) as connection:
         connection.send(asked(b"livez"))
         assert connection.answer()[0] in (200, 401, 404)
+
+
+def segments_with_data(connection):
+    """Return how many packets with data came in over a socket, as Linux counts them (`struct tcp_info`)."""
+    information = connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    return struct.unpack_from("=I", information, 152)[0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux counts packets")
+def test_an_answer_is_one_packet_with_its_head(running):
+    key = running.add_client("one packet", rho=2 * PRICE / 1e12)
+    questions = [post(key, b"Content-Length: %d" % len(BODY)) + BODY, asked(b"livez"), asked(b"nothing"), post(None)]
+    with Connection(running.url) as connection:
+        for number, question in enumerate(questions, 1):
+            connection.send(question)
+            connection.answer()
+            assert segments_with_data(connection) == number
+
+
+def test_an_answer_without_a_body_is_sent_before_the_next_is_asked_for(running):
+    with Connection(running.url) as connection:
+        for path in (b"/livez", b"/nothing"):
+            connection.send(b"HEAD %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            status, *fields = iter(connection._file.readline, b"\r\n")
+            assert status.startswith(b"HTTP/1.1 ")
+            assert any(field.startswith(b"content-length: ") for field in fields)
+        connection.send(asked(b"livez"))
+        assert connection.answer() == (200, b'{"status":"live"}')
+
+
+def test_an_answer_without_a_body_is_sent_where_the_connection_closes_behind_it(running):
+    with Connection(running.url) as connection:
+        connection.send(b"HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert connection._file.read().startswith(b"HTTP/1.1 200 ")

@@ -148,12 +148,12 @@ def test_what_is_under_way_is_sampled_and_a_model_that_is_gone_waits_for_nothing
         metrics, waiting = Metrics(), {"a": 7}
         registry, found = metrics.registry, []
         async with metrics.sampled(lambda: waiting):
-            metrics.add_under_way(3)
+            metrics.in_flight.requests += 3
             while registry.get_sample_value("dpserve_requests_in_flight") != 3:
                 await asyncio.sleep(0.01)
             found.append(registry.get_sample_value("dpserve_waiting_rows", {"model": "a"}))
             waiting.clear()
-            metrics.add_under_way(-3)
+            metrics.in_flight.requests -= 3
             while registry.get_sample_value("dpserve_requests_in_flight") != 0:
                 await asyncio.sleep(0.01)
             found.append(registry.get_sample_value("dpserve_waiting_rows", {"model": "a"}))
@@ -169,7 +169,7 @@ from service.telemetry.metrics import Metrics
 
 async def main():
     metrics = Metrics()
-    metrics.add_under_way(5)
+    metrics.in_flight.requests += 5
     async with metrics.sampled(dict):
         os.kill(os.getpid(), signal.SIGKILL)
 
