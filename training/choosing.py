@@ -25,6 +25,7 @@ from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
 from training.errors import TrainingError, WrongOption
+from training.feature_choice import choosable_features
 from training.inputs.lineage import owner_key
 from training.inputs.records import Records
 from training.inputs.sums import check_count
@@ -38,6 +39,11 @@ from training.pay_once.model import ReleasedModel
 _GRID = 2**28
 
 
+def with_option(job: Job, option: str, value: Any) -> Job:
+    """Return the job of a candidate whose kind has this option."""
+    return replace(job, options={**job.options, option: value})
+
+
 def choose_release(
     kind: str,
     job: Job,
@@ -46,12 +52,15 @@ def choose_release(
     randomness: Randomness,
     *,
     pay: Callable[[ReleaseCertificate], None],
+    candidate: Callable[[Job, str, Any], Job] = with_option,
 ) -> ReleaseCertificate:
     """Train a candidate for each value of an option, for the job's price together; write the best into job.out.
 
     values: by their texts. randomness: for the scores' noise. pay: charges the lineage for the model, durably, or
-    raises; nothing is written or told before. Raises WrongOption for an option that is not chosen among
-    so and for a price that is too small for so many candidates, and what `kinds.train` raises.
+    raises; nothing is written or told before. candidate: makes a candidate's job of one with its records and its share
+    of the price; features that it buys for a part of that are in what the candidate costs. Raises WrongOption for an
+    option that is not chosen among so and for a price that is too small for so many candidates, and what `kinds.train`
+    raises.
     """
     share = check(kind, job.options, option, values)
     check_count(len(job.records))
@@ -63,9 +72,10 @@ def choose_release(
         models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
             out = Path(folder) / str(place)
-            kinds.train_and_save(kind, replace(job, records=training, options=options | {option: value}, out=out))
+            made = candidate(replace(job, records=training, options=options, out=out), option, value)
+            kinds.train_and_save(kind, made)
             models.append(load_model(out))
-        costs = [model.certificate.derived_cost() for model in models]
+        costs = [model.certificate.cost_as_candidate(option) for model in models]
         scores_mu = mu_for(picorho.budget(sum(cost.rho for cost in costs)))
         among = ChosenAmong(
             option=option,
@@ -87,7 +97,8 @@ def choose_release(
 def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
     """Return what each candidate may cost, in picorho. Raises WrongOption."""
     chosen = kinds.kind_named(kind)
-    choosable = chosen.choosable if chosen.answers == "once" else ()
+    features = tuple(choosable_features())
+    choosable = (*chosen.choosable, *features) if chosen.answers == "once" else ()
     if option not in choosable:
         if not choosable:
             raise WrongOption("choose", f"has nothing to choose for {kind}")
@@ -105,7 +116,7 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
     if "price" not in options:
         raise WrongOption("price", "is needed: what all candidates cost together")
     for value in values.values():
-        kinds.check(kind, {**options, option: value})
+        kinds.check(kind, options if option in features else {**options, option: value})
     price = options["price"]
     share = (price if isinstance(price, int) else whole_picorho(price)) // len(values)
     if share < LEAST_PRICE:

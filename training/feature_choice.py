@@ -1,7 +1,7 @@
 """The choice of a public feature map: declared options, and the map that they make for declared records."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Four
 from training.features.quantiles import QUANTILE_SHARE
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
-from training.kinds.options import Declared, Options, fields_of
+from training.kinds.options import Declared, OptionField, Options, fields_of
 
 ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
@@ -61,7 +61,9 @@ class FeatureChoice(Options):
     encoder: the content of an ONNX file whose first output is the features, in place of another map.
     """
 
-    features: Annotated[Name, Declared("The public feature map; auto follows public rules.")] = "auto"
+    features: Annotated[Name, Declared("The public feature map; auto follows public rules.", chosen_by_score=True)] = (
+        "auto"
+    )
     image_shape: Annotated[
         tuple[int, ...] | None,
         Declared(
@@ -82,6 +84,7 @@ class FeatureChoice(Options):
             "The number of buckets that pairs of columns are hashed to, beside bins; 0 for none.",
             least=0,
             most=MOST_BUCKETS,
+            chosen_by_score=True,
         ),
     ] = 0
     quantile_share: Annotated[
@@ -231,6 +234,11 @@ class FeatureChoice(Options):
             return Encoder.model_validate(_declared(declaration) | parameters).computed_by(compute, content)
         except ValidationError as error:
             raise self._wrong("encoder", error) from error
+
+
+def choosable_features() -> Mapping[str, OptionField]:
+    """Return the declarations, by name, of the options among whose values noisy scores may choose."""
+    return {name: field for name, field in fields_of(FeatureChoice).items() if field.declared.chosen_by_score}
 
 
 def shape_of(sides: Sequence[int], columns: int | None) -> Shape:

@@ -22,9 +22,9 @@ from mechanisms.randomness import SystemRandomness
 from training.block_choice import BlockChoice
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
 from training.errors import TrainingError, WrongOption, WrongValue
-from training.feature_choice import FeatureChoice, compute_features
+from training.feature_choice import FeatureChoice, choosable_features, compute_features
 from training.features import rules
-from training.features.maps import Fourier, OfImages, Quantiles
+from training.features.maps import FeatureMap, Fourier, OfImages, Quantiles
 from training.features.quantiles import QUANTILE_SHARE, price_of_counts
 from training.fields import NAME
 from training.inputs.blocks import note_in_blocks, noted_in_blocks
@@ -316,7 +316,7 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     _check_earlier(request, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
-    if request.quantile_share and request.made_kind.answers != "once":
+    if plan is None and request.quantile_share and request.made_kind.answers != "once":
         raise WrongOption(
             "features",
             "has quantiles for pay-once models alone: a model each of whose answers is paid for has no price that they "
@@ -713,13 +713,13 @@ def _check_nothing_is_chosen_twice(request: Request) -> None:
     chooses = message(f"chooses {'the options' if request.kind else 'the mechanism and its options'}: leave ")
     chosen = request.features
     free = {"hog"} if chosen.image_shape else {"fourier"} if request.kind is not None else set()
-    names = ["features", "bias", "random_features", "bandwidth", "seed"]
+    names = ["features", "quantile_share", "bias", "random_features", "bandwidth", "seed"]
     if request.encoder is None:
         names.append("clip_norm")
     if request.own_features is not None:
         free |= {"bins", "hog-fourier"}
     if request.own_features == "features":
-        names = ["features", "bias", "clip_norm"]
+        names = ["features", "quantile_share", "bias", "clip_norm"]
     for name in names:
         value = getattr(chosen, name)
         if value not in (fields_of(FeatureChoice)[name].default, *(free if name == "features" else ())):
@@ -746,6 +746,7 @@ def _check_candidates(request: Request, candidates: Candidates, *, unit: str | N
         from training.choosing import check as check_candidates
 
         check_candidates(str(request.kind), request.options, candidates.option, candidates.values)
+        _check_features_are_free(request, candidates.option)
         return
     chosen_apart = request.made_kind.chosen_apart
     if not chosen_apart:
@@ -765,6 +766,16 @@ def _check_candidates(request: Request, candidates: Candidates, *, unit: str | N
     # A choice is paid for before the model is trained: what is wrong with the model is said before.
     options = {name: value for name, value in request.options.items() if name != "records_declared"}
     kinds.check(request.kind, options | {candidates.option: next(iter(candidates.values.values()))})
+
+
+def _check_features_are_free(request: Request, option: str) -> None:
+    """Raise WrongOption where the features that would be chosen were given; other options pass."""
+    if (field_ := choosable_features().get(option)) is None:
+        return
+    if request.encoder is not None:
+        raise WrongOption("encoder", "takes the place of the features that would be chosen")
+    if getattr(request.features, option) != field_.default:
+        raise WrongOption(option, "is what is chosen: leave it out")
 
 
 def _with_choice(job: Job, request: Request, candidates: Candidates, watcher: Watcher, purse: Purse | None) -> Job:
@@ -790,7 +801,7 @@ def _chosen_model(
 ) -> ReleaseCertificate:
     """Train the candidates, charge the lineage for all, and keep the best."""
     # Other trainings should not wait for what these import.
-    from training.choosing import choose_release
+    from training.choosing import choose_release, with_option
 
     if purse is None:
         raise WrongOption("choose", "needs somebody who pays for the candidates")
@@ -800,11 +811,30 @@ def _chosen_model(
         purse.pay_for_model(certificate)
         _note(job)
 
+    maps = _candidates_features(job, request, candidates)
+
+    def candidate(job: Job, option: str, value: Any) -> Job:
+        if value not in maps:
+            return with_option(job, option, value)
+        job = replace(job, feature_map=maps[value])
+        return _cut_at_quantiles(job, QUANTILE_SHARE) if isinstance(job.feature_map, Quantiles) else job
+
     certificate = choose_release(
-        str(request.kind), job, candidates.option, candidates.values, SystemRandomness(), pay=pay
+        str(request.kind), job, candidates.option, candidates.values, SystemRandomness(), pay=pay, candidate=candidate
     )
     watcher.hear(ModelChosen(candidates.option, certificate))
     return certificate
+
+
+def _candidates_features(job: Job, request: Request, candidates: Candidates) -> Mapping[Any, FeatureMap]:
+    """Return the features of each candidate, by the value of their option; none where another option is chosen."""
+    if candidates.option not in choosable_features():
+        return {}
+    declared, head = job.records.declaration, request.made_kind.centred_images
+    return {
+        value: replace(request.features, **{candidates.option: value}).map_for(declared, head=head)
+        for value in candidates.values.values()
+    }
 
 
 def _note(job: Job) -> None:
@@ -819,11 +849,12 @@ def read_candidates(words: str, price: int | str | None) -> Candidates:
     """Return the candidates that a person writes as OPTION=V1,V2,... Raises WrongOption."""
     name, equals, listed = words.partition("=")
     option = name.removeprefix("-" * 2).replace("-", "_")
-    if not equals or option not in kinds.option_fields():
+    fields = {**kinds.option_fields(), **choosable_features()}
+    if not equals or option not in fields:
         raise WrongValue("choose", "must be OPTION=V1,V2,..., two values or more", value=words)
     values: dict[str, Any] = {}
     declared: Sequence[str] = [word.strip() for word in listed.split(",")]
-    field_ = kinds.option_fields()[option]
+    field_ = fields[option]
     for word in declared:
         try:
             value = field_.value_of([word] if field_.is_several else word)

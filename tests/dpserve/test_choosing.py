@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from accounting.losses import Cost
 from training.bundles.certificate import CHOICE_ASSUMPTION
 from training.kinds.loading import load_model
+from training.pay_once.certificate import ChosenAmong
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60) + index},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(600)
@@ -14,6 +16,10 @@ TRAIN = ("train", "--data", "r.csv", "--label", "ok", "--classes", "no,yes", "--
 TRAIN += ("--bounds", "income=0:1e6", "--lineage", "people")
 CHOOSE = ("--choose", "lam=10,3000", "--choose-price", "rho:1", "--records-declared", "600")
 AMONG = ("--release", "dpsgd", "--choose", "hidden=0,4", "--records-declared", "600", "--steps", "20")
+
+
+FEATURES = ("--release", "class-sums", "--choose", "features=quantiles,bins,identity")
+BUCKETS = ("--release", "class-sums", "--choose", "cross-buckets=0,64")
 
 
 @pytest.fixture
@@ -81,6 +87,49 @@ def test_units_are_chosen_by_as_a_whole(run, train):
     assert certificate.chosen_among.option == "hidden"
 
 
+def test_features_are_chosen_and_those_that_cost_something_are_in_the_price(run, train):
+    train(*FEATURES, "--price", "rho:0.6", "--choose-budget", "12@1e-5", "--out", "model")
+    certificate = load_model(run.folder / "model").certificate
+    among = certificate.chosen_among
+    assert (among.option, among.candidates) == ("features", ("quantiles", "bins", "identity"))
+    assert certificate.feature_map.kind == among.chosen
+    costs = [Cost.parse(cost) for cost in among.costs]
+    assert all(0.199 * 10**12 < cost.picorho <= 0.2 * 10**12 for cost in costs)
+    assert certificate.cost == ",".join(among.costs)
+    assert 0 <= 0.6 * 10**12 - spent(run) < 20
+    bought = [len(cost.losses) for cost in costs]
+    assert bought[0] > bought[1] == bought[2]  # the counts of the quantiles
+
+
+@pytest.mark.parametrize("chosen", ["quantiles", "bins"])
+def test_a_choice_of_features_that_leaves_out_what_they_cost_is_refused(run, train, chosen):
+    """Whichever is chosen: noise of 0.01 on scores that differ by hundreds would keep the better one alone."""
+    train("--release", "class-sums", "--features", chosen, "--price", "rho:0.2", "--out", "model")
+    certificate = load_model(run.folder / "model").certificate
+    own = certificate.cost_as_candidate("features")
+    among = ChosenAmong(
+        option="features", candidates=(chosen, "identity"), costs=(str(own), str(own)), scores=(0, 0), scores_mu=0.5
+    )
+    certificate.chosen_by(among).verify()
+    assert certificate.chosen_by(among).cost == f"{own},{own}"
+    if chosen == "quantiles":
+        without = among.model_copy(update={"costs": (str(certificate.derived_cost()), str(own))})
+        with pytest.raises(ValueError, match="does not cost"):
+            certificate.chosen_by(without)
+
+
+def test_crosses_are_chosen(run, train):
+    train(*BUCKETS, "--price", "rho:0.6", "--choose-budget", "12@1e-5", "--out", "model")
+    certificate = load_model(run.folder / "model").certificate
+    assert certificate.feature_map.cross_buckets == int(certificate.chosen_among.chosen)
+
+
+def test_features_that_cannot_be_made_are_refused_and_nothing_is_charged(run, train):
+    given = (*BUCKETS, "--features", "quantiles", "--price", "rho:0.6", "--choose-budget", "12@1e-5", "--out", "m")
+    assert "goes with --features bins" in train(*given, status=2).stderr
+    assert lineages(run) == []
+
+
 def test_what_cannot_be_paid_for_is_not_chosen(run, train):
     without = train(*CHOOSE, "--out", "m", status=1).stderr
     assert "has no budget yet" in without
@@ -116,7 +165,11 @@ def test_records_of_another_lineage_open_no_account(run, train, asked):
         ((*AMONG[:2], "--choose", "hidden=0,some", "--price", "rho:1"), "must be a whole number"),
         ((*AMONG[:2], "--choose", "width=1,2", "--price", "rho:1"), "must be OPTION=V1,V2"),
         (("--teachers", "3", "--choose", "teachers=2,3"), "nothing to choose"),
-        (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "nothing to choose"),
+        (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "among values of --features, "),
+        ((*FEATURES, "--price", "rho:1", "--features", "bins"), "leave it out"),
+        ((*BUCKETS, "--price", "rho:1", "--cross-buckets", "64"), "leave it out"),
+        ((*FEATURES[:3], "features=bins,relief", "--price", "rho:1"), "must be one of auto"),
+        ((*BUCKETS[2:], "--choose-price", "rho:1"), "takes lam=V1,V2"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, train, arguments, said):

@@ -187,6 +187,14 @@ class FeatureMap(BaseModel):
         """Number of coordinates that tell different things of a row: rules ask whether records are many beside it."""
         return self.dimension
 
+    def possible_mean(self, noisy: Floats) -> Floats:
+        """Return the point (D,) nearest to a noisy mean of rows that is known to be possible: post-processing.
+
+        The rows may be scaled, each by a factor of its own of at most 1. A map of which nothing is known returns what
+        it was given.
+        """
+        return noisy
+
     @property
     def losses(self) -> tuple[PrivacyLoss, ...]:
         """The cost of what the map knows of the records: nothing, for one that is public by itself."""
@@ -592,6 +600,25 @@ class Quantiles(FeatureMap):
     def dimension(self) -> int:
         """A coordinate for each cut, the d features, and the bias."""
         return len(self.steps[0]) + len(self.lower) + 1
+
+    def possible_mean(self, noisy: Floats) -> Floats:
+        """See `FeatureMap`: what rows have at a number's cuts falls from cut to cut, and lies within its weights.
+
+        Proof. A row's coordinate at a cut is s/sqrt(k) where the row has reached it and -s/sqrt(k) where it has not,
+        with one s for the whole row, 0 <= s <= 1/sqrt(numbers), as w is at least sqrt(numbers) long. Cuts rise, so that
+        the coordinates fall, and so does every mean of such rows. The nearest point of all that do so is found by
+        pooling neighbours (isotonic regression) and cutting off at the bounds.
+        """
+        from scipy.optimize import isotonic_regression
+
+        mean = noisy.copy()
+        start = 0
+        for cuts in self.cuts:
+            most = 1.0 / math.sqrt(len(cuts) * len(self.cuts))
+            found = isotonic_regression(mean[start : start + len(cuts)], increasing=False).x
+            mean[start : start + len(cuts)] = np.clip(found, -most, most)
+            start += len(cuts)
+        return mean
 
     @property
     def degrees(self) -> int:

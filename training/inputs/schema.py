@@ -297,7 +297,7 @@ class _Field:
         given = {name: value for name, value in text.items() if name not in ("encoder", "sha256")}
         named, sha256 = text.get("encoder"), text.get("sha256")
         if named is not None or sha256 is not None:
-            if not isinstance(named, str) or not isinstance(sha256, str | None):
+            if not isinstance(named, str) or not named.strip() or not isinstance(sha256, str | None):
                 self._wrong("text needs the folder of its encoder as a text, and so its sha256")
                 return None
             try:

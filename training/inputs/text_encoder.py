@@ -198,6 +198,9 @@ def read_text_encoder(folder: Path, sha256: str | None = None) -> TextEncoder:
 
     sha256: the digest that its encoding must have; None for any. Raises TrainingError for what cannot be used.
     """
+    if not folder.is_dir():
+        what = "it is no folder" if folder.exists() else "there is no such folder"
+        raise DataError(f"cannot read the encoder {folder}: {what}")
     models = [path for path in (folder / "model.onnx", folder / "onnx" / "model.onnx") if path.is_file()]
     if not models:
         raise DataError(f"{folder} has neither model.onnx nor onnx/model.onnx: export the encoder to ONNX")

@@ -72,6 +72,9 @@ class Tier:
 
 MOST_CANDIDATES = 16
 
+FEATURES = "features"
+"""The option of which each value may have a cost of its own."""
+
 CHOSEN_ASSUMPTIONS = (
     "One option was chosen among candidates by noisy scores, which the cost covers. The candidates, and every other "
     "number, were chosen without looking at the private records.",
@@ -91,7 +94,7 @@ class ChosenAmong(BaseModel):
     candidates: Several[str] = Field(min_length=2, max_length=MOST_CANDIDATES)
     """Its values."""
     costs: Several[str]
-    """The cost of training each, as the text of a `Cost`."""
+    """The cost of training each, as the text of a `Cost`; where features are chosen, of these and of the training."""
     by: Literal["right answers less wrong ones on the records that validate, with Gaussian noise"] = (
         "right answers less wrong ones on the records that validate, with Gaussian noise"
     )
@@ -109,6 +112,11 @@ class ChosenAmong(BaseModel):
         return self.candidates[self.scores.index(max(self.scores))]
 
     @property
+    def of_features(self) -> bool:
+        """Whether each candidate has features of its own, whose cost is then among its `costs`."""
+        return self.option == FEATURES
+
+    @property
     def vector(self) -> GaussianVector:
         """The noise on all scores together. A record adds 1 or -1 to each, and so moves them by sqrt(k) in L2."""
         size = len(self.candidates)
@@ -120,9 +128,9 @@ class ChosenAmong(BaseModel):
         Proof, by parallel composition. Let neighbouring sets differ by one record. Its keyed hash, a function of it
         alone, says whether it trains or validates, and all other records are in the same part in both sets.
 
-        It trains. The records that validate are the same. The candidates' models are releases of the training records
-        and cost the composition of `costs`. Given them, scores, noise and choice are functions of the models, of the
-        same records and of randomness of their own: post-processing.
+        It trains. The records that validate are the same. The candidates' models, and features that a candidate has for
+        itself, are releases of the training records and cost the composition of `costs`. Given them, scores, noise and
+        choice are functions of the models, of the same records and of randomness of their own: post-processing.
 
         It validates. The records that train are the same, and so is the law of the models. Given these, its term in
         each of the k scores is 1 or -1, a function of this record and a model alone, bit for bit, and no other term
@@ -212,6 +220,11 @@ class ReleaseCertificate(ProvenCertificate):
         sets.check(len(self.classes), self.whole_cost())
         made = self.model_copy(update={"prediction_sets": sets})
         return made.model_copy(update={"assumptions": made.assumed()})
+
+    def cost_as_candidate(self, option: str) -> Cost:
+        """Return what this model adds to the cost of a choice: of its features, too, where these are the option."""
+        own = self.derived_cost()
+        return Cost((*self.feature_map.losses, *own.losses)) if option == FEATURES else own
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
         """Return the releases that canaries went through, from public numbers alone; none without canaries."""
@@ -310,15 +323,17 @@ class ReleaseCertificate(ProvenCertificate):
         With earlier models at least that (`cost_beside`); its features are then theirs, and are in their cost.
 
         Adaptive composition: what was released for the features, by itself private, is a public number for all that
-        follows (`training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates, which have
-        the same features.
+        follows (`training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates: these have
+        the same features, or each its own, which are then part of what each costs.
         """
-        own = self.derived_cost()
-        return self._beside(own if self.chosen_among is None else self.chosen_among.cost(own))
+        if (among := self.chosen_among) is None:
+            return self._beside(self.derived_cost())
+        return self._beside(among.cost(self.cost_as_candidate(among.option)))
 
     def _beside(self, trained: Cost) -> Cost:
         """Return what is paid with what was trained. Raises ValueError for earlier models that it may not stand on."""
-        features = () if self.earlier else self.feature_map.losses
+        among = self.chosen_among
+        features = () if self.earlier or (among is not None and among.of_features) else self.feature_map.losses
         return cost_beside(Cost((*features, *trained.losses)), self.earlier, self.lineage)
 
     @abstractmethod

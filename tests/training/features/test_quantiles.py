@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mechanisms.gaussian_vector import LARGEST_SIZE, least_price, mu_for
-from training.features.maps import Quantiles, map_as_shown
+from training.features.maps import Bins, Quantiles, map_as_shown
 from training.features.quantiles import (
     CELLS,
     COUNTS,
@@ -101,6 +101,28 @@ def test_who_is_not_shown_the_cuts_makes_a_map_with_even_ones():
     assert map_as_shown(told) == served
     del told["released"]["cuts"]
     assert map_as_shown(told) == Quantiles(**bounds)
+
+
+@pytest.mark.parametrize("released", [None, QuantileRelease(mu=0.1, cuts=((1,), (5, 900, 9000), tuple(range(7, 20))))])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_possible_mean_of_cuts_is_nearer_than_the_noisy_one_and_a_true_one_stays(released, seed):
+    """The means are a convex set: the nearest of it to any point is no further from each of its points."""
+    generator = np.random.default_rng(seed)
+    chosen = Quantiles(lower=(0.0,) * 3, upper=(1.0,) * 3, bias=0.0, released=released)
+    rows = chosen(generator.uniform(size=(30, 3)) ** generator.uniform(0.2, 5.0, 3), {})
+    mean = (rows * generator.uniform(size=(30, 1))).mean(axis=0)
+    assert chosen.possible_mean(mean) == pytest.approx(mean, abs=1e-12)
+    noisy = mean + 10.0 ** generator.uniform(-3, 1) * generator.standard_normal(mean.shape)
+    found = chosen.possible_mean(noisy)
+    assert np.linalg.norm(found - mean) < np.linalg.norm(noisy - mean)
+    assert chosen.possible_mean(found) == pytest.approx(found, abs=1e-12)
+    steps = len(chosen.steps[0])
+    assert np.array_equal(found[steps:], noisy[steps:])
+
+
+def test_of_other_maps_nothing_is_known_of_means():
+    noisy = np.array([3.0, -2.0, 1.0])
+    assert Bins(lower=(0.0,), upper=(1.0,), bias=0.0).possible_mean(noisy) is noisy
 
 
 @pytest.mark.parametrize("cuts", [((),), ((0, 5),), ((5, 5),), ((7, 3),), ((CELLS,),)])

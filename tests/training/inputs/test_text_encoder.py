@@ -142,8 +142,15 @@ def test_a_schema_names_the_folder_beside_it_and_may_pin_it(folder):
         parse_schema(declared({"encoder": str(folder), "buckets": 64}))
     with pytest.raises(DataError, match="needs the folder of its encoder"):
         parse_schema(declared({"sha256": sha256}))
-    with pytest.raises(DataError, match="neither model"):
+    with pytest.raises(DataError, match="cannot read the encoder nowhere: there is no such folder"):
         parse_schema(declared({"encoder": "nowhere"}))
+    with pytest.raises(DataError, match=r"schema\.json: it is no folder"):
+        parse_schema(declared({"encoder": str(schema)}))
+    with pytest.raises(DataError, match="neither model"):
+        parse_schema(declared({"encoder": str(folder.parent)}))
+    for nameless in ("", " "):
+        with pytest.raises(DataError, match="needs the folder of its encoder"):
+            parse_schema(declared({"encoder": nameless}))
     with pytest.raises(WrongOption) as refused:
         RowsForm().read("table.csv", schema=read_schema(schema), engine="ray")
     assert refused.value.field == "engine"

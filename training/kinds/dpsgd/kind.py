@@ -177,8 +177,10 @@ class DpSgdKind(PayOnceKind):
         if (price := price_of(public)) is None:
             return None
         named = {each.name: public[each.name] for each in fields(Choices) if each.name in public}
-        share = {} if public["centre_mu"] else {"centre_share": 0.0}
-        choices = Choices(**named | {"hidden": tuple(public["hidden"])} | share)
+        centre, steps = float(public["centre_mu"]) ** 2, float(public["steps_mu"]) ** 2
+        # A hair less, so that rounding leaves the steps no less than their noise costs.
+        share = centre / (centre + steps) * (1 - 1e-6)
+        choices = Choices(**named | {"hidden": tuple(public["hidden"]), "centre_share": share})
         noise = float(public["noise_multiplier"])
         recipe = DpSgdRecipe("alike", feature_map, choices, price, noise_multiplier=noise)
         return lambda records, randomness: train_dpsgd(records, recipe, "alike", randomness)

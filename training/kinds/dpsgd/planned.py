@@ -32,7 +32,7 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
 _HIDDEN = 128
 
 
-def _option(name: str, title: str, features: Features, version: int = 6, **more: Any) -> PlannedOption:
+def _option(name: str, title: str, features: Features, version: int = 7, **more: Any) -> PlannedOption:
     return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, version=version, **more)
 
 

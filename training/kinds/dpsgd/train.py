@@ -174,7 +174,7 @@ def train_dpsgd(
     centre = np.zeros(recipe.feature_map.dimension)
     if (release := certificate.centre_release) is not None:
         noisy_sum = release.release(sum_of_rows(sums, rows), randomness)
-        centre = mean_of(noisy_sum, certificate.records_declared)
+        centre = mean_of(noisy_sum, certificate.records_declared, recipe.feature_map)
     network = certificate.network
     parameters = network.initial(certificate.first_weights_seed)
     if inherited is not None:

@@ -14,7 +14,7 @@ from mechanisms.gaussian_vector import mu_for
 from mechanisms.randomness import SystemRandomness
 from tests.seeded import Seeded
 from training.errors import BundleError, TrainingError
-from training.features.maps import Fourier, Identity
+from training.features.maps import Fourier, Identity, Quantiles
 from training.inputs.records import Declaration, Records
 from training.inputs.sums import ROWS, of_rows
 from training.kinds.class_sums.model import unit
@@ -22,7 +22,7 @@ from training.kinds.dpsgd.centre import inputs_around, mean_of, sum_of_rows
 from training.kinds.dpsgd.choices import Choices, by_rule
 from training.kinds.dpsgd.descent import Descent, descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel, load_dpsgd, save_dpsgd
-from training.kinds.dpsgd.train import DpSgdRecipe, certify, shares, temperature, train_dpsgd
+from training.kinds.dpsgd.train import DpSgdRecipe, certify, directions_of, shares, temperature, train_dpsgd
 from training.kinds.loading import load_model
 from training.pay_once.model import ReleasedModel
 
@@ -282,12 +282,36 @@ def test_logits_are_divided_until_noise_moves_them_by_two_and_keep_their_order()
 def test_the_centre_is_the_mean_and_moves_by_one_row():
     rows = unit(np.random.default_rng(0).normal(size=(5000, 7)) + 1)
     total, less = (sum_of_rows(of_rows(some, np.zeros(len(some), dtype=np.int64)), ROWS) for some in (rows, rows[1:]))
-    assert np.allclose(mean_of(total, 5000), rows.mean(axis=0), atol=1e-9)
-    assert np.linalg.norm(mean_of(total, 10)) <= 1 + 1e-12
+    assert np.allclose(mean_of(total, 5000, IDENTITY), rows.mean(axis=0), atol=1e-9)
+    assert np.linalg.norm(mean_of(total, 10, IDENTITY)) <= 1 + 1e-12
     assert np.linalg.norm(total - less) <= 1
-    around = inputs_around(mean_of(total, 5000), rows * 3, 4.0)
+    around = inputs_around(mean_of(total, 5000, IDENTITY), rows * 3, 4.0)
     assert np.allclose(np.linalg.norm(around, axis=1), 4)
     assert not inputs_around(np.zeros(7), np.zeros((2, 7)), 4.0).any()
+
+
+def test_of_cuts_the_centre_is_a_mean_that_rows_can_have():
+    """Noise as large as the rows, which no mean of theirs has: what a cut has falls from one to the next."""
+    cuts = Quantiles(lower=(0.0,) * 3, upper=(1.0,) * 3, bias=0.0)
+    rows = directions_of(some_records(400).X, cuts)
+    noisy = rows.sum(axis=0) + 100 * np.random.default_rng(0).standard_normal(cuts.dimension)
+    centre = mean_of(noisy, 400, cuts)
+    assert (np.diff(centre[:31]) <= 0).all()
+    assert np.linalg.norm(centre - rows.mean(axis=0)) < np.linalg.norm(noisy / 400 - rows.mean(axis=0)) / 2
+    recipes = replace(recipe(feature_map=cuts), choices=replace(CHOICES, records_declared=400, hidden=()))
+    trained = train_dpsgd(some_records(400), recipes, "l", Seeded(0))
+    assert all((np.diff(trained.centre[start : start + 31]) <= 0).all() for start in (0, 31, 62))
+
+
+def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
+    """Its noise, the inverse of records times the mu of its share, stays as it is at 250 records times mu."""
+    mu = 0.25
+    shares = [by_rule(n, mu, 500).centre_share for n in (100, 600, 800, 1000, 10_000)]
+    assert shares == pytest.approx([0.19, 0.05 * (250 / 150) ** 2, 0.05 * (250 / 200) ** 2, 0.05, 0.05])
+    assert by_rule(600, mu, 500, centre_share=0.1).centre_share == 0.1
+    assert by_rule(600, mu, 500, started=True).centre_share == 0
+    few = certify(recipe(choices=by_rule(100, 1.0, 8)), *SHOWN)
+    assert few.centre_mu**2 / (few.centre_mu**2 + few.steps_mu**2) == pytest.approx(0.19, rel=1e-3)
 
 
 def test_more_records_than_a_sum_is_covered_for_are_refused(monkeypatch):
