@@ -1,9 +1,9 @@
 """`dpserve train` beside scikit-learn's LogisticRegression: processor seconds and memory of whole processes, as ratios.
 
-`records`: class sums of tables of more and more records, a Parquet file each, beside LogisticRegression on the same
-numbers in an .npz file. In turns; the ratios within the run are what counts.
+`records`: class sums, or with `--budget` what the planner takes, of tables of more and more records, a Parquet file
+each, beside LogisticRegression on the same numbers in an .npz file. In turns; the ratios within the run are what counts.
 `lineages`: what a state folder with many digests of other records adds to a training of 10,000.
-Run: python -m benchmarks.training_time records [--rows 10000 100000 1000000] [--rounds 3]
+Run: python -m benchmarks.training_time records [--budget] [--rows 10000 100000 1000000] [--rounds 3]
      python -m benchmarks.training_time lineages [--digests 100000000]
 """
 
@@ -26,6 +26,8 @@ import pyarrow.parquet as pa_parquet
 from training.inputs.feature_digests import KINDS
 
 COLUMNS = 50
+CLASS_SUMS = ["--release", "class-sums", "--price", "epsilon:1@1e-5"]
+BUDGET = ["--budget", "epsilon:1@1e-5"]
 _RIVAL = """
 import sys, numpy
 from sklearn.linear_model import LogisticRegression
@@ -41,23 +43,24 @@ def main() -> None:
     parser.add_argument("what", choices=["records", "lineages"])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", action="store_true")
     parser.add_argument("--digests", type=int, default=100_000_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if given.what == "records":
             for rows in given.rows:
-                print_beside(Path(folder), rows, given.rounds)
+                print_beside(Path(folder), rows, given.rounds, planned=given.budget)
         else:
             print_added(Path(folder), given.digests, given.rounds)
 
 
-def print_beside(folder: Path, rows: int, rounds: int) -> None:
-    """Print the processor time of class sums in units of the rival's, and both memories."""
+def print_beside(folder: Path, rows: int, rounds: int, *, planned: bool) -> None:
+    """Print a training's processor time in units of the rival's, and both memories. planned: by the planner."""
     _elsewhere(write_table, folder, rows)
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(measured([sys.executable, "-c", _RIVAL, str(folder / "table.npz")], folder))
-        ours.append(trained(folder))
+        ours.append(trained(folder, BUDGET + ["--records-declared", str(rows)] if planned else CLASS_SUMS))
     ratio = statistics.median(own[0] / other[0] for own, other in zip(ours, theirs, strict=True))
     seconds, memory = (statistics.median(each[place] for each in ours) for place in range(2))
     beside, beside_memory = (statistics.median(each[place] for each in theirs) for place in range(2))
@@ -79,14 +82,14 @@ def print_added(folder: Path, digests: int, rounds: int) -> None:
     print(f"{digests:,} digests of other records add {found:+.2f} s to {statistics.median(alone):.2f} s")
 
 
-def trained(folder: Path, keep: Path | None = None) -> _Figures:
+def trained(folder: Path, what: Sequence[str] = CLASS_SUMS, keep: Path | None = None) -> _Figures:
     """Return the figures of a training. keep: a lineage's folder to leave where it is; nothing else is left."""
     home, out = folder / "home", folder / "bundle"
     shutil.rmtree(out, ignore_errors=True)
     shutil.rmtree(home if keep is None else keep.parent / "own", ignore_errors=True)
     command = [sys.executable, "-m", "dpserve", "train", "--data", str(folder / "table.parquet"), "--out", str(out)]
     command += ["--lineage", "own", "--classes", "0,1", "--bounds", "0:1"]
-    return measured([*command, "--release", "class-sums", "--price", "epsilon:1@1e-5"], folder)
+    return measured([*command, *what], folder)
 
 
 def measured(command: Sequence[str], folder: Path) -> _Figures:

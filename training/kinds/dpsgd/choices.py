@@ -42,7 +42,8 @@ class Choices:
 
 _STEPS = 200
 _SAMPLING_RATE = 0.1
-_LEAST_EXPECTED_BATCH = 1000
+_LEAST_EXPECTED_BATCH, _MOST_EXPECTED_BATCH = 1000, 20_000
+"""Records in a step; more than the most, for a linear head, told nothing: see `by_rule`."""
 _LINEAR_WAY, _LINEAR_POWER = 18.0, 4 / 3
 _LINEAR_THROW, _NETWORK_THROW = 0.7, 0.3
 _STARTED_THROW = 0.05
@@ -66,10 +67,15 @@ def by_rule(records_declared: int, mu: float, size: int, *, started: bool = Fals
     had log loss 0.312 at epsilon 1 and 0.322 at 4. Noise of all steps together does not depend on their number; 200
     steps came closer to the minimum than 100 did, at twice the processor time.
 
+    A record joins a step with probability 0.1, or, for a linear head on many records, so that 20,000 do on average: for
+    1,000,000 made records of 50 numbers log loss was 0.1697 at probabilities of 0.1, 0.04 and 0.02 alike, at epsilon 1
+    and 8, for 59, 30 and 21 processor seconds.
+
     The centre's share of the price is the larger, the fewer records there are, as its noise is part of every input:
     below 250 records times mu it grows with the inverse of their square, so that the noise stays, up to 0.19.
     """
-    rate = min(1.0, max(_SAMPLING_RATE, _LEAST_EXPECTED_BATCH / records_declared))
+    most = 1.0 if made.get("hidden") else _MOST_EXPECTED_BATCH / records_declared
+    rate = min(1.0, max(min(_SAMPLING_RATE, most), _LEAST_EXPECTED_BATCH / records_declared))
     chosen = Choices(records_declared, sampling_rate=rate, steps=_STEPS, learning_rate=1.0)
     chosen = replace(chosen, **made)
     reach = mu * records_declared

@@ -234,6 +234,8 @@ def test_the_rule_uses_the_budget_and_takes_what_the_owner_chose():
     assert by_rule(10_000, mu, 500, learning_rate=3.0).learning_rate == 3.0
     assert by_rule(10_000, mu, 500, hidden=(8,)).learning_rate == by_rule(10_000, mu, 900, hidden=(8,)).learning_rate
     assert by_rule(100, mu, 500).sampling_rate == 1
+    assert by_rule(200_000, mu, 500).sampling_rate == by_rule(1_000_000, mu, 500, hidden=(8,)).sampling_rate == 0.1
+    assert by_rule(1_000_000, mu, 500).sampling_rate == 0.02
 
 
 def test_where_weights_are_few_the_rule_goes_no_further_than_noise_throws_them():
