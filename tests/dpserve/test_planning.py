@@ -286,6 +286,21 @@ def test_of_records_that_no_public_set_is_like_nothing_is_quoted(run):
     assert "not predictable from what was measured" in found["reason"]
 
 
+def test_of_images_what_can_be_had_is_listed_and_they_are_taken_for_no_table(run):
+    asked = ("plan", "--n", 60_000, "--classes", 10, "--image-shape", "28,28", "--epsilon", 1, "--delta", 1e-6)
+    found = planned(run, *asked)
+    assert found["estimates"] == []
+    listed = {each["option"]: each["has_intervals"] for each in found["without_figures"]}
+    assert not listed["dpsgd"]
+    assert listed["weights"]
+    said = " ".join(run(*asked).stdout.split())
+    assert "on 2 public sets" in said
+    assert "table of up to" not in said
+    assert "DP-SGD, linear head │ once │ not predictable │ │ none" in said
+    table = " ".join(run(*(each for each in asked if each not in ("--image-shape", "28,28"))).stdout.split())
+    assert "a table of up to 32 numbers; of other rows give --schema, of images --image-shape" in table
+
+
 def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
     """A simulation says what its figures come from, and on private records that no guarantee covers them."""
     monkeypatch.setattr(recommendation.by_simulation, "__kwdefaults__", QUICK)
