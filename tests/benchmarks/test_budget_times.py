@@ -1,4 +1,4 @@
-"""What the benchmark of `GET /budget` computes of times: known of made ones, and something of a real service's."""
+"""The computations of the benchmark of `GET /budget`: on made times whose figures are known, and on a real service."""
 
 import numpy as np
 import pytest
