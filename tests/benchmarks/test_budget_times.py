@@ -13,7 +13,7 @@ def test_times_that_tell_all_are_told_from_times_that_tell_nothing():
 
 
 def test_the_deviations_are_those_of_times_that_tell_nothing():
-    """Of 400 runs the standard deviation is within 20 % of what is said, but for a chance below 1e-7 (chi-squared)."""
+    """The standard deviation of 400 runs is within 20 % of what is said, but for a chance below 1e-7 (chi-squared)."""
     generator = np.random.default_rng(0)
     runs = [(generator.random(50), generator.random(30)) for _ in range(400)]
     for found in (
