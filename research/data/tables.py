@@ -289,9 +289,9 @@ TABLES = {**KNOWN, **HELD_OUT}
 KNOWN_PARTS = {f"{name}-{most}": (name, most) for name, parts in PARTS.items() for most in parts}
 """Parts by their names: the table, and how many of its records are trained on."""
 KNOWN_SETS = (*KNOWN, *KNOWN_PARTS)
-"""What the planner may know."""
+"""Names of the tables and the parts that the planner may know."""
 ALL_SETS = (*TABLES, *KNOWN_PARTS)
-"""What can be read by name."""
+"""Names of all that can be read."""
 
 
 def read(name: str, folder: Path) -> Table:
