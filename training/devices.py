@@ -87,7 +87,11 @@ class Arithmetic(Protocol):
     """A place for matrices that rows are multiplied by."""
 
     def matrix(self, values: Floats) -> Matrix:
-        """Return a matrix (k, m), there."""
+        """Return a matrix (k, m), there.
+
+        One whose transpose rows are multiplied by is given in Fortran's order: OpenBLAS multiplies a few rows by it in
+        half of the time.
+        """
         ...
 
 

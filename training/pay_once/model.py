@@ -95,7 +95,7 @@ class Around:
     def mean(cls, mean: Floats, matrix: Floats, arithmetic: Arithmetic = NUMPY) -> Self:
         """Take directions around this mean, (D,), by products that this arithmetic computes."""
         coarse = rounded(mean[None])
-        rows = arithmetic.matrix(np.vstack([matrix, coarse, rounded(mean - coarse)]))
+        rows = arithmetic.matrix(np.asfortranarray(np.vstack([matrix, coarse, rounded(mean - coarse)])))
         # From left to right: a product of floats would have other bits in another memory layout, or by another library.
         of_mean, squared = row_sums(matrix * mean), row_sums((mean * mean)[None])
         return cls(rows, of_mean, float(squared[0]))

@@ -1,5 +1,7 @@
 """The planner's recommendations: by simulation and by measurements; never what the trainer would refuse."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from training.errors import TrainingError
 from training.features import rules
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
-from training.planning.measured import LEAST_SETS
+from training.planning import recommendation
+from training.planning.measured import LEAST_SETS, similar_sets
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
@@ -203,8 +206,22 @@ def test_why_the_recommended_option_is_not_the_first_is_said():
             assert found.order == "" or found.order.startswith(option_named(first.option).title)
             orders[n, unit] = found.order
     assert "was not clearly less than that of" in orders[500, None]
-    assert orders[50_000, None].startswith("objective perturbation")
-    assert "objective perturbation" not in orders[50_000, "who"]
+
+
+def test_an_option_that_cannot_protect_units_is_not_listed_for_them_though_it_did_best(monkeypatch):
+    """The measured sets, on which objective perturbation is given a log loss of nearly nothing."""
+    known = similar_sets(50_000, 2, whole(1), None, "table")
+    name = "objective-quantiles"
+    better = tuple(
+        replace(place, estimates={**place.estimates, name: replace(place.estimates[name], log_loss=0.01)})
+        for place in known.places
+    )
+    monkeypatch.setattr(recommendation, "similar_sets", lambda *_: replace(known, places=better))
+    assert by_rule(50_000, 2, whole(1), None, "table")[0].option == name
+    found, _ = by_rule(50_000, 2, whole(1), None, "table", unit="who")
+    assert found.option != name
+    assert name not in {each.option for each in found.estimates}
+    assert "objective perturbation" not in found.order
 
 
 def test_rows_too_few_to_rank_are_said_to_be():

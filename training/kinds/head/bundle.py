@@ -8,6 +8,8 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from accounting.arrays import Floats
 from mechanisms.randomness import NoiseKey
 from training.bundles.certificate import Certificate
@@ -62,7 +64,7 @@ class CertifiedHead:
 
     @functools.cached_property
     def _summands(self) -> Matrix:
-        return self.arithmetic.matrix(summands(self.weights))
+        return self.arithmetic.matrix(np.asfortranarray(summands(self.weights)))
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:

@@ -161,7 +161,7 @@ class PerturbedHead:
 
     @functools.cached_property
     def _placed(self) -> Matrix:
-        return self.arithmetic.matrix(rounded(self.weights))
+        return self.arithmetic.matrix(np.asfortranarray(rounded(self.weights)))
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:

@@ -257,7 +257,7 @@ class ReleasedWeights:
 
     @functools.cached_property
     def _placed(self) -> Matrix:
-        return self.arithmetic.matrix(self.weights)
+        return self.arithmetic.matrix(np.asfortranarray(self.weights))
 
     @functools.cached_property
     def _public(self) -> dict[str, Matrix]:
