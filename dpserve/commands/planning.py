@@ -400,9 +400,11 @@ class _Rows:
             )
         return found, None
 
-    def without_figures(self, found: Recommendation, given: PlanOptions, whole: int) -> Mapping[str, bool]:
+    def without_figures(self, recommendation: Recommendation, given: PlanOptions, whole: int) -> Mapping[str, bool]:
         """Return the options that can be had beside those with figures, by name: whether answers have intervals."""
-        return without_figures(found, self.count, self.classes, whole, self.modality, self._numbers, given.unit)
+        return without_figures(
+            recommendation, self.count, self.classes, whole, self.modality, self._numbers, given.unit
+        )
 
     @property
     def _numbers(self) -> int:

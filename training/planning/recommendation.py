@@ -388,7 +388,7 @@ def _nothing_left(refused: Sequence[str]) -> Message:
 
 
 def without_figures(
-    found: Recommendation,
+    recommendation: Recommendation,
     n: int,
     classes: int,
     whole: int,
@@ -398,9 +398,9 @@ def without_figures(
 ) -> dict[str, bool]:
     """Return the options that can be had beside those with figures, by name: whether answers would have intervals.
 
-    found: as `by_rule` returns it for the same numbers. Images have no Fourier features but those beside gradients.
+    recommendation: as `by_rule` returns it for the same numbers. Images have no Fourier features but those beside gradients.
     """
-    known = {each.option for each in found.estimates}
+    known = {each.option for each in recommendation.estimates}
     return {
         name: not _without_intervals(name, n, classes, whole)
         for name, option in planned_options().items()
