@@ -398,7 +398,7 @@ def without_figures(
 ) -> dict[str, bool]:
     """Return the options that can be had beside those with figures, by name: whether answers would have intervals.
 
-    recommendation: as `by_rule` returns it for the same numbers. Images have no Fourier features but those beside gradients.
+    recommendation: as `by_rule` returns it for the same numbers. Images have Fourier features beside gradients alone.
     """
     known = {each.option for each in recommendation.estimates}
     return {
