@@ -115,6 +115,15 @@ class QuantileRelease(BaseModel):
         return tuple(tuple(cut / self.cells for cut in cuts) for cuts in self.cuts)
 
 
+def makes_cells(minimum: float, maximum: float) -> bool:
+    """Return whether a declared range has a double for each cell at least: else cells could not be told apart.
+
+    The bits of doubles of one sign, read as whole numbers, count them in order (IEEE 754).
+    """
+    low, high = (int(np.float64(abs(bound)).view(np.int64)) * (-1 if bound < 0 else 1) for bound in (minimum, maximum))
+    return high - low >= CELLS
+
+
 def vector_for(mu: float, numbers: int) -> GaussianVector:
     """Return the mechanism for the counts of so many numbers: see `QuantileRelease.vector`. Raises ValueError."""
     if numbers * COUNTS > LARGEST_SIZE:
