@@ -17,6 +17,7 @@ hundred times too wide.
 """
 
 import math
+import struct
 from itertools import pairwise
 from typing import Literal
 
@@ -120,8 +121,13 @@ def makes_cells(minimum: float, maximum: float) -> bool:
 
     The bits of doubles of one sign, read as whole numbers, count them in order (IEEE 754).
     """
-    low, high = (int(np.float64(abs(bound)).view(np.int64)) * (-1 if bound < 0 else 1) for bound in (minimum, maximum))
+    low, high = (_place(bound) for bound in (minimum, maximum))
     return high - low >= CELLS
+
+
+def _place(bound: float) -> int:
+    bits = int.from_bytes(struct.pack(">d", abs(bound)))
+    return -bits if bound < 0 else bits
 
 
 def vector_for(mu: float, numbers: int) -> GaussianVector:
