@@ -122,7 +122,7 @@ def makes_cells(minimum: float, maximum: float) -> bool:
     The bits of doubles of one sign, read as whole numbers, count them in order (IEEE 754).
     """
     low, high = (_place(bound) for bound in (minimum, maximum))
-    return high - low >= CELLS
+    return bool(high - low >= CELLS)
 
 
 def _place(bound: float) -> int:
