@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from accounting.losses import Cost
@@ -21,6 +20,7 @@ from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.block_choice import BlockChoice
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
+from training.drafts import draft_folder
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice, choosable_features, compute_features
 from training.features import rules
@@ -572,8 +572,8 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
     if declared is not None:
         # It was declared of all records, and about one in `one_in` of them trains nothing.
         options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
-    with TemporaryDirectory(prefix="dpserve-") as folder:
-        draft = Path(folder) / "model"
+    with draft_folder(job.state) as folder:
+        draft = folder / "model"
         _make_model(replace(job, records=training, options=options, out=draft), request, watcher, purse)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
