@@ -1,7 +1,8 @@
 """`dpserve train` beside scikit-learn's LogisticRegression: processor seconds and memory of whole processes, as ratios.
 
 `records`: class sums, or with `--budget` what the planner takes, of tables of more and more records, a Parquet file
-each, beside LogisticRegression on the same numbers in an .npz file. In turns; the ratios within the run are what counts.
+each, beside LogisticRegression on the same numbers in an .npz file. In turns; the ratios within the run are what
+counts.
 `lineages`: what a state folder with many digests of other records adds to a training of 10,000.
 Run: python -m benchmarks.training_time records [--budget] [--rows 10000 100000 1000000] [--rounds 3]
      python -m benchmarks.training_time lineages [--digests 100000000]
@@ -60,7 +61,7 @@ def print_beside(folder: Path, rows: int, rounds: int, *, planned: bool) -> None
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(measured([sys.executable, "-c", _RIVAL, str(folder / "table.npz")], folder))
-        ours.append(trained(folder, BUDGET + ["--records-declared", str(rows)] if planned else CLASS_SUMS))
+        ours.append(trained(folder, [*BUDGET, "--records-declared", str(rows)] if planned else CLASS_SUMS))
     ratio = statistics.median(own[0] / other[0] for own, other in zip(ours, theirs, strict=True))
     seconds, memory = (statistics.median(each[place] for each in ours) for place in range(2))
     beside, beside_memory = (statistics.median(each[place] for each in theirs) for place in range(2))

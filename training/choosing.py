@@ -12,8 +12,6 @@ Right answers and not clipped log losses, which chose no better in seven compari
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from accounting.messages import OptionName, joined
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
+from training.drafts import draft_folder
 from training.errors import TrainingError, WrongOption
 from training.feature_choice import choosable_features
 from training.inputs.lineage import owner_key
@@ -68,10 +67,10 @@ def choose_release(
     options = {**job.options, "price": share}
     if "records_declared" in options:
         options["records_declared"] = max(1, options["records_declared"] * (ONE_IN - 1) // ONE_IN)
-    with TemporaryDirectory(prefix="dpserve-") as folder:
+    with draft_folder(job.state) as folder:
         models: list[ReleasedModel] = []
         for place, value in enumerate(values.values()):
-            out = Path(folder) / str(place)
+            out = folder / str(place)
             made = candidate(replace(job, records=training, options=options, out=out), option, value)
             kinds.train_and_save(kind, made)
             models.append(load_model(out))
@@ -87,10 +86,10 @@ def choose_release(
         exact = np.array([score(model, validating) for model in models]) / _GRID
         among = among.model_copy(update={"scores": tuple(among.vector.release(exact, randomness).tolist())})
         place = among.candidates.index(among.chosen)
-        certificate, tensors = load_sealed(Path(folder) / str(place), type(models[place].certificate))
-        written = save_sealed(Path(folder) / "chosen", tensors, certificate.chosen_by(among))
+        certificate, tensors = load_sealed(folder / str(place), type(models[place].certificate))
+        written = save_sealed(folder / "chosen", tensors, certificate.chosen_by(among))
         pay(written)
-        write_folder(job.out, {file.name: file.read_bytes() for file in (Path(folder) / "chosen").iterdir()})
+        write_folder(job.out, {file.name: file.read_bytes() for file in (folder / "chosen").iterdir()})
     return written
 
 

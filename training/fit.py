@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from accounting.losses import Cost
@@ -21,15 +20,16 @@ from mechanisms.gaussian_vector import LARGEST_PRICE, mu_for, whole_picorho
 from mechanisms.randomness import SystemRandomness
 from training.block_choice import BlockChoice
 from training.bundles.certificate import LambdaChoice, ProvenCertificate
+from training.drafts import draft_folder
 from training.errors import TrainingError, WrongOption, WrongValue
 from training.feature_choice import FeatureChoice, choosable_features, compute_features
 from training.features import rules
 from training.features.maps import FeatureMap, Fourier, OfImages, Quantiles
-from training.features.quantiles import QUANTILE_SHARE, price_of_counts
+from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells, price_of_counts
 from training.fields import NAME
 from training.inputs.blocks import note_in_blocks, noted_in_blocks
 from training.inputs.lineage import KnownRecords, advice, other_names, overlap
-from training.inputs.records import Records
+from training.inputs.records import Declaration, Records
 from training.kinds import registry as kinds
 from training.kinds.kind import Job, Kind, TrainingProgress
 from training.kinds.options import Declared, Options, fields_of
@@ -417,6 +417,8 @@ def fit(
     if inherited is not None:
         feature_map = inherited.check(records.declaration, feature_map, records.unit)
         inherited = _apart(inherited, records, request, state, pay_earlier)
+    elif request.quantile_share and isinstance(feature_map, Quantiles):
+        _check_ranges(feature_map, records.declaration)
     others = request.blocks.equal_rows_in_blocks_are_others == "yes"
     with (
         noted_in_lineage(
@@ -570,8 +572,8 @@ def _train_with_sets(job: Job, request: Request, by: By, watcher: Watcher, purse
     if declared is not None:
         # It was declared of all records, and about one in `one_in` of them trains nothing.
         options["records_declared"] = max(1, declared * (one_in - 1) // one_in)
-    with TemporaryDirectory(prefix="dpserve-") as folder:
-        draft = Path(folder) / "model"
+    with draft_folder(job.state) as folder:
+        draft = folder / "model"
         _make_model(replace(job, records=training, options=options, out=draft), request, watcher, purse)
         return with_sets(draft, job.out, held, by, one_in, SystemRandomness())
 
@@ -684,6 +686,7 @@ def _cut_at_quantiles(job: Job, share: float) -> Job:
     assert isinstance(job.feature_map, Quantiles)
     if not job.feature_map.counted:
         return job
+    _check_ranges(job.feature_map, job.records.declaration)
     name = next((each for each in ("price", "tier") if job.options.get(each) is not None), None)
     if name is None:
         raise WrongOption("price", "is needed", remedy=PRICE.needed_text)
@@ -701,6 +704,19 @@ def _cut_at_quantiles(job: Job, share: float) -> Job:
     feature_map = cut_at_quantiles(job.feature_map, job.records, part, model, SystemRandomness())
     rest = whole - part if name == "price" else {each: price - part for each, price in tiers.items()}
     return replace(job, feature_map=feature_map, options={**job.options, name: rest})
+
+
+def _check_ranges(feature_map: Quantiles, declared: Declaration) -> None:
+    """Raise TrainingError for a number whose declared bounds make no histogram, before anything is counted."""
+    for place in feature_map.counted:
+        number = feature_map.numbers[place]
+        low, high = declared.lower[number], declared.upper[number]
+        if not makes_cells(low, high):
+            raise TrainingError(
+                f"the bounds of {declared.feature_names[number]!r} make no histogram, so no quantiles: from {low!r} "
+                f"to {high!r} there are fewer numbers than the {CELLS:,} cells that records are counted in. Declare it "
+                "in another unit, or take bins, or " + OptionName("quantile_share", "0") + " for even cuts"
+            )
 
 
 def _check_nothing_is_chosen_twice(request: Request) -> None:

@@ -44,8 +44,8 @@ from training.planning.answers import NO_BETTER, Plan, PublicSample
 from training.planning.answers import plan as plan_budget
 from training.planning.heads import PlannedHead, sample_of
 from training.planning.measured import HELD, LEAST_SETS, Expected, Similar
-from training.planning.options import kind_of_option, option_named, planned_options
-from training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut
+from training.planning.options import kind_of_option, option_named
+from training.planning.recommendation import Recommendation, by_rule, by_simulation, numbers_to_cut, without_figures
 from training.planning.tiers import PlannedTier, planned_tiers, simulated_tiers, tier_options, tiered_option
 
 BEFORE = "Before training"
@@ -387,8 +387,7 @@ class _Rows:
     def recommended(self, given: PlanOptions, whole: int) -> tuple[Recommendation, Similar | None]:
         """Return what is recommended for a budget in picorho, and the similar sets where nothing was simulated."""
         if self.known is None:
-            numbers = 1 if self.declared is None else numbers_to_cut(self.declared)
-            return by_rule(self.count, self.classes, whole, given.queries, self.modality, numbers, given.unit)
+            return by_rule(self.count, self.classes, whole, given.queries, self.modality, self._numbers, given.unit)
         with shares("simulating") as progress:
             found = by_simulation(
                 self.known,
@@ -400,6 +399,16 @@ class _Rows:
                 progress=progress,
             )
         return found, None
+
+    def without_figures(self, recommendation: Recommendation, given: PlanOptions, whole: int) -> Mapping[str, bool]:
+        """Return the options that can be had beside those with figures, by name: whether answers have intervals."""
+        return without_figures(
+            recommendation, self.count, self.classes, whole, self.modality, self._numbers, given.unit
+        )
+
+    @property
+    def _numbers(self) -> int:
+        return 1 if self.declared is None else numbers_to_cut(self.declared)
 
 
 def _plan_before_training(
@@ -432,7 +441,8 @@ def _plan_before_training(
         if tiers
         else None
     )
-    shown = Comparison(budget, given.queries, found, origin, note, command, tiers, tiers_command)
+    others = {} if similar is None else rows.without_figures(found, given, whole)
+    shown = Comparison(budget, given.queries, found, origin, note, command, tiers, tiers_command, others)
     if as_json:
         typer.echo(json.dumps(as_dict(shown), indent=2))
     else:
@@ -442,7 +452,9 @@ def _plan_before_training(
 def _origin(given: PlanOptions, rows: "_Rows", similar: Similar | None) -> tuple[str, str]:
     """Return where the accuracies come from, and a sentence of what they are worth."""
     if similar is not None:
-        return f"measured on {similar.words}", _note(similar, declared=rows.declared is not None)
+        return f"measured on {similar.words}", _note(
+            similar, declared=rows.declared is not None or rows.shape is not None
+        )
     origin = _source(given, len(rows.known or ()))
     return origin, f"Accuracy on {origin}."
 
@@ -456,8 +468,12 @@ def _source(given: PlanOptions, count: int) -> str:
 
 
 def _note(similar: Similar, *, declared: bool) -> str:
-    """Say what the figures are worth. declared: whether the columns are known."""
-    rows = "" if declared else " It is taken to be a table of up to 32 numbers; of other rows give --schema."
+    """Say what the figures are worth. declared: whether it is known what the rows are."""
+    rows = (
+        ""
+        if declared
+        else " It is taken to be a table of up to 32 numbers; of other rows give --schema, of images --image-shape."
+    )
     if not similar.predictable:
         return (
             f"What yours will reach is not predictable from what was measured: on {similar.words}, "
@@ -507,7 +523,10 @@ def _command(
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown. origin, note: where accuracies come from; command: trains the recommended option."""
+    """All that is shown. origin, note: where accuracies come from; command: trains the recommended option.
+
+    others: options that can be had too, by name, and whether their answers have intervals; no figure of them is known.
+    """
 
     budget: Budget
     queries: int | None
@@ -517,6 +536,7 @@ class Comparison:
     command: str
     tiers: tuple[PlannedTier, ...]
     tiers_command: str | None
+    others: Mapping[str, bool]
 
 
 def as_dict(shown: Comparison) -> dict[str, object]:
@@ -539,6 +559,10 @@ def as_dict(shown: Comparison) -> dict[str, object]:
             }
             | {"accuracy" if name == "mean" else name: value for name, value in asdict(each).items()}
             for each in found.estimates
+        ],
+        "without_figures": [
+            {"option": name, "title": option_named(name).title, "has_intervals": has_intervals}
+            for name, has_intervals in shown.others.items()
         ],
         "tiers": [
             {
@@ -566,10 +590,10 @@ def print_comparison(console: Console, shown: Comparison) -> None:
     for each in sorted(found.estimates, key=_log_loss):
         option = option_named(each.option)
         table.add_row(option.title, option.pays, *_figures(each))
-    known = {each.option for each in found.estimates}
-    for name, option in planned_options().items():
-        if name not in known and option.pays == "each answer":
-            table.add_row(option.title, option.pays, "not measured", "", "", "", "")
+    for name, has_intervals in shown.others.items():
+        option = option_named(name)
+        intervals = "yes" if has_intervals else "none"
+        table.add_row(option.title, option.pays, "not predictable", "", intervals, "", "")
     console.print(table, highlight=False)
     console.print(shown.note, highlight=False)
     console.print(f"Recommended: {found.reason}.", highlight=False)

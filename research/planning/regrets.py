@@ -3,13 +3,14 @@
 The planner is asked about tables that it does not know, by their public numbers alone, as `dpserve train --budget`
 asks it. The best by hand is the option of the least measured log loss of all that were measured on the table, chosen
 after the fact on the rows that it is judged on: a hard rival, for noise makes the least of several look better than it
-is.
+is. Options that are one on a table (`research.planning.alike`) share their seeds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from accounting.budgets import Budget
+from research.planning.alike import Alike
 from research.planning.measurements import Line
 from research.planning.summaries import Cell, cells_of
 from training.planning.measured import PublicSet
@@ -41,9 +42,9 @@ class Regret:
         return None if self.quoted is None else self.quoted[0] <= self.accuracy <= self.quoted[1]
 
 
-def regrets(lines: Iterable[Line], sets: Mapping[str, PublicSet]) -> Sequence[Regret]:
+def regrets(lines: Iterable[Line], sets: Mapping[str, PublicSet], alike: Alike) -> Sequence[Regret]:
     """Return the planner's regret on each of these tables, at each epsilon that was measured."""
-    cells = cells_of(lines)
+    cells = cells_of(lines, alike)
     found = []
     for name, public in sets.items():
         for epsilon in sorted({float(key[2]) for key in cells if key[0] == name}):

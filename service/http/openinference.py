@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accounting.arrays import Floats
 from accounting.picorho import to_rho
 from mechanisms.answer_noise import COVERAGE
-from service.http.codec import budget_of, headers_of, malformed_json, receipt_of
+from service.http.codec import budget_of, headers_of, malformed_json, numbers_out, receipt_of
 from service.http.column_tensors import TEXTS, column_inputs, rows_of_tensors
 from service.http.numbers import numbers
 from service.http.predictions import Reply
@@ -131,7 +131,8 @@ class OpenInferenceCodec:
                 output.parameters = {"binary_data_size": tensor.nbytes}
                 raw += tensor.tobytes()
             else:
-                output.data = tensor.ravel().tolist()
+                flat = tensor.ravel()
+                output.data = numbers_out(flat) if flat.dtype.kind == "f" else flat.tolist()
             outputs.append(output)
         response = InferResponse(
             predictor.name,

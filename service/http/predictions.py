@@ -154,7 +154,7 @@ async def answer(
         known = await predictor.confirm(caller)
         return codec.encode_quote(predictor, await predictor.quote(known.client, request))
     prediction = await predictor.predict(caller, request)
-    payer = predictor.lineage, caller.client
+    payer = predictor.certificate.lineage, caller.client
     metrics.answered(predictor.name, len(prediction.values), prediction.charged_rows, payer)
     traced = timeline.get()
     if traced is None:

@@ -259,7 +259,7 @@ def test_choosing_before_training_by_rule(run):
     found = planned(run, *asked, "--queries", 1000)
 
     assert found["recommended"] == "dpsgd-quantiles"
-    assert "9 public sets" in found["accuracy_from"]
+    assert "11 public sets" in found["accuracy_from"]
     shown = {each["option"]: each for each in found["estimates"]}
     assert shown["dpsgd-quantiles"]["accuracy"]["lowest"] < shown["dpsgd-quantiles"]["accuracy"]["highest"] <= 1
     assert not shown["dpsgd-quantiles"]["has_intervals"]
@@ -284,6 +284,21 @@ def test_of_records_that_no_public_set_is_like_nothing_is_quoted(run):
     found = planned(run, "plan", "--n", 35_000, "--classes", 100, "--epsilon", 1, "--delta", 1e-5)
     assert found["estimates"] == []
     assert "not predictable from what was measured" in found["reason"]
+
+
+def test_of_images_what_can_be_had_is_listed_and_they_are_taken_for_no_table(run):
+    asked = ("plan", "--n", 60_000, "--classes", 10, "--image-shape", "28,28", "--epsilon", 1, "--delta", 1e-6)
+    found = planned(run, *asked)
+    assert found["estimates"] == []
+    listed = {each["option"]: each["has_intervals"] for each in found["without_figures"]}
+    assert not listed["dpsgd"]
+    assert listed["weights"]
+    said = " ".join(run(*asked).stdout.split())
+    assert "not predictable from what was measured" in said
+    assert "table of up to" not in said
+    assert "DP-SGD, linear head │ once │ not predictable │ │ none" in said
+    table = " ".join(run(*(each for each in asked if each not in ("--image-shape", "28,28"))).stdout.split())
+    assert "a table of up to 32 numbers; of other rows give --schema, of images --image-shape" in table
 
 
 def test_choosing_before_training_on_rows(tmp_path, monkeypatch):
@@ -509,7 +524,7 @@ def test_only_images_whose_answers_get_noise_are_centred(tmp_path, features):
 def test_a_plan_for_images_or_by_a_schema_prints_the_command_that_trains_on_it(tmp_path):
     asked = ["--n", 60_000, "--epsilon", 1, "--delta", 1e-5]
     images = words_of(tmp_path, *asked, "--classes", 10, "--image-shape", "28,28")
-    assert "not predictable from what was measured: on 2 public sets" in images
+    assert "not predictable from what was measured: on 1 public set whose" in images
     assert "--out MODEL --image-shape 28,28 --release dpsgd --price rho:0.035921474698" in images
     fields = [{"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}}]
     fields.append({"name": "outcome", "type": "string", "constraints": {"enum": ["ill", "well"]}})

@@ -8,11 +8,12 @@ import pytest
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import LEAST_PRICE, mu_for, whole_picorho
 from tests.seeded import Seeded
-from training.errors import BundleError, DataError, WrongOption
+from training.errors import BundleError, DataError, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice
 from training.features.maps import Quantiles
-from training.features.quantiles import QUANTILE_SHARE
+from training.features.quantiles import CELLS, QUANTILE_SHARE, makes_cells
 from training.fit import BudgetPlan, Candidates, Request, fit
+from training.fitting import histograms
 from training.fitting.histograms import cut_at_quantiles
 from training.inputs.records import Declaration, Records, Units
 from training.kinds.head.recipe import Recipe
@@ -178,3 +179,23 @@ def test_what_does_not_go_together_is_refused_by_name(features, options, plan, w
 def test_bounds_that_make_no_histogram_are_refused_by_the_columns_name(bounds):
     with pytest.raises(DataError, match="'income'"):
         Declaration(("income",), (bounds[0],), (bounds[1],), ("low", "high"))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1e-320), (1e16, 1e16 + 10), (-1e-320, 1e-320)])
+def test_a_range_of_fewer_doubles_than_cells_buys_no_counts(low, high, tmp_path, monkeypatch):
+    monkeypatch.setattr(histograms, "counts_of", lambda *_: pytest.fail("records were counted"))
+    X = np.random.default_rng(0).choice([low, high], size=(400, 1))
+    declaration = Declaration(("dose",), (low,), (high,), ("low", "high"))
+    given = Records(X, (X[:, 0] == high).astype(np.int64), declaration, tuple(map(bytes, X)), None)
+    with pytest.raises(TrainingError, match="bounds of 'dose' make no histogram"):
+        fit(given, asked("objective"), tmp_path / "m", state=tmp_path)
+
+
+def test_a_range_has_a_double_for_each_cell_or_not():
+    assert makes_cells(1.0, 1.0 + CELLS * 2.0**-52)
+    assert not makes_cells(1.0, 1.0 + (CELLS - 1) * 2.0**-52)
+    assert makes_cells(-1.0 - CELLS * 2.0**-52, -1.0)
+    assert makes_cells(-1.0, 1.0)
+    tiny = 5e-324
+    assert makes_cells(-tiny * (CELLS // 2), tiny * (CELLS // 2))
+    assert not makes_cells(-tiny * (CELLS // 2 - 1), tiny * (CELLS // 2))

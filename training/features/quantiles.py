@@ -17,6 +17,7 @@ hundred times too wide.
 """
 
 import math
+import struct
 from itertools import pairwise
 from typing import Literal
 
@@ -113,6 +114,20 @@ class QuantileRelease(BaseModel):
     def shares(self) -> tuple[tuple[float, ...], ...]:
         """The cuts in shares of the declared range: exact, as CELLS is a power of two."""
         return tuple(tuple(cut / self.cells for cut in cuts) for cuts in self.cuts)
+
+
+def makes_cells(minimum: float, maximum: float) -> bool:
+    """Return whether a declared range has a double for each cell at least: else cells could not be told apart.
+
+    The bits of doubles of one sign, read as whole numbers, count them in order (IEEE 754).
+    """
+    low, high = (_place(bound) for bound in (minimum, maximum))
+    return bool(high - low >= CELLS)
+
+
+def _place(bound: float) -> int:
+    bits = int.from_bytes(struct.pack(">d", abs(bound)))
+    return -bits if bound < 0 else bits
 
 
 def vector_for(mu: float, numbers: int) -> GaussianVector:

@@ -4,8 +4,8 @@ An answer to rows is one array, (n, numbers): the fields stand beside each other
 field among others that may be: a kind may answer with numbers, counts, or probabilities of several labels.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -39,20 +39,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The fields of an answer, in their order. classes: those whose probabilities are the answer; None for others.
-
-    written: makes the rows of an answer, (n, numbers), ready for JSON: of probabilities a list for each row, of
-    other answers an object by the fields' names.
-    """
+    """The fields of an answer, in their order. classes: those whose probabilities are the answer; None for others."""
 
     fields: tuple[Output, ...]
     classes: tuple[str, ...] | None = None
-    written: Callable[[Floats], list[Any]] = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Choose how rows are written."""
-        # An array's own method: the usual answer enters no function of ours for it.
-        object.__setattr__(self, "written", self._objects if self.classes is None else np.ndarray.tolist)
 
     @classmethod
     def of_classes(cls, classes: Sequence[str]) -> Self:
@@ -73,6 +63,7 @@ class Outputs:
         """Return the fields as JSON, as `GET /models/NAME` has them."""
         return [each.described() for each in self.fields]
 
-    def _objects(self, answers: Floats) -> list[Any]:
+    def objects(self, answers: Floats) -> list[dict[str, Any]]:
+        """Return each row of answers (n, numbers) as an object by the fields' names, for JSON."""
         columns = {name: part.tolist() for name, part in self.split(answers).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

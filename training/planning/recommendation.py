@@ -6,7 +6,7 @@ way options are ranked by their log loss, and the default of the rows' modality 
 more than chance: on rows by a standard error of the difference, on public sets by one over the sets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from accounting import picorho, sampling_error
-from accounting.messages import OptionName
+from accounting.messages import Message, OptionName
 from accounting.picorho import PICORHO_PER_RHO, to_rho
 from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, mu_for
 from mechanisms.seeded import derived_seed
@@ -26,7 +26,7 @@ from training.features.maps import FeatureMap, Quantiles
 from training.features.quantiles import price_of_counts
 from training.features.rules import Modality
 from training.inputs.records import Declaration, Records
-from training.inputs.sums import check_count
+from training.inputs.sums import MOST_RECORDS, check_count
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
 from training.planning.answers import NO_BETTER
@@ -195,6 +195,7 @@ def by_simulation(
         options = tuple(
             name for name, each in planned_options().items() if _suits(each, modality) and _protects(each, unit)
         )
+    options = _countable(options, records.declaration, n, whole, queries)
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
     for seed in range(seeds):
@@ -214,6 +215,24 @@ def by_simulation(
     ranked = Ranking({name: found for name, found in figures.items() if len(found) == seeds}, modality)
     estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
     return _expected(estimates, ranked, queries, constant)
+
+
+def _countable(
+    options: tuple[str, ...], declared: Declaration, n: int | None, whole: int, queries: int | None
+) -> tuple[str, ...]:
+    """Return the options that can be had of so many records: a simulation is on fewer, and would not tell.
+
+    Raises TrainingError where none is left.
+    """
+    if n is None or n <= MOST_RECORDS:
+        return options
+    classes, numbers = len(declared.classes), numbers_to_cut(declared)
+    once = [name for name in options if option_named(name).pays == "once"]
+    refused = {name: why for name in once if (why := refusal(name, n, classes, whole, numbers)) is not None}
+    left = tuple(name for name in options if name not in refused)
+    if not left or (queries is None and len(refused) == len(once)):
+        raise TrainingError(_nothing_left(list(refused.values())))
+    return left
 
 
 def _distinct(options: tuple[str, ...], heads: Heads) -> Iterator[str]:
@@ -357,7 +376,38 @@ def by_rule(
                 found = replace(found, order=_order_of_sets(option, similar, suitable, default_option(modality), unit))
             return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
         refused.append(why_not)
-    raise ValueError(f"no release can be had: {'; '.join(dict.fromkeys(refused))}")
+    raise ValueError(_nothing_left(refused))
+
+
+def _nothing_left(refused: Sequence[str]) -> Message:
+    """Say that no pay-once model can be had, why, and what is left. refused: why each cannot."""
+    return (
+        f"no pay-once model can be trained: {'; '.join(dict.fromkeys(refused))}. What is left is noise on each answer "
+        "of a head: plan it with " + OptionName("lam") + " and " + OptionName("classes")
+    )
+
+
+def without_figures(
+    recommendation: Recommendation,
+    n: int,
+    classes: int,
+    whole: int,
+    modality: Modality | None = None,
+    numbers: int = 1,
+    unit: str | None = None,
+) -> dict[str, bool]:
+    """Return the options that can be had beside those with figures, by name: whether answers would have intervals.
+
+    recommendation: as `by_rule` returns it for the same numbers. Images have Fourier features beside gradients alone.
+    """
+    known = {each.option for each in recommendation.estimates}
+    return {
+        name: not _without_intervals(name, n, classes, whole)
+        for name, option in planned_options().items()
+        if name not in known and _suits(option, modality) and _protects(option, unit)
+        if modality != "images" or option.features != "fourier"
+        if option.pays == "each answer" or refusal(name, n, classes, whole, numbers) is None
+    }
 
 
 def _order_of_sets(
@@ -367,14 +417,12 @@ def _order_of_sets(
     middles = {
         each.option: (each.log_loss.lowest + each.log_loss.highest) / 2
         for each in similar.expected
-        if each.log_loss is not None
+        if each.log_loss is not None and _protects(option_named(each.option), unit)
     }
     least = min(middles, key=lambda name: middles[name], default=option)
     if least == option or middles.get(option) == middles[least]:
         return ""
     first, chosen = f"{option_named(least).title} has the lowest range of log loss, but", option_named(option).title
-    if unit is not None and not _protects(option_named(least), unit):
-        return f"{first} does not protect all records of a person together"
     if not suitable(least):
         return f"{first} is an option for other rows than yours"
     if option == default:
@@ -397,7 +445,7 @@ def on_own_features(n: int, classes: int, whole: int, unit: str | None = None) -
     check_declared(n, classes)
     option = default_option(None)
     if (why_not := refusal(option, n, classes, whole)) is not None:
-        raise ValueError(f"no release can be had: {why_not}")
+        raise ValueError(_nothing_left([why_not]))
     wanted = mu_for(min(whole, LARGEST_PRICE)) * n / classes
     return _explained(option, Similar(wanted, (), wanted), n, classes, whole, None, option, (), unit)
 
@@ -432,6 +480,7 @@ def _explained(
         if _without_intervals(each.option, n, classes, whole)
         else each
         for each in similar.expected
+        if _protects(option_named(each.option), unit)
     )
     return Recommendation(option, "; ".join(parts), expected, _warnings(option, similar))
 

@@ -1,5 +1,7 @@
 """Figures for owners without rows: ranges over public sets like theirs, or none."""
 
+import math
+
 import pytest
 
 from accounting.budgets import Budget
@@ -47,6 +49,18 @@ def test_sets_far_from_the_records_do_not_count():
     assert found.places
     assert all(1 / FAR <= place.signal / found.signal <= FAR for place in found.places)
     assert similar_sets(10**9, 2, whole(4), None, "table").places == ()
+
+
+@pytest.mark.parametrize("n", [100, 500, 3000])
+def test_of_a_table_the_part_counts_whose_signal_is_nearest(n):
+    found = similar_sets(n, 6, whole(1), None, "table")
+    tables = [place.public.table for place in found.places]
+    assert len(tables) == len(set(tables)) >= LEAST_SETS
+    parts = {name for name, each in SETS.items() if each.table == "satimage"}
+    assert len(parts) > 1
+    (taken,) = (place for place in found.places if place.public.table == "satimage")
+    signals = [measured.signal_of(*key) for key in measured.measured_cells() if key[0] in parts]
+    assert abs(math.log(taken.signal / found.signal)) == min(abs(math.log(each / found.signal)) for each in signals)
 
 
 def test_of_few_sets_there_is_no_range():

@@ -1,5 +1,7 @@
 """The planner's recommendations: by simulation and by measurements; never what the trainer would refuse."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from training.errors import TrainingError
 from training.features import rules
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
-from training.planning.measured import LEAST_SETS
+from training.planning import recommendation
+from training.planning.measured import LEAST_SETS, similar_sets
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
@@ -22,8 +25,10 @@ from training.planning.recommendation import (
     case_of,
     most_rows,
     of_kind,
+    on_own_features,
     refusal,
     warnings_of,
+    without_figures,
 )
 
 FEW = ("class-sums", "weights", "per-query")
@@ -201,7 +206,22 @@ def test_why_the_recommended_option_is_not_the_first_is_said():
             assert found.order == "" or found.order.startswith(option_named(first.option).title)
             orders[n, unit] = found.order
     assert "was not clearly less than that of" in orders[500, None]
-    assert "does not protect all records of a person together" in orders[50_000, "who"]
+
+
+def test_an_option_that_cannot_protect_units_is_not_listed_for_them_though_it_did_best(monkeypatch):
+    """The measured sets, on which objective perturbation is given a log loss of nearly nothing."""
+    known = similar_sets(50_000, 2, whole(1), None, "table")
+    name = "objective-quantiles"
+    better = tuple(
+        replace(place, estimates={**place.estimates, name: replace(place.estimates[name], log_loss=0.01)})
+        for place in known.places
+    )
+    monkeypatch.setattr(recommendation, "similar_sets", lambda *_: replace(known, places=better))
+    assert by_rule(50_000, 2, whole(1), None, "table")[0].option == name
+    found, _ = by_rule(50_000, 2, whole(1), None, "table", unit="who")
+    assert found.option != name
+    assert name not in {each.option for each in found.estimates}
+    assert "objective perturbation" not in found.order
 
 
 def test_rows_too_few_to_rank_are_said_to_be():
@@ -343,13 +363,51 @@ def test_quantiles_that_the_budget_cannot_buy_give_way_to_even_cuts():
 
 def test_the_reason_says_what_would_have_come_first_and_the_largest_price():
     assert "at most 4 rho, so it takes that of the 5.943" in recommended(10_000, 10, whole(20)).reason
-    many = recommended(20_000_000, 2, whole(1))
-    assert many.option == "weights"
-    assert "DP-SGD, linear head would come first, but releases are exact for at most 16,777,216 records" in many.reason
+    weights = recommended(20_000_000, 2, 500_000_000)
+    assert weights.option == "weights"  # the budget is too small to calibrate them, so that nothing is counted
+    assert "DP-SGD, linear head would come first, but releases are exact for at most 16,777,216" in weights.reason
     with pytest.raises(ValueError, match=r"no pay-once model can be trained for 0.0003 rho: it costs at least 0.0004"):
         recommended(10_000, 30, 300_000_000)
     with pytest.raises(ValueError, match="at least 1 record and 2 classes"):
         recommended(0, 2, whole(1))
+
+
+TOO_MANY = r"at most 16,777,216 records, not 20,000,000: .* What is left is noise on each answer of a head"
+
+
+@pytest.mark.parametrize("modality", ["table", "images", "text", None])
+def test_of_too_many_records_for_any_release_nothing_is_recommended_but_what_is_left(modality):
+    for refused in (
+        lambda: recommended(20_000_000, 2, whole(1), None, modality),
+        lambda: on_own_features(20_000_000, 2, whole(1)),
+        lambda: by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=None, seeds=1),
+    ):
+        with pytest.raises((ValueError, TrainingError), match=TOO_MANY):
+            refused()
+    answered = by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=10, seeds=1)
+    assert {option_named(each.option).pays for each in answered.estimates} == {"each answer"}
+
+
+def test_every_option_that_is_paid_for_once_knows_how_many_records_it_can_take():
+    for name, option in planned_options().items():
+        if option.pays == "once":
+            assert refusal(name, 2**24, 2, whole(1)) is None
+            assert "at most 16,777,216 records" in refusal(name, 2**24 + 1, 2, whole(1)), name
+
+
+def test_options_without_figures_are_those_that_can_be_had():
+    found, _ = by_rule(60_000, 10, whole(1, 1e-6), None, "images")
+    others = without_figures(found, 60_000, 10, whole(1, 1e-6), "images")
+    assert found.estimates == ()
+    assert {"dpsgd", "dpsgd-hog-fourier", "class-sums", "weights", "per-query"} <= set(others)
+    assert not any(option_named(name).features == "fourier" for name in others)
+    assert others["weights"]
+    assert not others["dpsgd"]
+    assert "objective" in others
+    units = without_figures(found, 60_000, 10, whole(1, 1e-6), "images", unit="who")
+    assert set(others) - set(units) == {"objective"}
+    tiny = without_figures(found, 60_000, 10, 500_000_000, "images")
+    assert "objective" not in tiny
 
 
 def test_ranges_are_quoted_of_enough_sets_and_nothing_of_fewer():
@@ -384,6 +442,11 @@ def test_units_leave_out_what_cannot_protect_them():
     units = by_simulation(rows, n=None, whole=whole(4), queries=None, unit="who", seeds=1)
     single = by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=1)
     assert {each.option for each in single.estimates} - {each.option for each in units.estimates} >= {"objective"}
+    listed = {
+        unit: {each.option for each in by_rule(20_000, 2, whole(4), None, "table", unit=unit)[0].estimates}
+        for unit in (None, "who")
+    }
+    assert listed[None] - listed["who"] == {"objective-quantiles"}
     for n in (50, 1_000, 100_000):
         found, _ = by_rule(n, 2, whole(4), None, "table", unit="who")
         kind = kind_of_option(found.chosen)

@@ -20,6 +20,7 @@ NO_CANARIES = (
 )
 
 if TYPE_CHECKING:
+    from training.inputs.records import Declaration
     from training.kinds.objective.model import ObjectiveCertificate, PerturbedHead
     from training.pay_once.classifier import Classifier
 
@@ -62,6 +63,19 @@ class ObjectiveKind(PayOnceKind):
         from training.kinds.objective.planned import PLANNED
 
         return PLANNED
+
+    def check_planned(
+        self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
+    ) -> None:
+        """Raise where there are too many records, or the price is too small for two releases."""
+        from mechanisms.gaussian_vector import GaussianNoise
+        from training.inputs.sums import check_count
+        from training.kinds.objective.model import perturbation_for
+
+        del option
+        check_count(n)
+        classes = len(declaration.classes)
+        GaussianNoise(perturbation_for(whole, classes).noise, classes * feature_map.dimension)
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
         """Return the likeness of a regularised linear model."""

@@ -100,8 +100,14 @@ class WeightsKind(PayOnceKind):
     def check_planned(
         self, option: PlannedOption, n: int, whole: int, declaration: "Declaration", feature_map: FeatureMap
     ) -> None:
-        """Raise ValueError where the noise on so many weights has no grid."""
-        del option, n
+        """Raise where there are too many records to calibrate by, or the noise on so many weights has no grid."""
+        from training.inputs.sums import check_count
+        from training.pay_once import calibration
+
+        del option
+        for_calibration, _ = calibration.divided(whole)
+        if for_calibration:
+            check_count(n)
         GaussianVector(mu_for(whole), len(declaration.classes) * feature_map.dimension, 1.0)
 
     def likeness(self, public: Mapping[str, Any], records: int) -> Likeness:
