@@ -53,6 +53,11 @@ _DIGEST_BYTES = 16
 _PURPOSE = b"dpserve question"  # BLAKE2b takes 16 bytes to tell the uses of one key apart
 
 
+def load_cipher() -> None:
+    """Import the cipher that noise is drawn with: 50 ms and 7 MB, once. A service does it where nobody waits for it."""
+    from cryptography.hazmat.primitives.ciphers import algorithms  # noqa: F401
+
+
 class Randomness(Protocol):
     """A source of independent uniform 64-bit words."""
 

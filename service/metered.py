@@ -22,6 +22,7 @@ from mechanisms.grid import in_range
 from mechanisms.label import Label
 from mechanisms.laplace import Laplace
 from mechanisms.mechanism import Mechanism
+from mechanisms.randomness import load_cipher
 from mechanisms.selected_neuron import SelectedNeuron
 from service.batcher import DEEP_BATCH_SIZE, USUAL_BATCH_SIZE, Batcher, BatchLimits, Waiting
 from service.errors import InvalidRows, Refusal, UnknownTier
@@ -79,6 +80,7 @@ class MeteredPredictor(Predictor):
         most = DEEP_BATCH_SIZE if self._on_encoder else USUAL_BATCH_SIZE
         limits = BatchLimits.of(numbers, max_batch_size, max_batch_time, most=most)
         self._batcher: Batcher[_Arrival, Prediction] = Batcher(self._answer_batch, limits)
+        self._can_draw = False
 
     def check_tier(self, tier: str | None) -> None:
         """Raise UnknownTier if one was named: each answer has noise of its own, and no tiers."""
@@ -113,6 +115,7 @@ class MeteredPredictor(Predictor):
         traced = [each.timeline for each in batch if each.timeline is not None]
         for timed in traced:
             timed.end("batch wait")
+        self._can_draw = self._can_draw or await _ready_to_draw()
         # Features, sensitivities and questions are public, and computed first: what they fail on is never charged.
         X = batch[0].request.X if len(batch) == 1 else np.concatenate([each.request.X for each in batch])
         # An encoder takes its time, in which the loop serves others.
@@ -237,6 +240,12 @@ class MeteredPredictor(Predictor):
             "largest_batch": self.largest_batch,
             "outputs": self.outputs.described(),
         }
+
+
+async def _ready_to_draw() -> bool:
+    """Load what the first answer needs: before anything is charged, and off the loop, which serves others meanwhile."""
+    await asyncio.to_thread(load_cipher)
+    return True
 
 
 def _slices(batch: Sequence[_Arrival]) -> list[slice]:

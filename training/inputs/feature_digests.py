@@ -62,13 +62,13 @@ def feature_digests(
     """
     digests = _room(KINDS, len(X))
     low = np.asarray(lower, dtype=np.float64)
-    scale = STEPS / (np.asarray(upper, dtype=np.float64) - low)
+    whole = np.asarray(upper, dtype=np.float64) - low
     read = [[_plain(name) for name in names], [str(place) for place in range(len(names))]]
     weights = np.concatenate([_weights("coordinate", each) for each in read], axis=1)
     of_class = [_weights("class", each) for each in ([_plain(name) for name in classes], map(str, range(len(classes))))]
     rows = max(1, _NUMBERS // max(1, X.shape[1]))
     for start in range(0, len(X), rows):
-        steps = (X[start : start + rows] - low) * scale
+        steps = _steps(X[start : start + rows] - low, whole)
         labels = y[start : start + rows]
         for grid, shift in enumerate(_SHIFTS):
             sums = _sums(np.floor(steps + shift), weights)
@@ -80,6 +80,16 @@ def feature_digests(
                     (own + of[labels].astype(np.uint64)) % np.uint64(_PRIME)
                 )
     return digests
+
+
+def _steps(above: Floats, whole: Floats) -> Floats:
+    """Return values (n, d) above their lower bounds in steps, of which a whole range (d,) has STEPS."""
+    with np.errstate(over="ignore"):
+        scale = STEPS / whole
+    if np.isfinite(scale).all():
+        return above * scale
+    # In a range as narrow as 1e-306 a value has few bits, and its steps no number of their own.
+    return above / whole * STEPS
 
 
 def _room(kinds: int, records: int) -> Words:

@@ -1,4 +1,8 @@
-"""Ranking options by what a simulation found of each: the default, unless another is better by more than chance."""
+"""Ranking options by what a simulation found of each: the default, unless another is a standard error better.
+
+One standard error is no test: of eight options that are alike, chance puts one so far ahead in a third of the cases or
+more, as the least is looked for among them. A wrong choice among options that are alike costs little.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +26,7 @@ class Ranking:
 
     @property
     def default(self) -> str | None:
-        """The option that is taken unless another is better by more than chance; None where it is not there."""
+        """The option that is taken unless another is a standard error better; None where it is not there."""
         name = default_option(self.modality)
         return name if name in self.figures else None
 

@@ -2,8 +2,8 @@
 
 A simulation runs the options themselves on given rows. On rows that are public it costs nothing; on private records it
 tells about them, and no guarantee covers what it tells. Without rows the public sets like the records decide. Either
-way options are ranked by their log loss, and the default of the rows' modality is taken unless another did better by
-more than chance: on rows by a standard error of the difference, on public sets by one over the sets.
+way options are ranked by their log loss, and the default of the rows' modality is taken unless another did better: on
+rows by a standard error of the difference, on public sets by two over the sets.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -71,3 +71,11 @@ def test_different_rounded_rows_have_nothing_in_common():
 
 def test_a_row_has_the_same_digests_alone_and_among_others():
     np.testing.assert_array_equal(digests(X[5:6], Y[5:6]), OWN[:, 5:6])
+
+
+def test_values_of_the_narrowest_ranges_are_told_apart():
+    """Where a range has few doubles a step is no double: two records alike have one digest, and others another."""
+    values = np.array([[0.0], [5e-324], [5e-324], [1e-320]])
+    found = feature_digests(values, np.zeros(4, int), ["x"], [0], [1e-320], "ab")[UNLABELLED[0]]
+    assert found[1] == found[2]
+    assert len({*found.tolist()}) == 3
