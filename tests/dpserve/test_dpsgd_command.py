@@ -25,8 +25,8 @@ def test_training_and_inspecting(own):
     assert certificate["verified"]
     assert certificate["hidden"] == [8]
     assert certificate["steps"] == 5
-    assert certificate["cost"].startswith("gaussian:0.0")
-    assert ",approximate-gaussian:0.257" in certificate["cost"]
+    assert certificate["cost"].startswith("gaussian:0.115")
+    assert ",approximate-gaussian:0.2375" in certificate["cost"]
     assert "verified" in own("inspect", "model").stdout
 
 
