@@ -16,7 +16,7 @@ from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_
 from dpserve.wording import as_flag
 from training.block_choice import BlockChoice
 from training.errors import SeveralErrors, TrainingError, WrongOption
-from training.feature_choice import FeatureChoice, choosable_features
+from training.feature_choice import FeatureChoice, choosable_options
 from training.features import rules
 from training.features.maps import FEATURE_MAPS
 from training.features.quantiles import QUANTILE_SHARE
@@ -62,8 +62,7 @@ def _choices(*, apart: bool) -> str:
     """Return which kinds choose which option. apart: for a price beside the model's, and not as a part of it."""
     by_options: dict[tuple[str, ...], list[str]] = {}
     for kind in trainable_kinds().values():
-        scored = (*kind.choosable, *choosable_features()) if kind.answers == "once" else ()
-        if chosen := kind.chosen_apart if apart else scored:
+        if chosen := kind.chosen_apart if apart else choosable_options(kind):
             named = "a head" if kind.asked_by is None else f"--release {kind.name}"
             by_options.setdefault(chosen, []).append(named)
     parts = [

@@ -24,7 +24,7 @@ from mechanisms.randomness import Randomness
 from training.bundles.sealing import load_sealed, save_sealed, write_folder
 from training.drafts import draft_folder
 from training.errors import TrainingError, WrongOption
-from training.feature_choice import choosable_features
+from training.feature_choice import choosable_features, choosable_options
 from training.inputs.lineage import owner_key
 from training.inputs.records import Records
 from training.inputs.sums import check_count
@@ -95,9 +95,7 @@ def choose_release(
 
 def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[str, Any]) -> int:
     """Return what each candidate may cost, in picorho. Raises WrongOption."""
-    chosen = kinds.kind_named(kind)
-    features = tuple(choosable_features())
-    choosable = (*chosen.choosable, *features) if chosen.answers == "once" else ()
+    choosable = choosable_options(kinds.kind_named(kind))
     if option not in choosable:
         if not choosable:
             raise WrongOption("choose", f"has nothing to choose for {kind}")
@@ -115,7 +113,7 @@ def check(kind: str, options: Mapping[str, Any], option: str, values: Mapping[st
     if "price" not in options:
         raise WrongOption("price", "is needed: what all candidates cost together")
     for value in values.values():
-        kinds.check(kind, options if option in features else {**options, option: value})
+        kinds.check(kind, options if option in choosable_features() else {**options, option: value})
     price = options["price"]
     share = (price if isinstance(price, int) else whole_picorho(price)) // len(values)
     if share < LEAST_PRICE:

@@ -19,6 +19,7 @@ from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Four
 from training.features.quantiles import QUANTILE_SHARE
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
+from training.kinds.kind import Kind
 from training.kinds.options import Declared, OptionField, Options, fields_of
 
 ROWS_IN_A_PART = 256
@@ -239,6 +240,11 @@ class FeatureChoice(Options):
 def choosable_features() -> Mapping[str, OptionField]:
     """Return the declarations, by name, of the options among whose values noisy scores may choose."""
     return {name: field for name, field in fields_of(FeatureChoice).items() if field.declared.chosen_by_score}
+
+
+def choosable_options(kind: Kind) -> tuple[str, ...]:
+    """Return the options of a kind and of its features among whose values noisy scores may choose."""
+    return (*kind.choosable, *choosable_features()) if kind.answers == "once" else ()
 
 
 def shape_of(sides: Sequence[int], columns: int | None) -> Shape:
