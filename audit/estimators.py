@@ -11,7 +11,7 @@ never hold less often than they say. `audit.many_thresholds` has one that is asy
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -55,10 +55,6 @@ class Errors:
         if min(self.negatives, self.positives) <= 0:
             raise ValueError("an audit needs observations with the record and without it")
 
-    def __add__(self, other: "Errors") -> "Errors":
-        """Return the errors of both together."""
-        return Errors(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
-
     def upper_limits(self, confidence: float) -> tuple[float, float]:
         """Return (alpha, beta), both at least the true rates with probability `confidence` (Clopper and Pearson 1934).
 
@@ -66,13 +62,7 @@ class Errors:
         These are the upper ends of the two-sided intervals that Nasr et al. (2023) use.
         """
         domains.require_between("the confidence", confidence, 0, 1)
-        return self.limits_beyond(1 - confidence)
-
-    def limits_beyond(self, doubt: float) -> tuple[float, float]:
-        """Return the same (alpha, beta) for the probability `doubt` that one fails, which may be too small for 1 - it.
-
-        Raises ValueError for a doubt outside (0, 1).
-        """
+        doubt = 1 - confidence
         return (
             upper_limit(self.false_positives, self.negatives, doubt / 2),
             upper_limit(self.false_negatives, self.positives, doubt / 2),

@@ -437,53 +437,6 @@ def _selection_tests(selected: Integers) -> dict[str, float]:
     }
 
 
-_LOOKS_RATES = [*range(8, 26, 2), *range(36, 177, 20)]
-"""Places of the h that a sequence of looks takes: 2^-4 to 2^4 by factors of 2, and a few up to 2^80."""
-
-
-def log_wealth_of_look(mechanism: Gaussian | Laplace, answers: Floats, sensitivity: Floats) -> Floats:
-    """Return ln W of one look at near-copies' answers (n, C), n >= 2: one for each test and each h, in one row.
-
-    W = e^(-h Q) / u(h), Q the sum of squares of `judge_near_copies`, of all classes and of each, and u(h) at least the
-    mean of e^(-h Q): the mean of W is at most 1 for noise as promised, whatever was seen before. So is that of a
-    product of looks, and of an average over tests and h: it reaches 1/a at any look ever with probability a at
-    most (Ville 1939), so that the newest one may be read at any time, and no look costs another its share.
-
-    Raises ValueError for probabilities too small to show noisy logits: what was left out could not be by chance.
-    """
-    n, classes = answers.shape
-    noisy = centred_logarithms(answers)
-    if noisy is None:
-        raise ValueError("a probability is too small to compute the noisy logit from")
-    tests = 1 + (classes if classes > 2 else 0)
-    log_wealth = np.zeros((tests, len(_RATES[_LOOKS_RATES])))
-    scales = scale_of(mechanism, sensitivity, classes)
-    if scales is None or not (scales > 0).all():
-        return log_wealth.reshape(-1)
-    law: Law = "gaussian" if isinstance(mechanism, Gaussian) else "laplace"
-    noise = _Noise(law, float(scales.min()), _half_step(mechanism, classes))
-    squares = squares_by_class(noisy / noise.scale)
-    kept, shared = 1 - 1 / n, 1 - 1 / classes
-    of_all = {kept * shared: float(n * classes)}
-    log_wealth[0] = _log_wealth(noise, float(squares.sum()), n * classes, of_all)
-    of_one = {kept * shared: float(n), kept / (classes * (classes - 1)): float(n * (classes - 1))}
-    for label in range(tests - 1):
-        log_wealth[1 + label] = _log_wealth(noise, float(squares[label]) / shared, 4 * n, of_one)
-    return log_wealth.reshape(-1)
-
-
-def _log_wealth(noise: _Noise, square: float, numbers: int, leverages: Mapping[float, float]) -> Floats:
-    largest = (math.sqrt(square) + math.sqrt(numbers) * noise.error) ** 2 * _UP
-    bounds = sum(count * leverage * log_transform(noise.law, leverage) for leverage, count in leverages.items())
-    wealth: Floats = (-_RATES * largest - bounds)[_LOOKS_RATES]
-    return wealth
-
-
-def p_value_of_wealth(log_wealth: Floats) -> float:
-    """Return 1 over the mean of W, of sums of `log_wealth_of_look` over looks: at most 1."""
-    return math.exp(min(0.0, math.log(len(log_wealth)) - float(scipy.special.logsumexp(log_wealth))))
-
-
 def judge_known_logits(mechanism: Mechanism, answers: Floats, logits: Floats, sensitivity: Floats) -> NoiseFinding:
     """Test the noise of answers (n, C) to different questions whose exact logits (n, C) are known, in any place.
 

@@ -132,14 +132,12 @@ def environment_without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def redact(name: str, value: object) -> object:
-    """Return a value as it may be shown: keys and passwords are hidden, also inside a URL."""
-    if isinstance(value, str) and re.search(r"(^|_)(key|secret|token|password)$", name):
-        return "(hidden)"
+def redact(value: object) -> object:
+    """Return a value as it may be shown: what a URL says of users and passwords is hidden."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, list | tuple):
-        return [redact(name, each) for each in value]
+        return [redact(each) for each in value]
     return str(value) if isinstance(value, Path) else value
 
 

@@ -85,7 +85,7 @@ from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
 from service.telemetry.usage import Usage
-from service.watching import NamedBundle, Stamp, Version, Watch, stamp_of
+from service.watching import Stamp, Version, Watch, stamp_of
 from training.errors import extra
 from training.exact.questions import MeteredModel
 from training.kinds.loading import after_merges, load_model
@@ -93,13 +93,9 @@ from training.kinds.registry import kind_of, pay_once
 from training.pay_once.model import ReleasedModel
 
 if TYPE_CHECKING:
-    from dpserve.self_audit import SelfAudit
     from service.rpc.server import GrpcPort
 
 _OTHER_FILES = 256
-
-_SHOWN_AUDIT = "self-audit.json"
-
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a service."""
@@ -182,35 +178,29 @@ class ConfiguredService:
             portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
         loaded = {each: portal.call(_after_merges, ledger, model) for each, model in loaded.items()}
-        audit = portal.call(self._audit, ledger, loaded, folder)
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
-        metrics, counts, application = self._application(folder, None if audit is None else audit.published)
+        metrics, counts, application = self._application(folder)
         if admin is not None:
-            published = None if audit is None else audit.published
-            watched = replace(admin, live_audit=published, usage=self._usage(), folders=self._folders())
+            watched = replace(admin, usage=self._usage(), folders=self._folders())
             log = _request_log(self.settings)
             port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
         address = url_of(listening, self.server.tls)
         names = ", ".join(models.names) or "no model yet"
-        when_answering(address, self.server.tls, partial(self._announce, names, address, admin, audit))
-        try:
-            return run(application, self.server, listening)
-        finally:
-            if audit is not None:
-                audit.stop()
+        when_answering(address, self.server.tls, partial(self._announce, names, address, admin))
+        return run(application, self.server, listening)
 
     def _application(
-        self, folder: Path, published: Callable[[], dict[str, Any]] | None
+        self, folder: Path
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
         usage = self._usage()
         metrics = Metrics(usage)
         if self.server.workers == 1:
-            application = Application(self._opened(metrics, usage, published))
+            application = Application(self._opened(metrics, usage))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
-        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self, folder)
+        return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self)
 
     @asynccontextmanager
     async def _models(self, ledger: Ledger, *, first: bool = False) -> AsyncIterator[Models]:
@@ -333,10 +323,8 @@ class ConfiguredService:
             await check_release(ledger, predictor.released, unopened, new)
 
     @asynccontextmanager
-    async def _opened(
-        self, metrics: Metrics, usage: Usage, published: Callable[[], dict[str, Any]] | None
-    ) -> AsyncIterator[ASGIApp]:
-        """Give the application of one process. published: what the service's own audit has found."""
+    async def _opened(self, metrics: Metrics, usage: Usage) -> AsyncIterator[ASGIApp]:
+        """Give the application of one process."""
         http = await _http_options(self.settings)
         bodies = Bodies(http.seconds_for_body)
         async with (
@@ -350,9 +338,7 @@ class ConfiguredService:
             if ledger.rehearsal:
                 logs.log.warning("this is a rehearsal: the ledger may lose charges; use no private records")
             largest = self.server.largest_body
-            yield create_app(
-                models, ledger, largest_body=largest, metrics=metrics, options=http, audit=published, bodies=bodies
-            )
+            yield create_app(models, ledger, largest_body=largest, metrics=metrics, options=http, bodies=bodies)
 
     def _over_grpc(
         self, models: Models, ledger: Ledger, metrics: Metrics, http: HttpOptions, bodies: Bodies
@@ -372,18 +358,13 @@ class ConfiguredService:
             tls=self.server.tls,
         )
 
-    def worker_application(self, folder: Path) -> Application:
-        """Return the application of one of several workers. folder: what they share with the owner's process."""
+    def worker_application(self) -> Application:
+        """Return the application of one of several workers."""
         logs.configure(self.settings.log_format)
         logs.name_worker()
         end_with_parent()
-        published = None
-        if self.settings.self_audit_key is not None:
-            from dpserve.self_audit import shown_in
-
-            published = partial(shown_in, folder / _SHOWN_AUDIT)
         usage = self._usage()
-        return Application(self._opened(Metrics(usage), usage, published))
+        return Application(self._opened(Metrics(usage), usage))
 
     def _folders(self) -> dict[str, Path]:
         """Return the folders that the service must be able to write to: its journals, and an embedded ledger."""
@@ -439,8 +420,6 @@ class ConfiguredService:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""
         if len(self.settings.bundle) != 1 or self.settings.watch is not None:
             return
-        if self.settings.self_audit_key is not None:
-            raise CannotServe("a pay-once model has no noise left to audit: leave --self-audit-key out")
         if self.settings.mechanism is not None or self.settings.price is not None:
             raise CannotServe(
                 f"{model.certificate.name} is a pay-once model: its noise was drawn when it was "
@@ -470,24 +449,7 @@ class ConfiguredService:
             budget = self._budget(model)
             return RHO if budget is None else budget.currency
 
-    async def _audit(self, ledger: Ledger, loaded: Mapping[NamedBundle, Model], folder: Path) -> "SelfAudit | None":
-        """Return the service's own audit of the default model; the workers show what it writes in `folder`."""
-        settings, key = self.settings, self.settings.self_audit_key
-        if key is None:
-            return None
-        from dpserve.self_audit import SelfAudit
-
-        names = {each: each.name_of(model.certificate) for each, model in loaded.items()}
-        audited = [model for each, model in loaded.items() if settings.default in (None, names[each])]
-        if len(audited) != 1 or pay_once(audited[0]) is not None or (settings.watch and not settings.default):
-            raise CannotServe("--self-audit-key audits a bundle's model that takes noise: name it with --default")
-        kept = options.state_folder() / "self-audit"
-        shown = folder / _SHOWN_AUDIT if self.server.workers > 1 else None
-        rows = min(settings.self_audit_rows, settings.largest_batch)
-        mechanism = self._priced(audited[0], await self._currency(ledger, audited[0]))
-        return SelfAudit(cast(MeteredModel, audited[0]), mechanism, key, settings.self_audit_seconds, rows, kept, shown)
-
-    def _announce(self, names: str, address: str, admin: AdminPort | None, audit: "SelfAudit | None") -> None:
+    def _announce(self, names: str, address: str, admin: AdminPort | None) -> None:
         kind = self.settings.log_format
         if admin is not None:
             where = where_the_key_is(options.state_folder())
@@ -497,8 +459,6 @@ class ConfiguredService:
             own = _address(self.settings.host, self.grpc_port)
             typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
         typer.echo(logs.announcement(f"serving {names} on {address}", kind))
-        if audit is not None:
-            audit.start(address, self.server.tls)
 
 
 async def _after_merges(ledger: Ledger, model: Model) -> Model:
@@ -569,8 +529,8 @@ def _stopped_afterwards() -> Iterator[None]:
         raise _Stopped
 
 
-def _worker(service: ConfiguredService, folder: Path) -> Application:
-    return service.worker_application(folder)
+def _worker(service: ConfiguredService) -> Application:
+    return service.worker_application()
 
 
 def _grpc() -> "type[GrpcPort]":

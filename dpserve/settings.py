@@ -40,7 +40,6 @@ _batches = partial(option, panel="Requests and batches")
 _owner = partial(option, panel="The owner's port")
 _front = partial(option, panel="HTTPS, rates, origins and logs")
 _tokens = partial(option, panel="Tokens in addition to API keys")
-_audit = partial(option, panel="The service's own audit")
 _STORE = "The ledger's store"
 
 
@@ -149,14 +148,6 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         None, "The claim that lists what a token may do: predict, budget-read.", default_text="both"
     )
     jwt_algorithm: str = _tokens("RS256,ES256", "The signature algorithms to allow, separated by commas.")
-
-    self_audit_key: str | None = _audit(
-        None,
-        "The API key of a client of yours: the service audits its own noise with it until its budget is spent, and "
-        "shows what it found at GET /audit.",
-    )
-    self_audit_seconds: float = _audit(60.0, "Seconds between two audits.", ge=0.1)
-    self_audit_rows: int = _audit(64, "How many answers one audit pays for.", ge=8)
 
     ledger_replicas: int | None = options.REPLICAS(panel=_STORE)
     rehearsal: bool = option(False, "Accept a store that may lose charges. Not for private records.", panel=_STORE)
@@ -279,7 +270,7 @@ def _refusal(name: str, message: str, flags: Mapping[str, Any]) -> str:
         raise typer.BadParameter(message, param_hint=f"--{configuration.key(name)}")
     variable = configuration.in_environment(name)
     if variable is None:
-        shown = configuration.redact(name, in_file().get(name))
+        shown = configuration.redact(in_file().get(name))
         return f"{configuration.file_path()}: {configuration.key(name)} = {shown!r}: {message}"
     text = f"the environment's {configuration.variable(name)}: {message}"
     if variable.startswith("tcp://"):

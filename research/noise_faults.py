@@ -1,9 +1,9 @@
 """`python -m research.noise_faults`: which audit finds which fault of noise, and services without a fault.
 
 A head of the digits, or teachers of a few of them, answers in this process behind each mechanism, and a fault is
-planted between the certificate, which says what the noise should be, and the answers. Four audits look at it: the test
+planted between the certificate, which says what the noise should be, and the answers. Three audits look at it: the test
 of noise of `dpserve attack` (`audit.membership.near_copies`); `audit mechanism` on two worst-case inputs; `audit
-service` on two heads that a record makes the difference between; a service's audit of itself, 128 answers in two looks.
+service` on two heads that a record makes the difference between.
 Prints for how many seeds each convicts. `--sound N` counts convictions, and small p, of N seeds without a fault.
 """
 
@@ -20,10 +20,10 @@ from accounting.arrays import Floats
 from audit.distinguishing.likelihood import Worlds, scores, worst_case
 from audit.distinguishing.mechanism import judge
 from audit.distinguishing.neighbours import Neighbours, neighbours
-from audit.distinguishing.service import LiveAudit, observe_services
+from audit.distinguishing.service import observe_services
 from audit.in_process import BundleEndpoint, rehearsal_key
 from audit.membership.asking import AnswerJournal
-from audit.membership.near_copies import near_copies_of_a_point, near_copies_to_ask
+from audit.membership.near_copies import near_copies_to_ask
 from audit.membership.plan import NOISE_SHARE
 from audit.noise import NoiseFinding, judge_known_logits, together
 from audit.reports import ReportTable
@@ -54,7 +54,6 @@ MECHANISMS = (
     ("selected-neuron", "epsilon:0.5"),
     ("label", "epsilon:0.5"),
 )
-LOOKS, ROWS = 2, 64
 MECHANISM_TRIALS, SERVICE_TRIALS, _PIECE = 10_000, 2000, 2000
 """Answers of either world that `audit mechanism` and `audit service` see, as by default, and how many at once."""
 CLASSES = 10
@@ -130,19 +129,6 @@ def attacked(model: MeteredModel, mechanism: Any, seed: int) -> NoiseFinding:
     return near_copies_to_ask(endpoint, described, journal, seed).ask(endpoint, journal)
 
 
-def self_audited(model: MeteredModel, mechanism: Any, seed: int) -> tuple[float, bool]:
-    """Return the p of noise after two looks of 64 answers, and whether either test of the service's audit refutes."""
-    sound = getattr(mechanism, "sound", mechanism)
-    endpoint = BundleEndpoint(model, mechanism, rehearsal_key(seed))
-    audit = LiveAudit(sound, len(model.certificate.classes), 0.0 if np.isfinite(sound.cost.pure_epsilon) else 1e-5)
-    rng = np.random.default_rng(seed)
-    rows = near_copies_of_a_point(endpoint.model(), LOOKS * ROWS, seed)
-    assert rows is not None
-    for part in np.split(rows, LOOKS):
-        audit.look(endpoint.answers(part), model.logit_sensitivity(model.features(part)), rng)
-    return audit.latest["noise_p_value"], audit.latest["refuted"]
-
-
 def audited_mechanism(mechanism: Any, seed: int) -> bool:
     """Return whether `audit mechanism` convicts it, by as many answers as it asks for by itself."""
     sound = getattr(mechanism, "sound", mechanism)
@@ -202,14 +188,13 @@ def _delta(mechanism: Any) -> float:
 
 def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int]) -> ReportTable:
     """Return for how many seeds each fault is convicted."""
-    columns = ("model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service", "self-audit")
+    columns = ("model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service")
     rows = list[tuple[str, ...]]()
     for name, model in models.items():
         for mechanism, price in MECHANISMS:
             sound = priced(mechanism, price, CLASSES)
             for fault, plant in FAULTS:
-                added = isinstance(sound, Gaussian | Laplace)
-                if plant is BareClass and not added:
+                if plant is BareClass and not isinstance(sound, Gaussian | Laplace):
                     continue
                 planted = plant(sound)
                 found = [attacked(model, planted, seed).p_value for seed in seeds]
@@ -222,7 +207,6 @@ def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int]) -> ReportTab
                         f"{max(found):.1e}",
                         _count([audited_mechanism(planted, seed) for seed in seeds if name == "head"]),
                         _count([audited_services(planted, seed) for seed in seeds if name == "head"]),
-                        _count([self_audited(model, planted, seed)[1] for seed in seeds if added]),
                     )
                 )
     return ReportTable("Seeds of which each fault is convicted", columns, tuple(rows))
@@ -236,7 +220,7 @@ def count_alarms(models: dict[str, MeteredModel], runs: int) -> ReportTable:
     """Return how often services without a fault are convicted, and how often the attack's p is small."""
     columns = (
         *("model", "mechanism", "runs", "p <= .05", "p <= .001", "attack", "smallest p"),
-        *("audit mechanism", "audit service", "self-audit"),
+        *("audit mechanism", "audit service"),
     )
     rows = list[tuple[str, ...]]()
     for name, model in models.items():
@@ -245,11 +229,9 @@ def count_alarms(models: dict[str, MeteredModel], runs: int) -> ReportTable:
             seeds = range(1000, 1000 + runs)
             found = np.array([attacked(model, sound, seed).p_value for seed in seeds])
             counts = [str(int((found <= level).sum())) for level in (0.05, 1e-3, CONVICTS)]
-            added = isinstance(sound, Gaussian | Laplace)
             own = (
                 [audited_mechanism(sound, seed) for seed in seeds if name == "head"],
                 [audited_services(sound, seed) for seed in seeds if name == "head"],
-                [self_audited(model, sound, seed)[1] for seed in seeds if added],
             )
             rows.append((name, f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own)))
     return ReportTable("Services without a fault", columns, tuple(rows))

@@ -40,7 +40,7 @@ def show(*, ctx: typer.Context, as_json: bool = options.JSON) -> None:
     rows = [
         {
             "setting": configuration.key(name),
-            "value": configuration.redact(name, getattr(settings, name)),
+            "value": configuration.redact(getattr(settings, name)),
             "source": source,
         }
         for name, source in settings.sources(flags).items()

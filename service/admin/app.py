@@ -215,8 +215,6 @@ class AdminPort:
     digest: bytes
     verdicts: Path
     """The folder where verdicts are kept."""
-    live_audit: Callable[[], dict[str, Any]] | None = None
-    """Says what the service's own audit has found, where there is one."""
     metrics_digest: bytes | None = None
     """`key_digest` of a key that is good for /metrics alone, where there is one."""
     usage: Usage | None = None
@@ -225,13 +223,9 @@ class AdminPort:
     """Where the service writes, by what it is: the room that is left there is exported."""
 
     def convicted(self) -> list[tuple[str, bool]]:
-        """Return of each verdict its name and whether it convicts, the service's own audit included."""
-        verdicts_read = [
-            (verdict["name"], verdict["report"]["convicted"]) for verdict in verdicts.newest(self.verdicts)
-        ]
-        if self.live_audit is not None:
-            verdicts_read.append(("self-audit", bool(self.live_audit().get("refuted"))))
-        return sorted(verdicts_read)
+        """Return of each verdict its name and whether it convicts."""
+        newest = verdicts.newest(self.verdicts)
+        return sorted((verdict["name"], verdict["report"]["convicted"]) for verdict in newest)
 
 
 Counts = Callable[[], Sequence[CollectorRegistry]]
@@ -531,8 +525,7 @@ def _add_watching_routes(
     # In a thread: these read files.
     @app.get("/api/verdicts", summary="Read the newest verdict of each attack and audit", dependencies=owner)
     def newest_verdicts() -> dict[str, Any]:
-        live = admin.live_audit() if admin.live_audit is not None else None
-        return {"verdicts": verdicts.newest(admin.verdicts), "live": live}
+        return {"verdicts": verdicts.newest(admin.verdicts)}
 
     @app.get("/api/throughput", summary="See what was answered in each of the last seconds", dependencies=owner)
     async def seconds() -> dict[str, Any]:
@@ -556,6 +549,5 @@ def _add_metrics(app: FastAPI, admin: AdminPort, models: Models, ledger: Ledger,
     @app.get("/metrics", summary="Read the metrics, as Prometheus does", dependencies=readers, response_class=Response)
     async def metrics() -> Response:
         convicted = await asyncio.to_thread(admin.convicted)
-        looks = None if admin.live_audit is None else int(admin.live_audit().get("looks", 0))
-        text = await exposition(models, ledger, counts, convicted, looks, admin.folders)
+        text = await exposition(models, ledger, counts, convicted, admin.folders)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})

@@ -108,14 +108,12 @@ def create_app(
     largest_body: Callable[[int], int],
     metrics: Metrics | None = None,
     options: HttpOptions | None = None,
-    audit: Callable[[], dict[str, Any]] | None = None,
     bodies: Bodies | None = None,
 ) -> ASGIApp:
     """Return the ASGI application.
 
     largest_body: how many bytes a body may have, by the features of the model's rows. metrics: what to count in.
-    audit: what the service's own audit has found, shown to everybody. bodies: what reads them, where others
-    read some, too.
+    bodies: what reads them, where others read some, too.
     """
     options, metrics = options or HttpOptions(), metrics or Metrics()
     authentication = Authentication(ledger, options.tokens, options.rate_limit, options.failed_tries)
@@ -126,7 +124,7 @@ def create_app(
         for codec, paths in _ASKED.items()
         for path in paths
     }
-    others = _other_routes(models, ledger, authentication, audit)
+    others = _other_routes(models, ledger, authentication)
     app: ASGIApp = PredictionRoutes(asked, others)
     if options.origins:
         app = CORSMiddleware(
@@ -143,9 +141,7 @@ def create_app(
     return app
 
 
-def _other_routes(
-    models: Models, ledger: Ledger, authentication: Authentication, audit: Callable[[], dict[str, Any]] | None
-) -> FastAPI:
+def _other_routes(models: Models, ledger: Ledger, authentication: Authentication) -> FastAPI:
     app = FastAPI(
         title="dpserve",
         version=version("dpserve"),
@@ -157,12 +153,6 @@ def _other_routes(
     add_account_routes(app, models, authentication)
     _add_public_routes(app, models, ledger)
     add_export(app, models, ledger, authentication)
-    if audit is not None:
-
-        @app.get("/audit", summary="See what the service's own audit has found")
-        def audit_state() -> dict[str, Any]:
-            return audit()
-
     add_open_inference(app, models)
     add_page(app, "client")
     add_documentation(app)

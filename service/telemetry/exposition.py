@@ -30,13 +30,12 @@ async def exposition(
     ledger: Ledger,
     counts: Callable[[], Sequence[CollectorRegistry]],
     convicted: Sequence[tuple[str, bool]],
-    looks: int | None = None,
     folders: Mapping[str, Path] = MappingProxyType({}),
 ) -> bytes:
     """Return the text that Prometheus reads.
 
-    counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. looks: that the
-    service's own audit took; None without one. folders: where the service writes, by what it is.
+    counts: what to read, in a thread. convicted: of each verdict its name, and whether it convicts. folders:
+    where the service writes, by what it is.
     """
     lineages = sorted({each.lineage for each in models})
     try:
@@ -47,9 +46,8 @@ async def exposition(
     except (LedgerError, TimeoutError):
         accounts, kept = None, []
     kept += await _promotion_metrics(ledger)
-    audits = (_verdict_metrics(convicted), *_look_metrics(looks))
     rooms = _folder_metrics(await asyncio.to_thread(_rooms, folders))
-    now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms, *audits])
+    now = _Now([_service_metrics(models), *_account_metrics(accounts), *kept, *rooms, _verdict_metrics(convicted)])
     return b"".join([*await asyncio.to_thread(_read, counts), generate_latest(now)])
 
 
@@ -168,8 +166,3 @@ def _folder_metrics(rooms: Mapping[str, tuple[int, int]]) -> list[Metric]:
 def _verdict_metrics(convicted: Sequence[tuple[str, bool]]) -> Metric:
     text = "1 if the newest verdict of an attack or audit convicts."
     return _gauge("dpserve_audit_convicted", text, ("verdict",), [((name,), convicts) for name, convicts in convicted])
-
-
-def _look_metrics(looks: int | None) -> list[Metric]:
-    text = "Looks that the service's own audit has taken: one that asks in vain takes none."
-    return [] if looks is None else [_gauge("dpserve_self_audit_looks", text, (), [((), looks)])]

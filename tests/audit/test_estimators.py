@@ -44,8 +44,6 @@ def test_limits_of_doubts_that_no_confidence_can_say_are_exact_too(doubt):
         limit = estimators.upper_limit(successes, trials, doubt)
         assert scipy.stats.binom.cdf(successes, trials, limit) <= doubt
         assert scipy.stats.binom.cdf(successes, trials, limit * (1 - 1e-6)) >= doubt
-        errors = Errors(successes, trials, successes, trials)
-        assert errors.limits_beyond(2 * doubt) == (limit, limit)
 
 
 def test_the_published_equations_by_hand():

@@ -16,9 +16,7 @@ from audit.noise import (
     judge_known_logits,
     judge_near_copies,
     known_features,
-    log_wealth_of_look,
     lower_tail,
-    p_value_of_wealth,
     public_sensitivity,
     rows_wanted,
 )
@@ -29,7 +27,7 @@ from mechanisms.mechanism import priced
 from mechanisms.published import Published
 from mechanisms.randomness import NoiseKey
 from mechanisms.seeded import SeededRandomness
-from research.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits, self_audited
+from research.noise_faults import CONVICTS, BareClass, Faulty, attacked, head_of_digits
 
 SOUND = (
     ("gaussian", "noise-multiplier:20"),
@@ -38,7 +36,7 @@ SOUND = (
     ("selected-neuron", "epsilon:0.5"),
     ("label", "epsilon:0.5"),
 )
-NEVER = 1e-6 / 24
+NEVER = 1e-6 / 15
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,7 @@ def head():
 def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price):
     """Three seeds each; `research.noise_faults` has ten, and its p are below the limit by ten orders and more.
 
-    Noise follows from the last bits of a trained head, which differ from machine to machine: of the 24 sound runs one
+    Noise follows from the last bits of a trained head, which differ from machine to machine: of the 15 sound runs one
     has a p below `NEVER` with a probability of at most 1e-6.
     """
     sound = priced(name, price, 10)
@@ -62,8 +60,6 @@ def test_faults_of_noise_are_convicted_and_sound_noise_is_not(head, name, price)
         assert attacked(head, sound, seed).p_value > NEVER
         for fault in faults:
             assert attacked(head, fault, seed).p_value <= CONVICTS, fault
-            assert not added or self_audited(head, fault, seed)[1]
-        assert not added or self_audited(head, sound, seed)[0] > NEVER
 
 
 @pytest.mark.parametrize(("name", "price"), SOUND, ids=lambda one: str(one).replace(":", "-"))
@@ -190,23 +186,6 @@ def test_the_bound_for_laplace_noise_lies_above_the_frequencies(rank):
 
 def test_the_bound_for_gaussian_noise_is_exact():
     assert lower_tail("gaussian", 3.0, {0.5: 20.0}) == pytest.approx(scipy.stats.chi2.cdf(3.0, 10))
-
-
-@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Laplace(1.0)], ids=lambda one: one.name)
-def test_wealth_has_a_mean_of_one_at_most_and_grows_where_noise_is_missing(mechanism):
-    """400 sound services over 10 looks: one of them reaches 20 with probability .05 at most; over 45 do with 1e-6."""
-    reached, sensitivity = 0, np.ones(16)
-    for run in range(400):
-        wealth, best = 0.0, 1.0
-        for look in range(10):
-            words = SeededRandomness(run, ("wealth", mechanism.name, str(look)))
-            answers = mechanism.release(np.zeros((16, 3)), sensitivity, words)
-            wealth = wealth + log_wealth_of_look(mechanism, answers, sensitivity)
-            best = min(best, p_value_of_wealth(wealth))
-        reached += best <= 0.05
-    assert reached <= 45
-    answers = mechanism.release(np.zeros((128, 3)), np.full(128, 0.5), SeededRandomness(0, ("half",)))
-    assert p_value_of_wealth(log_wealth_of_look(mechanism, answers, np.ones(128))) < 1e-9
 
 
 def test_known_logits_show_the_same_noise_in_all_answers_even_of_labels():

@@ -21,11 +21,11 @@ EVERYTHING = "everything"
 """The gpu overlay, which is all of the redis one and more, with the components."""
 LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
-ENVS = ("admin.env", "metrics.env", "self-audit.env", "ha.env")
+ENVS = ("admin.env", "metrics.env", "ha.env")
 """Files that the owner writes into components."""
 STORES = ("secret.env", "owner.env", "follower.env")
 """Files with the store's address, for the service, the owner's jobs and the follower."""
-COMPONENTS = ("follow", "gateway", "gateway-tls", "ingress", "monitoring", "self-audit", "tls")
+COMPONENTS = ("follow", "gateway", "gateway-tls", "ingress", "monitoring", "tls")
 
 
 def kustomize(folder):
@@ -52,7 +52,6 @@ def k8s(tmp_path_factory):
     for name in ("admin", "metrics"):
         file = folder / "components" / "monitoring" / f"{name}.env"
         file.write_text(f"DPSERVE_{name.upper()}_KEY=the-{name}-key-of-twenty-characters-or-more\n")
-    (folder / "components" / "self-audit" / "self-audit.env").write_text("DPSERVE_SELF_AUDIT_KEY=of-a-client\n")
     shutil.copy(folder / "overlays" / "redis" / "secret.env", folder / "overlays" / SECOND)
     everything = folder / "overlays" / EVERYTHING
     everything.mkdir()

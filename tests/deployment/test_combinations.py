@@ -138,7 +138,7 @@ def of_the_ingress(ingress):
 
 
 def test_the_ingress_has_every_limit_of_the_tested_proxy(combined):
-    ingress = named(combined("embedded", ["ingress", "self-audit"]), "Ingress", "dpserve")
+    ingress = named(combined("embedded", ["ingress"]), "Ingress", "dpserve")
     tested = directives((ROOT / "deploy" / "nginx.conf").read_text())
     assert tested.keys() == LIMITS
     assert directives("\n".join(of_the_ingress(ingress))) == tested
@@ -146,7 +146,7 @@ def test_the_ingress_has_every_limit_of_the_tested_proxy(combined):
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 def test_nginx_takes_what_the_controller_makes_of_the_ingress(combined, tmp_path):
-    ingress = named(combined("redis", ["ingress", "self-audit"]), "Ingress", "dpserve")
+    ingress = named(combined("redis", ["ingress"]), "Ingress", "dpserve")
     http, server, location = of_the_ingress(ingress)
     conf = f"""
         pid {tmp_path}/pid; error_log stderr; events {{}}

@@ -447,9 +447,7 @@ def test_an_overlay_without_the_owners_secrets_is_not_rendered():
     listed = subprocess.run(["git", "ls-files", "k8s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert not re.search(r"\.env$|users\.acl$", listed, re.MULTILINE)
     ignored = (ROOT / "k8s" / ".gitignore").read_text().split()
-    assert {
-        f"components/{env}" for env in ("monitoring/admin.env", "monitoring/metrics.env", "self-audit/self-audit.env")
-    } <= set(ignored)
+    assert {"components/monitoring/admin.env", "components/monitoring/metrics.env"} <= set(ignored)
 
 
 def test_the_bundles_volume_can_be_made_first(rendered):

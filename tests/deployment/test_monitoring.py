@@ -213,20 +213,6 @@ def test_questions_are_counted_at_every_route_where_they_are_asked(rendered):
         assert chosen == set(asked)
 
 
-def test_the_services_own_audit_reaches_the_alert(rendered):
-    (deployment,) = [
-        each for each in rendered[EVERYTHING] if each["kind"] == "Deployment" and each["metadata"]["name"] == "dpserve"
-    ]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (told,) = [each for each in container["env"] if each["name"] == "DPSERVE_SELF_AUDIT_KEY"]
-    secret = told["valueFrom"]["secretKeyRef"]
-    (kept,) = [each for each in rendered[EVERYTHING] if each["metadata"]["name"] == secret["name"]]
-    assert kept["kind"] == "Secret"
-    assert secret["key"] in kept["data"]
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    assert "../../components/self-audit" in page
-
-
 def test_a_verdict_from_elsewhere_gets_into_a_pod_as_the_page_says(tmp_path):
     keep(tmp_path / "elsewhere" / "verdicts", "audit-service", {"convicted": True}, [], time=1.0)
     page = (ROOT / "docs" / "deploying.md").read_text()

@@ -5,7 +5,6 @@ import logging
 import ssl
 import subprocess
 import sys
-import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
-from cryptography import x509
 
 from dpserve.client import Client, ServiceError
 from dpserve.configuration import environment_without_settings
@@ -87,30 +85,6 @@ def test_what_cannot_be_used_is_said_before_the_service_listens(run, bundle):
     assert "tokens need all of" in run.fails(*serve, "--jwt-issuer", "https://provider.example")
     assert "has no effect without --rate-limit" in run.fails(*serve, "--rate-limit-store", "redis://127.0.0.1:1")
     assert "takes an origin" in run.fails(*serve, "--cors-origin", "*")
-
-
-def test_a_service_audits_itself_over_https_and_is_told_of_no_authority(run, bundle):
-    """At the address of the image, with a certificate that nobody signed, of another name: it knows its own."""
-    certificate, key = write_certificate(run.folder, "own", x509.DNSName("service.example"), authority=False)
-    run("lineage", "set-budget", bundle, "--rho", 1000, "--delta", 1e-5)
-    budget = ("--rho", 64 * 2.5 * 2, "--delta", 1e-5, "--accepts", "gaussian")
-    run.environment["DPSERVE_SELF_AUDIT_KEY"] = run("clients", "add", "canary", *budget).stdout.strip()
-    process, address = run.start(
-        bundle, "--host", "0.0.0.0", "--port", 0, "--price", "noise-multiplier:0.5",
-        "--self-audit-seconds", 0.1, "--self-audit-rows", 64,
-        "--tls-cert", certificate, "--tls-key", key,
-    )  # fmt: skip
-    try:
-        trusting = Tls(certificate, key).pinned()
-        with httpx.Client(base_url=address, verify=trusting) as http:
-            deadline = time.monotonic() + 60
-            while "spent" not in (found := http.get("/audit").json())["state"] and time.monotonic() < deadline:
-                pass
-        assert (found["state"], found["looks"], found["answers"]) == ("its budget is spent", 2, 128)
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=60)
-    assert "Traceback" not in errors
 
 
 def test_a_pinned_certificate_is_the_only_one_that_is_trusted(tmp_path):

@@ -64,7 +64,6 @@ def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train)
         ("--trusted-proxies", "everybody"),
         ("--jwt-issuer", "https://i.example", "--jwt-audience", "a", "--jwt-keys", "nowhere.json"),
         ("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"),
-        ("--self-audit-key", "dps-key"),
         ("--admin-port", "1", "--admin-host", "192.0.2.1"),
         ("first",),
     ):

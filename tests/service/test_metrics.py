@@ -42,8 +42,7 @@ BODY = {"instances": [ROW, ROW, [0.5] * 4]}
 def exported(service, folder):
     """The families that the owner's port of a service exports, by name."""
     listening = bind()
-    live = {"refuted": True, "looks": 3}
-    admin = AdminPort(listening, key_digest(KEY), folder, lambda: live, folders={"journals": Path(folder).parent})
+    admin = AdminPort(listening, key_digest(KEY), folder, folders={"journals": Path(folder).parent})
     opened = admin_port(admin, service.models, service.ledger, service.metrics, service.counts)
     service.call(opened.__aenter__())
     try:
@@ -87,6 +86,7 @@ def used(service, tmp_path):
     use(service)
     report = {"title": "An audit", "verdict": "Nothing found.", "convicted": False}
     verdicts.keep(tmp_path / "verdicts", "audit-mechanism", report, [], time=1.0)
+    verdicts.keep(tmp_path / "verdicts", "audit-service", report | {"convicted": True}, [], time=2.0)
     return exported(service, tmp_path / "verdicts")
 
 
@@ -134,13 +134,12 @@ def test_counts_are_right(used, service):
     assert spent.value == pytest.approx(3 * PRICE / 1e12)
     assert values(used["dpserve_audit_convicted"]) == {
         ("dpserve_audit_convicted", ("verdict", "audit-mechanism")): 0,
-        ("dpserve_audit_convicted", ("verdict", "self-audit")): 1,
+        ("dpserve_audit_convicted", ("verdict", "audit-service")): 1,
     }
     assert values(used["dpserve_admin_requests"]) == {
         ("dpserve_admin_requests_total", ("route", "/api/models"), ("status", "401")): 1,
         ("dpserve_admin_requests_total", ("route", "other"), ("status", "404")): 1,
     }
-    assert values(used["dpserve_self_audit_looks"]) == {("dpserve_self_audit_looks",): 3}
 
 
 def test_what_is_under_way_is_sampled_and_a_model_that_is_gone_waits_for_nothing():

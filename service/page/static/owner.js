@@ -414,22 +414,10 @@ function showModels({ models }) {
   );
 }
 
-function showVerdicts({ verdicts, live }) {
+function showVerdicts({ verdicts }) {
   const parts = verdicts.map(verdictPanel);
-  if (live) parts.unshift(livePanel(live));
   byId("verdicts-body").replaceChildren(
     ...(parts.length ? parts : [el("p", { class: "loading" }, "There is none yet. ", el("code", {}, "dpserve attack --json"), " and ", el("code", {}, "dpserve audit … --json"), " leave theirs here.")]),
-  );
-}
-
-function livePanel(live) {
-  const refuted = live.refuted === true;
-  return el(
-    "article",
-    { class: `verdict ${refuted ? "convicted" : "acquitted"}` },
-    el("p", { class: "note" }, el("span", { class: refuted ? "tag bad" : "tag good" }, refuted ? "refuted" : "not refuted"), " the service’s own audit"),
-    el("p", {}, refuted ? "The service’s own audit refutes the claim: stop the service." : "The service audits its own noise, and finds nothing against the claim so far."),
-    el("details", {}, el("summary", {}, "Figures"), el("pre", { class: "document", tabindex: 0, "aria-label": "Figures of the service’s own audit" }, JSON.stringify(live, null, 2))),
   );
 }
 
