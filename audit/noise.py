@@ -12,8 +12,6 @@ off what all classes share. Then, for rows next to each other:
 - `selected-neuron` shows one number, the log-odds of the class v that it selected: given v, the difference of two rows'
   is that of two draws of its noise, of either law.
 - `label` shows no noise but v (see below).
-- Teachers answer by one of these. Their exact logits, means of votes, agree for rows that every teacher judges alike,
-  and their scale is the same for every row.
 
 Exact logits that differ. Every test of too little noise convicts where a sum of squares Q = ||M y||^2 is *small*, M
 being an orthogonal projection that was fixed before any answer was seen. Then M y = M (z + s e), and

@@ -122,8 +122,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The name of the lineage of the records: all models of records that overlap share one, and its budget.
         Needed.
     release : str or None, default "auto"
-        The kind of pay-once model; "auto" for the one that the planner chooses; None for a head, or with
-        `teachers` for teachers, each of whose answers is paid for when a service gives it.
+        The kind of pay-once model; "auto" for the one that the planner chooses; None for a head,
+        each of whose answers is paid for when a service gives it.
     epsilon : float, optional
         What all answers together cost, at `delta`. Needed for a pay-once model, unless `tier` is given.
     delta : float, optional
@@ -232,11 +232,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     seed : int, optional
         The public seed of the random features: at least 0 and below 4294967296.
     hidden : sequence of int, optional
-        The width of each hidden layer: in units, at least 0. For dpsgd, teachers.
+        The width of each hidden layer: in units, at least 0. For dpsgd.
     activation : {"tanh", "relu"}, optional
-        What hidden units compute: tanh or relu. For dpsgd, teachers.
+        What hidden units compute: tanh or relu. For dpsgd.
     steps : int, optional
-        How many steps: at least 1 and at most 1e+06. For dpsgd, teachers.
+        How many steps: at least 1 and at most 1e+06. For dpsgd.
     sampling_rate : float, optional
         The probability with which a record joins a step: above 0 and at most 1. For dpsgd.
     sampling : str, optional
@@ -246,7 +246,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     gradient_clip : float, optional
         The largest norm of a record's gradient: at least 1e-30 and at most 1e+30. For dpsgd.
     learning_rate : float, optional
-        The learning rate: above 0. For dpsgd, teachers.
+        The learning rate: above 0. For dpsgd.
     start : str or Path, optional
         The bundle of a pay-once model of the same features and classes, at whose weights the steps begin. For
         class-sums, dpsgd.
@@ -255,11 +255,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     canaries : int, optional
         How many made records join the training by fair coins, on coordinates of their own, to measure what it tells: at
         least 64 and at most 10000. For class-sums, weights, dpsgd.
-    teachers : int, optional
-        How many teachers, each trained on a part of the records: at least 2 and at most 10000. For teachers. Asks
-        for teachers, with `release=None`.
-    rule : {"votes", "probabilities"}, optional
-        What a teacher says of a row. For teachers.
     prediction_sets : {"auto", "off", "all", "class"}, default "auto"
         Hold records back, which train nothing, for prediction sets: sets of classes that hold the true one with a
         coverage that each client chooses. all: for all records together; class: for those of each class, too; auto:
@@ -346,8 +341,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         start: str | Path | None = None,
         add: str | Path | None = None,
         canaries: int | None = None,
-        teachers: int | None = None,
-        rule: str | None = None,
         prediction_sets: str = "auto",
         encoder: str | Path | None = None,
         encoder_range: tuple[float, float] | None = None,
@@ -417,8 +410,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.start = start
         self.add = add
         self.canaries = canaries
-        self.teachers = teachers
-        self.rule = rule
         self.prediction_sets = prediction_sets
         self.encoder = encoder
         self.encoder_range = encoder_range
@@ -712,7 +703,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             made = cls(lineage=certificate.lineage, name=name, ledger=ledger, ledger_replicas=ledger_replicas)
             release = release_certificate(certificate)
             made.release = None if release is None else release.release
-            made.teachers = getattr(certificate, "teachers", None)
             import pyarrow as pa
 
             made._levels = list(certificate.classes)
@@ -915,7 +905,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Request(
             name=self.name,
             lineage=self.lineage,
-            kind=kind_asked(None if self.release == "auto" else self.release, options),
+            kind=kind_asked(None if self.release == "auto" else self.release),
             options=options,
             features=FeatureChoice.from_given(
                 {name: given[name] for name in fields_of(FeatureChoice) if name in given}
@@ -974,8 +964,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _price(self) -> int | None:
         """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
-        if self.teachers is not None and self.release is not None:
-            raise ValueError("teachers= takes the place of release=: say release=None")
         if self.release is None:
             if self.epsilon is not None or self.tier is not None:
                 raise ValueError(

@@ -50,7 +50,6 @@ def takers_panel(name: str) -> str:
     releases = [kind.name for kind in kinds if kind.asked_by == "release"]
     parts = ["a head"] * any(kind.asked_by is None for kind in kinds)
     parts += [f"--release {_either(releases)}"] * bool(releases)
-    parts += [f"--{kind.asked_by}" for kind in kinds if kind.asked_by not in (None, "release")]
     return f"For {_either(parts)}"
 
 
@@ -73,14 +72,7 @@ def _choices(*, apart: bool) -> str:
     return text[:1].upper() + text[1:]
 
 
-_MORE = {
-    "records_declared": " Also needed with --budget, and to choose lam.",
-    **{
-        kind.asked_by: f" Asks for {name}, in place of --release."
-        for name, kind in trainable_kinds().items()
-        if kind.asked_by in kind.fields
-    },
-}
+_MORE = {"records_declared": " Also needed with --budget, and to choose lam."}
 
 
 def kind_option(name: str) -> tuple[Any, Any]:
@@ -423,7 +415,7 @@ class CommonOptions(BlockOptions, NewBundle):
         return Request(
             name=self.model_name,
             lineage=lineage,
-            kind=kind_asked(self.release, options),
+            kind=kind_asked(self.release),
             options=options,
             features=self.feature_choice(),
             encoder=self.encoder_content(),

@@ -1,6 +1,6 @@
 """`python -m research.noise_faults`: which audit finds which fault of noise, and services without a fault.
 
-A head of the digits, or teachers of a few of them, answers in this process behind each mechanism, and a fault is
+A head of the digits answers in this process behind each mechanism, and a fault is
 planted between the certificate, which says what the noise should be, and the answers. Three audits look at it: the test
 of noise of `dpserve attack` (`audit.membership.near_copies`); `audit mechanism` on two worst-case inputs; `audit
 service` on two heads that a record makes the difference between.
@@ -41,8 +41,6 @@ from training.inputs.digits import load_digits
 from training.inputs.records import Records
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
-from training.kinds.teachers.networks import Schedule
-from training.kinds.teachers.train import TeachersRecipe, train_teachers
 
 CONVICTS = NOISE_SHARE * 0.05
 """Below which p `dpserve attack` convicts at its default confidence."""
@@ -111,15 +109,6 @@ def head_of_digits(records: Records | None = None) -> MeteredModel:
     return train_head(records, Recipe("digits", feature_map, 10.0), "digits")
 
 
-def teachers_of_digits() -> MeteredModel:
-    """Train 40 linear teachers on the digits, a few steps each."""
-    records = load_digits().train
-    declared = records.declaration
-    feature_map = Identity(lower=declared.lower, upper=declared.upper, clip_norm=1.0, bias=0.1)
-    recipe = TeachersRecipe("digits", feature_map, 40, schedule=Schedule(steps=40))
-    return train_teachers(records, recipe, "digits", bytes(32))
-
-
 def attacked(model: MeteredModel, mechanism: Any, seed: int) -> NoiseFinding:
     """Return what an attack's test of noise finds."""
     head = replace(model, certificate=model.certificate.model_copy(update={"model_id": f"{seed:032x}"}))  # type: ignore[type-var]
@@ -186,29 +175,27 @@ def _delta(mechanism: Any) -> float:
     return 0.0 if np.isfinite(mechanism.cost.pure_epsilon) else 1e-5
 
 
-def tabulate(models: dict[str, MeteredModel], seeds: Sequence[int]) -> ReportTable:
+def tabulate(model: MeteredModel, seeds: Sequence[int]) -> ReportTable:
     """Return for how many seeds each fault is convicted."""
-    columns = ("model", "mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service")
+    columns = ("mechanism", "fault", "attack", "largest p", "audit mechanism", "audit service")
     rows = list[tuple[str, ...]]()
-    for name, model in models.items():
-        for mechanism, price in MECHANISMS:
-            sound = priced(mechanism, price, CLASSES)
-            for fault, plant in FAULTS:
-                if plant is BareClass and not isinstance(sound, Gaussian | Laplace):
-                    continue
-                planted = plant(sound)
-                found = [attacked(model, planted, seed).p_value for seed in seeds]
-                rows.append(
-                    (
-                        name,
-                        f"{mechanism} {price}",
-                        fault,
-                        _count([p <= CONVICTS for p in found]),
-                        f"{max(found):.1e}",
-                        _count([audited_mechanism(planted, seed) for seed in seeds if name == "head"]),
-                        _count([audited_services(planted, seed) for seed in seeds if name == "head"]),
-                    )
+    for mechanism, price in MECHANISMS:
+        sound = priced(mechanism, price, CLASSES)
+        for fault, plant in FAULTS:
+            if plant is BareClass and not isinstance(sound, Gaussian | Laplace):
+                continue
+            planted = plant(sound)
+            found = [attacked(model, planted, seed).p_value for seed in seeds]
+            rows.append(
+                (
+                    f"{mechanism} {price}",
+                    fault,
+                    _count([p <= CONVICTS for p in found]),
+                    f"{max(found):.1e}",
+                    _count([audited_mechanism(planted, seed) for seed in seeds]),
+                    _count([audited_services(planted, seed) for seed in seeds]),
                 )
+            )
     return ReportTable("Seeds of which each fault is convicted", columns, tuple(rows))
 
 
@@ -216,37 +203,36 @@ def _count(convicted: Sequence[bool]) -> str:
     return f"{sum(convicted)} of {len(convicted)}" if convicted else "-"
 
 
-def count_alarms(models: dict[str, MeteredModel], runs: int) -> ReportTable:
+def count_alarms(model: MeteredModel, runs: int) -> ReportTable:
     """Return how often services without a fault are convicted, and how often the attack's p is small."""
     columns = (
-        *("model", "mechanism", "runs", "p <= .05", "p <= .001", "attack", "smallest p"),
+        *("mechanism", "runs", "p <= .05", "p <= .001", "attack", "smallest p"),
         *("audit mechanism", "audit service"),
     )
     rows = list[tuple[str, ...]]()
-    for name, model in models.items():
-        for mechanism, price in MECHANISMS:
-            sound = priced(mechanism, price, CLASSES)
-            seeds = range(1000, 1000 + runs)
-            found = np.array([attacked(model, sound, seed).p_value for seed in seeds])
-            counts = [str(int((found <= level).sum())) for level in (0.05, 1e-3, CONVICTS)]
-            own = (
-                [audited_mechanism(sound, seed) for seed in seeds if name == "head"],
-                [audited_services(sound, seed) for seed in seeds if name == "head"],
-            )
-            rows.append((name, f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own)))
+    for mechanism, price in MECHANISMS:
+        sound = priced(mechanism, price, CLASSES)
+        seeds = range(1000, 1000 + runs)
+        found = np.array([attacked(model, sound, seed).p_value for seed in seeds])
+        counts = [str(int((found <= level).sum())) for level in (0.05, 1e-3, CONVICTS)]
+        own = (
+            [audited_mechanism(sound, seed) for seed in seeds],
+            [audited_services(sound, seed) for seed in seeds],
+        )
+        rows.append((f"{mechanism} {price}", str(runs), *counts, f"{found.min():.1e}", *map(_count, own)))
     return ReportTable("Services without a fault", columns, tuple(rows))
 
 
 @app.command()
 def faults(
     seeds: Annotated[int, typer.Option(min=1, help="For each fault.")] = 10,
-    sound: Annotated[int, typer.Option(min=0, help="Services without a fault, for each model and mechanism.")] = 0,
+    sound: Annotated[int, typer.Option(min=0, help="Services without a fault, for each mechanism.")] = 0,
 ) -> None:
     """Print which audit convicts which fault, and how many sound services are convicted."""
-    models = {"head": head_of_digits(), "teachers": teachers_of_digits()}
-    tables = [tabulate(models, range(seeds))]
+    model = head_of_digits()
+    tables = [tabulate(model, range(seeds))]
     if sound:
-        tables.append(count_alarms(models, sound))
+        tables.append(count_alarms(model, sound))
     print_tables(tables)
 
 

@@ -257,26 +257,11 @@ class FittedModel:
     warning: Message | None
 
 
-def kind_asked(release: str | None, given: Mapping[str, Any]) -> str | None:
-    """Return the name of the kind that is asked for, by its name or by an option of its own; None for the default.
-
-    given: options by name, as far as they were given. Raises WrongOption for a name that nothing has, and for two.
-    """
-    names = kinds.release_names()
-    by_option = {kind.asked_by: name for name, kind in kinds.trainable_kinds().items() if kind.asked_by in kind.fields}
-    if release is not None and release not in names:
-        remedy = "ask by " + OptionName(option, "N") if (option := _asked_by(release)) in by_option else None
-        raise WrongValue("release", f"must be one of {', '.join(names)}", value=release, remedy=remedy)
-    options = [option for option in by_option if option is not None and option in given]
-    if options and release is not None:
-        reason = "takes the place of " + OptionName("release") + ": leave that out"
-        raise WrongOption(options[0], reason, value=given[options[0]])
-    return by_option[options[0]] if options else release
-
-
-def _asked_by(release: str) -> str:
-    kind = kinds.all_kinds().get(release)
-    return "" if kind is None or kind.asked_by is None else kind.asked_by
+def kind_asked(release: str | None) -> str | None:
+    """Return the name of the kind that is asked for; None for the default. Raises WrongOption for an unknown name."""
+    if release is not None and release not in (names := kinds.release_names()):
+        raise WrongValue("release", f"must be one of {', '.join(names)}", value=release)
+    return release
 
 
 def check(request: Request, *, unit: str | None, on_ray: bool = False) -> None:
@@ -360,8 +345,7 @@ def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> Non
 def _check_plan(request: Request, plan: BudgetPlan) -> None:
     _check_nothing_is_chosen_twice(request)
     if plan.public is not None and request.kind is not None:
-        option = request.made_kind.asked_by or "release"
-        raise WrongOption("public", "chooses the mechanism: leave " + OptionName(option) + " out")
+        raise WrongOption("public", "chooses the mechanism: leave " + OptionName("release") + " out")
     if plan.public is not None and request.own_features is not None:
         own = OptionName(request.own_features)
         raise WrongOption("public", "simulates on features that follow from rules: leave " + own + " out")
@@ -645,7 +629,7 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     own = request.own_features is not None
     if request.kind is not None:
         of_rule = None if own else modality
-        found = of_kind(request.kind, queries, of_rule, fourier=isinstance(job.feature_map, Fourier))
+        found = of_kind(request.kind, of_rule, fourier=isinstance(job.feature_map, Fourier))
     elif own:
         found = on_own_features(n, len(declared.classes), whole, unit)
     elif public is not None:

@@ -93,7 +93,6 @@ _PROVEN = (
     "weights-fourier",
     "objective-fourier",
     "dpsgd-fourier",
-    "teachers",
 )
 
 OPTIONS: dict[str, Option] = {

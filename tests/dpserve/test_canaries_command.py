@@ -37,7 +37,6 @@ def test_a_model_with_canaries_says_what_was_promised_and_measured(train, run):
     [
         (("--lam", "1"), 2, "audit service"),
         (("--release", "objective", *PRICE), 2, "no linear function"),
-        (("--teachers", "8", "--steps", "20", "--hidden", "4"), 2, "audit service"),
         (("--release", "dpsgd", *PRICE, "--records-declared", "100", "--hidden", "4"), 2, "linear head"),
         (("--release", "class-sums", *PRICE, "--canaries", "3"), 2, "at least 64"),
     ],

@@ -164,7 +164,6 @@ def test_records_of_another_lineage_open_no_account(run, train, asked):
         ((*AMONG[:2], "--choose", "hidden=0,00", "--price", "rho:1"), "each value once"),
         ((*AMONG[:2], "--choose", "hidden=0,some", "--price", "rho:1"), "must be a whole number"),
         ((*AMONG[:2], "--choose", "width=1,2", "--price", "rho:1"), "must be OPTION=V1,V2"),
-        (("--teachers", "3", "--choose", "teachers=2,3"), "nothing to choose"),
         (("--release", "class-sums", "--choose", "lam=2,3", "--price", "rho:1"), "among values of --features, "),
         ((*FEATURES, "--price", "rho:1", "--features", "bins"), "leave it out"),
         ((*BUCKETS, "--price", "rho:1", "--cross-buckets", "64"), "leave it out"),

@@ -82,7 +82,6 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
         "Reading rows:",
         "Features:",
         "--encoder:",
-        "For --release dpsgd or --teachers:",
         "For --release class-sums, weights, objective or dpsgd:",
         "For --release dpsgd:",
     ]
@@ -90,7 +89,7 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
     assert places == sorted(places)
     needed, rest = printed[: places[1]], printed[places[1] :]
     assert all(f"  {option} " in needed for option in ("--data", "--out", "--lineage", "--classes", "--release"))
-    assert all(f"  {option} " in rest for option in ("--lam", "--sampling-rate", "--bandwidth", "--teachers"))
+    assert all(f"  {option} " in rest for option in ("--lam", "--sampling-rate", "--bandwidth"))
     assert "\nThe owner's port:\n" in run("serve", "--help").stdout
 
 

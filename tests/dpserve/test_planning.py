@@ -444,7 +444,6 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         (("--release", "shouts"), "must be one of class-sums, weights, objective, dpsgd, not 'shouts'"),
         (("--release", "class-sums", "--features", "fourier"), "on Fourier features there are rules for dpsgd"),
         (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
-        (("--teachers", "250"), "say for how many, with `queries`"),
         (("--release", "weights", "--public", "digits"), "leave --release out"),
         (("--features", "fourier"), "chooses the mechanism and its options: leave --features out"),
         (("--features", "quantiles"), "chooses the mechanism and its options: leave --features out"),
@@ -459,10 +458,6 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
     assert done.exit_code == 0, found
     assert "class sums, as you asked" in found
     assert json.loads((tmp_path / "sums" / "certificate.json").read_text())["release"] == "class-sums"
-    taught = ("--teachers", "250", "--queries", "100")
-    done, found = trained(*taught, "--out", str(tmp_path / "taught"))
-    assert done.exit_code == 0, found
-    assert "--price rho:0.000359214746 --epsilon 1 --delta 1e-5" in found
 
 
 def test_images_have_dp_sgd_on_histograms_of_their_gradients(tmp_path):
@@ -594,15 +589,6 @@ def test_public_rows_that_hold_a_private_record_are_refused(tmp_path):
     budget = ["--budget", "epsilon:1@1e-5", "--records-declared", "80", "--public", str(tmp_path / "public.npz")]
     done = CliRunner().invoke(app, [*train, *budget, "--out", str(tmp_path / "model")], env=home)
     assert "holds private records of the lineage 'a': 1 of its rows as they are" in str(done.exception)
-
-
-def test_answers_that_the_budget_cannot_be_shared_among_are_refused_before_training(tmp_path):
-    home = {"DPSERVE_HOME": str(tmp_path / "home"), "COLUMNS": "300"}
-    train = ["train", "--data", "digits", "--budget", "epsilon:1@1e-5", "--records-declared", "1437"]
-    taught = ["--teachers", "250", "--queries", "100000000", "--out", str(tmp_path / "taught")]
-    done = CliRunner().invoke(app, [*train, *taught], env=home)
-    assert "100,000,000 answers cannot share" in str(done.exception)
-    assert not (tmp_path / "taught").exists()
 
 
 def test_without_rows_answers_that_are_worth_nothing_are_called_so(tmp_path):

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from dpserve.commands import console
-from mechanisms.elementary import softmax
 from mechanisms.gaussian_vector import whole_picorho
 from training.features.rules import feature_map
 from training.inputs.digits import load_digits
 from training.inputs.records import Declaration, Records
 from training.kinds.kind import Job
 from training.kinds.loading import load_model
-from training.kinds.registry import pay_once, train_and_save, trainable_kinds
+from training.kinds.registry import train_and_save, trainable_kinds
 from training.planning.recommendation import of_kind
 
 N, COLUMNS = 6000, 10
@@ -54,11 +53,6 @@ def ten_classes():
     return digits.train, digits.held_out_rows, digits.held_out_labels
 
 
-def of_model(model, X):
-    """Return the model's answers; for teachers, whose answers get noise of their own, their joint answers."""
-    return model.probabilities(X) if pay_once(model) is not None else softmax(model.logits(model.features(X)))
-
-
 @pytest.mark.parametrize(
     ("kind", "more", "data"),
     [
@@ -71,7 +65,6 @@ def of_model(model, X):
         ("dpsgd", {"hidden": [32]}, "two_classes"),
         ("dpsgd", {"hidden": [32]}, "ten_classes"),
         ("class-sums", {}, "ten_classes"),
-        ("teachers", {"teachers": 50, "steps": 100}, "ten_classes"),
     ],
 )
 def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data, request, tmp_path):
@@ -80,15 +73,14 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
     In six runs of each the log loss was at most 0.68 of that of the shares, with a standard deviation below 0.015.
     """
     records, X, y = request.getfixturevalue(data)
-    n, answers = len(records), 1000 if kind == "teachers" else None
-    chosen = of_kind(kind, "identity", answers).training_options(n, whole_picorho("epsilon:3@1e-5"), answers)
+    chosen = of_kind(kind, "identity").training_options(len(records), whole_picorho("epsilon:3@1e-5"), None)
     chosen_map, home = feature_map("identity", records.declaration), tmp_path / "home"
     train_and_save(kind, Job(records, "m", "l", chosen_map, tmp_path / "m", chosen | more, home, console))
 
-    found = of_model(load_model(tmp_path / "m"), X)
+    found = load_model(tmp_path / "m").probabilities(X)
 
     assert log_loss(found, y) < entropy(np.bincount(y) / len(y))
 
 
 def test_every_release_is_looked_at():
-    assert set(trainable_kinds()) == {"head", "weights", "class-sums", "objective", "dpsgd", "teachers"}
+    assert set(trainable_kinds()) == {"head", "weights", "class-sums", "objective", "dpsgd"}

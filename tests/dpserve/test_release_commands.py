@@ -1,11 +1,10 @@
-"""Class sums, perturbed objectives and teachers from the command line."""
+"""Class sums and perturbed objectives from the command line."""
 
 import pytest
 
 from training.kinds.class_sums.model import ClassSums
 from training.kinds.loading import load_model
 from training.kinds.objective.model import PerturbedHead
-from training.kinds.teachers.bundle import Teachers
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)
@@ -26,7 +25,6 @@ def train(run):
     [
         (("--release", "class-sums", *PRICE), ClassSums, "centre mu"),
         (("--release", "objective", *PRICE), PerturbedHead, "output sensitivity"),
-        (("--teachers", "8", "--steps", "20", "--hidden", "4"), Teachers, "8, on disjoint parts"),
     ],
 )
 def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
@@ -42,12 +40,10 @@ def test_what_cannot_be_is_refused_with_the_reason(train):
     assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
     flat = train("--release", "objective", "--lam", "0.5", *PRICE, "--out", "m", status=1).stderr
     assert "leave --lam out" in flat
-    other = train("--teachers", "250", "--lam", "3", "--out", "m", status=2).stderr
+    other = train("--release", "class-sums", "--lam", "3", *PRICE, "--out", "m", status=2).stderr
     assert "goes with a head or --release" in " ".join(other.split())
-    former = train("--release", "teachers", "--out", "m", status=2).stderr
-    assert "by --teachers N" in " ".join(former.split())
-    rule = train("--teachers", "250", "--rule", "shouts", "--out", "m", status=2).stderr
-    assert "--rule: must be one of votes, probabilities, not 'shouts'" in " ".join(rule.split())
+    unknown = train("--release", "shouts", "--out", "m", status=2).stderr
+    assert "--release: must be one of class-sums, " in " ".join(unknown.split())
 
 
 def next_command(printed):

@@ -16,7 +16,6 @@ from training.exact.questions import MeteredModel, noise_of
 from training.kinds.head.bundle import CertifiedHead
 from training.kinds.loading import load_model
 from training.kinds.published.bundle import PublishedNetwork
-from training.kinds.teachers.bundle import Teachers
 
 
 def asked(model: MeteredModel) -> np.ndarray:
@@ -53,7 +52,7 @@ def main() -> None:
     print("floats", hashlib.sha256(floats.tobytes()).hexdigest())
     for folder in sys.argv[1:]:
         model = load_model(Path(folder))
-        assert isinstance(model, CertifiedHead | Teachers | PublishedNetwork)
+        assert isinstance(model, CertifiedHead | PublishedNetwork)
         for mechanism in mechanisms_for(model):
             content = b"".join(answers(model, mechanism, asked(model)))
             print(Path(folder).name, mechanism.name, hashlib.sha256(content).hexdigest())

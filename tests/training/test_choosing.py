@@ -270,7 +270,6 @@ def test_an_audit_of_the_scores_finds_as_much_as_is_claimed_and_no_more():
         ("weights", "lam", {"1": 1.0, "2": 2.0}, {"price": "rho:1", "lam": 3.0}, "is what is chosen"),
         ("weights", "hidden", {"1": [1], "2": [2]}, {"price": "rho:1"}, "among values of `lam`"),
         ("class-sums", "records_declared", {"1": 1, "2": 2}, {"price": "rho:1"}, "among values of `features`, "),
-        ("teachers", "teachers", {"2": 2, "3": 3}, {}, "has nothing to choose"),
         ("dpsgd", "steps", {"2": 2, "3": 3}, {"price": "rho:1", "step_noise": 3.0}, "does not go with `choose`"),
     ],
 )

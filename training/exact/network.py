@@ -1,4 +1,4 @@
-"""A fully connected network that gives the same bits everywhere: how teachers and published networks answer.
+"""A fully connected network that gives the same bits everywhere: how published networks answer.
 
 Weights and activations are whole multiples of public steps, and so small that no sum is rounded. Between two layers
 the activations are computed from additions, multiplications and divisions alone (`mechanisms.elementary`).
@@ -15,19 +15,18 @@ from mechanisms import elementary
 from training.devices import Arithmetic, Matrix, product
 
 Layers = tuple[tuple[Floats, Floats], ...]
-"""Weights (in, out) and biases (out,) of every layer, or (m, in, out) and (m, out) of m networks in a stack."""
+"""Weights (in, out) and biases (out,) of every layer."""
 
 PlacedLayers = Sequence[tuple[Matrix, Floats]]
-"""The layers of one network, their weights where an `Arithmetic` put them."""
+"""The layers of a network, their weights where an `Arithmetic` put them."""
 
-Activation = Literal["tanh", "sigmoid", "relu"]
+Activation = Literal["tanh", "sigmoid"]
+"""Activations of the hidden layers. Both are bounded by 1."""
 
 STEP = 2.0**-18
 """The grid step of inputs, weights, biases and activations."""
 
-_LARGEST_RELU = 16.0
 _LARGEST_SUM = 2.0**17
-_SHARES = 2.0**40
 
 
 def rounded(values: Floats) -> Floats:
@@ -36,38 +35,36 @@ def rounded(values: Floats) -> Floats:
     return steps
 
 
-def exact_layers(layers: Layers, activation: Activation) -> Layers:
+def exact_layers(layers: Layers) -> Layers:
     """Return a trained network's layers rounded to steps, and scaled down to the bounds of `logits`.
 
     No trained network comes near the bounds; one that diverged, to infinities or none-numbers, becomes some network.
     """
     exact = []
-    for index, (weights, biases) in enumerate(layers):
-        largest_input = _LARGEST_RELU if index and activation == "relu" else 1.0
-        bound = _LARGEST_SUM / (weights.shape[-2] + 1)
-        exact.append((_clip(weights, bound / largest_input), _clip(biases, bound)))
+    for weights, biases in layers:
+        bound = _LARGEST_SUM / (len(weights) + 1)
+        exact.append((_clip(weights, bound), _clip(biases, bound)))
     return tuple(exact)
 
 
-def are_exact(layers: Layers, activation: Activation) -> bool:
+def are_exact(layers: Layers) -> bool:
     """Whether layers are as `exact_layers` returns them."""
-    same = zip(layers, exact_layers(layers, activation), strict=True)
+    same = zip(layers, exact_layers(layers), strict=True)
     return all(np.array_equal(a, b) for ours, theirs in same for a, b in zip(ours, theirs, strict=True))
 
 
 def placed(layers: Layers, arithmetic: Arithmetic) -> PlacedLayers:
-    """Return one network's layers where an arithmetic puts their weights."""
+    """Return layers where an arithmetic puts their weights."""
     return tuple((arithmetic.matrix(weights), biases) for weights, biases in layers)
 
 
 def logits(layers: PlacedLayers, inputs: Floats, activation: Activation) -> Floats:
     """Return the logits (n, C) of inputs (n, in) between -1 and 1, whole multiples of STEP.
 
-    Proof that no sum is rounded. A layer's inputs are multiples of STEP = 2^-18 of magnitude at most H: 1 for the
-    first layer and after tanh or sigmoid, 16 after relu, which is cut there. Its weights are multiples of STEP of
-    magnitude at most B/H and its biases of at most B, with B (in + 1) = 2^17. So the absolute values of all terms of a
-    sum add up to at most 2^17 = 2^53 STEP^2, and every partial sum, in any order, is a whole multiple of STEP^2 that a
-    double holds.
+    Proof that no sum is rounded. A layer's inputs are multiples of STEP = 2^-18 of magnitude at most 1. Its weights and
+    biases are multiples of STEP of magnitude at most B, with B (in + 1) = 2^17. So the absolute values of all terms of
+    a sum add up to at most 2^17 = 2^53 STEP^2, and every partial sum, in any order, is a whole multiple of STEP^2 that
+    a double holds.
     """
     hidden = inputs
     for index, (weights, biases) in enumerate(layers):
@@ -77,17 +74,7 @@ def logits(layers: PlacedLayers, inputs: Floats, activation: Activation) -> Floa
     return hidden
 
 
-def shares(logits_: Floats) -> Floats:
-    """Return the softmax (n, C) of logits: weights in whole steps of 2^-40, so that their sum is exact."""
-    weights = np.rint(elementary.exp(logits_ - logits_.max(axis=1, keepdims=True)) * _SHARES)
-    softmax: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return softmax
-
-
 def _activated(values: Floats, activation: Activation) -> Floats:
-    if activation == "relu":
-        cut: Floats = np.clip(values, 0.0, _LARGEST_RELU)
-        return cut
     if activation == "tanh":
         return elementary.tanh(values)
     # Of the negative magnitude, so that the exponential never overflows.

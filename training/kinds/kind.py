@@ -129,9 +129,9 @@ class Kind(ABC):
     """A kind of model. name: its word in certificates and on command lines. sentence: what it is, for a person.
 
     titled: what a table of its certificate is called, before the model's name. options: its typed options. answers:
-    what the budget pays for. chosen_apart: options that are chosen for a price beside the model's. asked_by: the option
-    whose value asks for this kind, "release" for one that is asked for by its name, None for the one that is trained
-    where nothing is asked for. beside_budget: options that an owner may set while the planner sets the others.
+    what the budget pays for. chosen_apart: options that are chosen for a price beside the model's. asked_by: "release"
+    for a kind that is asked for by its name, None for the one that is trained where nothing is asked for, or the
+    command that trains it alone. beside_budget: options that an owner may set while the planner sets the others.
     centred_images: whether its images are centred, as suits noise on each answer. lacks: what it cannot do, each with
     why, and what to do instead.
     """

@@ -25,7 +25,7 @@ from training.pay_once.model import ReleasedModel
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
 
-_FOLDERS = ("class_sums", "weights", "objective", "dpsgd", "teachers", "head", "published")
+_FOLDERS = ("class_sums", "weights", "objective", "dpsgd", "head", "published")
 """The simplest first: of equally good options the planner takes the first."""
 
 _kinds: dict[str, Kind] = {}
@@ -94,8 +94,7 @@ def release_names() -> tuple[str, ...]:
 
 def trainable_kinds() -> Mapping[str, Kind]:
     """Return by name the kinds that a request for training can ask for: all but those with their own command."""
-    asked_by = {name for kind in all_kinds().values() for name in kind.fields} | {"release", None}
-    return {name: kind for name, kind in all_kinds().items() if kind.asked_by in asked_by}
+    return {name: kind for name, kind in all_kinds().items() if kind.asked_by in ("release", None)}
 
 
 def takers(option: str) -> tuple[Kind, ...]:
@@ -140,7 +139,6 @@ def named(kinds: Sequence[Kind]) -> Message:
     parts: list[Wording] = ["a head"] * any(kind.asked_by is None for kind in kinds)
     listed = " or ".join(filter(None, (", ".join(releases[:-1]), *releases[-1:])))
     parts += [OptionName("release", listed)] * bool(releases)
-    parts += [OptionName(kind.asked_by) for kind in kinds if kind.asked_by not in (None, "release")]
     return joined(parts, " or ")
 
 

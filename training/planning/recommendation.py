@@ -133,13 +133,11 @@ def _check_answers(whole: int, queries: int) -> None:
         raise ValueError(f"{queries:,} answers cannot share {to_rho(whole):g} rho: {error}{most}") from error
 
 
-def of_kind(
-    release: str, queries: int | None, modality: Modality | None = None, *, fourier: bool = False
-) -> Recommendation:
+def of_kind(release: str, modality: Modality | None = None, *, fourier: bool = False) -> Recommendation:
     """Return a kind of release that the owner chose, whose options then follow from public numbers as a choice's do.
 
     fourier: whether on random features. Raises ValueError for a kind that there is no rule for on rows of this
-    modality, and for one that pays for each answer without a number of them.
+    modality.
     """
     wanted = [
         each
@@ -152,10 +150,8 @@ def of_kind(
         kinds = ", ".join(sorted({str(each.release) for each in wanted}))
         features = "Fourier" if fourier else "such"
         raise ValueError(f"on {features} features there are rules for {kinds}, and none for {release!r}")
-    if option.pays == "each answer" and queries is None:
-        raise ValueError(f"{release} pay for each answer: say for how many, with " + OptionName("queries"))
-    paid = "for each answer" if option.pays == "each answer" else "once, for any number of queries"
-    return Recommendation(option.name, f"{option.title}, as you asked, set by rules from public numbers; paid {paid}")
+    reason = f"{option.title}, as you asked, set by rules from public numbers; paid once, for any number of queries"
+    return Recommendation(option.name, reason)
 
 
 def _suits(option: PlannedOption, modality: Modality | None) -> bool:

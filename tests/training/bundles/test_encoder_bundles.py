@@ -125,14 +125,13 @@ def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
     [
         (("--device", "cpu"), "goes with --encoder"),
         (("--features", "relu"), "goes with none of"),
-        (("--teachers", "3"), "goes with none of"),
         (("--encoder-range", "1:0"), "--encoder-range"),
         (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "cpu, cuda"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(trained, options, said):
-    before = {"cpu": ("--lam", "1"), "3": encoder(trained)[2:]}.get(options[-1], encoder(trained))
+    before = {"cpu": ("--lam", "1")}.get(options[-1], encoder(trained))
     done = train(trained, *before, *options)
     assert done.exit_code != 0
     assert said in " ".join((done.output + str(done.exception)).replace("│", " ").split())

@@ -16,7 +16,6 @@ GIVEN = {
     "weights": {"price": PRICE, "lam": 1.0},
     "objective": {"price": PRICE},
     "dpsgd": {"price": PRICE, "records_declared": 100},
-    "teachers": {},
     "head": {"lam": 1.0},
     "published": {},
 }
@@ -67,7 +66,6 @@ def test_each_number_beyond_its_range_is_refused_by_name(name):
         ("dpsgd", "records_declared", 0),
         ("dpsgd", "price", "epsilon:1"),
         ("dpsgd", "price", "rho:99"),
-        ("teachers", "teachers", 1),
         ("weights", "tier", {}),
         ("weights", "tier", ["coarse"]),
         ("published", "epochs", 0),

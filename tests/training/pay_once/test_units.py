@@ -25,14 +25,10 @@ from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
 from training.kinds.objective.model import perturbation_for, train_perturbed
-from training.kinds.teachers.bundle import save_teachers
-from training.kinds.teachers.networks import Schedule
-from training.kinds.teachers.train import TeachersRecipe, parts_of, train_teachers
 from training.kinds.weights.model import release_weights, save_weights
 from training.pay_once import calibration
 
 WHOLE = whole_picorho("rho:0.5")
-KEY = bytes(32)
 
 
 def with_units(records, of):
@@ -160,14 +156,12 @@ def trained(kind, records):
         case "dpsgd":
             choices = by_rule(20, mu_for(WHOLE), 3 * (phi.dimension + 1), steps=3)
             return train_dpsgd(records, DpSgdRecipe("m", phi, choices, WHOLE), "lineage", Seeded(0)), save_dpsgd
-        case "weights":
+        case _:
             head = train_head(records, Recipe("m", phi, 1.0, 1e-6), "lineage")
             return release_weights(head, {"full": WHOLE}, "lineage", Seeded(0), records), save_weights
-        case _:
-            return train_teachers(records, TeachersRecipe("m", phi, teachers=4), "lineage", KEY), save_teachers
 
 
-@pytest.mark.parametrize("kind", ["class-sums", "dpsgd", "weights", "teachers"])
+@pytest.mark.parametrize("kind", ["class-sums", "dpsgd", "weights"])
 def test_the_certificate_names_the_unit_and_is_loaded_again(tmp_path, kind):
     records = with_units(make_records(n=40), np.arange(40) // 4)
     model, save = trained(kind, records)
@@ -189,48 +183,6 @@ def test_units_of_one_record_release_what_records_do(kind):
     if kind == "weights":
         of_units, of_records = of_units.at("full"), of_records.at("full")
     np.testing.assert_array_equal(of_units.logits(X), of_records.logits(X))
-
-
-def test_no_unit_moves_more_than_one_teacher_or_the_mean_further_than_certified():
-    """Every set is trained with a unit and again without it: the same bits in all teachers but that unit's."""
-    changed = 0
-    for seed in range(200):
-        generator = np.random.default_rng(seed)
-        n, teachers = int(generator.integers(3, 30)), int(generator.integers(2, 6))
-        records = with_units(make_records(seed=seed, n=n), generator.integers(0, 8, n))
-        mine = records.units.of == generator.choice(records.units.of)
-        if mine.all():
-            continue
-        units = Units("person", np.unique(records.units.of[~mine], return_inverse=True)[1],
-                      records.units.names[np.unique(records.units.of[~mine])])  # fmt: skip
-        rest = replace(records, X=records.X[~mine], y=records.y[~mine], units=units)
-        rule = ("votes", "probabilities")[seed % 2]
-        recipe = TeachersRecipe("m", identity(records), teachers, rule=rule, schedule=Schedule(8, 4, learning_rate=1.0))
-        whole, less = (train_teachers(some, recipe, "lineage", KEY) for some in (records, rest))
-        (weights, biases), (others, other_biases) = whole.layers[0], less.layers[0]
-        moved = (weights != others).any(axis=(1, 2)) | (biases != other_biases).any(axis=1)
-        assert moved.sum() <= 1
-        X = whole.features(generator.uniform(-1, 2, (20, 4)))
-        assert np.all(np.linalg.norm(whole.logits(X) - less.logits(X), axis=1) <= whole.logit_sensitivity(X))
-        changed += int(moved.sum())
-    assert changed > 180  # so that the test above could fail
-
-
-def test_records_of_a_unit_by_themselves_would_move_several_teachers():
-    """The control: without units the records of one person are with several teachers."""
-    records = make_records(n=90)
-    mine = np.arange(90) % 13 == 4
-    assert sum(bool(set(rows) & set(np.flatnonzero(mine))) for rows in parts_of(records, KEY, 5)) > 1
-
-
-def test_all_records_of_a_unit_are_in_one_teachers_part():
-    records = with_units(make_records(n=90), np.arange(90) % 13)
-    parts = parts_of(records, KEY, 5)
-    assert sum(map(len, parts)) == 90
-    holders = [{teacher for teacher, rows in enumerate(parts) if set(rows) & set(np.flatnonzero(records.units.of == u))}
-               for u in range(13)]  # fmt: skip
-    assert all(len(each) == 1 for each in holders)
-    assert len(set.union(*holders)) > 1
 
 
 def test_objective_perturbation_refuses_units_before_it_computes_anything():

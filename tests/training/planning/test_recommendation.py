@@ -103,13 +103,12 @@ def test_invalid_arguments_are_refused():
 
 
 def test_answers_that_no_budget_can_be_shared_among_are_refused():
-    for option in ("teachers", "per-query"):
-        found = Recommendation(option, "")
-        found.training_options(1000, 10**10, 100)
-        with pytest.raises(ValueError, match=r"100,000,000 answers cannot share 0.01 rho: .*at most 9,990,009 answers"):
-            found.training_options(1000, 10**10, 100_000_000)
-        with pytest.raises(ValueError, match="the price of one row must lie between"):
-            found.training_options(1000, 9 * 10**12, 1)
+    found = Recommendation("per-query", "")
+    found.training_options(1000, 10**10, 100)
+    with pytest.raises(ValueError, match=r"100,000,000 answers cannot share 0.01 rho: .*at most 9,990,009 answers"):
+        found.training_options(1000, 10**10, 100_000_000)
+    with pytest.raises(ValueError, match="the price of one row must lie between"):
+        found.training_options(1000, 9 * 10**12, 1)
 
 
 def test_labels_that_no_row_tells_anything_of_are_warned_of():
@@ -246,13 +245,11 @@ def test_few_records_of_many_classes_get_what_the_modality_gets():
 
 
 def test_a_kind_that_the_owner_chose_has_the_features_that_suit_the_rows():
-    assert of_kind("class-sums", None, "table").chosen.features == "quantiles"
-    assert of_kind("class-sums", None, "images").chosen.features == "identity"
-    assert of_kind("objective", None, "table", fourier=True).chosen.features == "fourier"
+    assert of_kind("class-sums", "table").chosen.features == "quantiles"
+    assert of_kind("class-sums", "images").chosen.features == "identity"
+    assert of_kind("objective", "table", fourier=True).chosen.features == "fourier"
     with pytest.raises(ValueError, match="there are rules for"):
-        of_kind("class-sums", None, fourier=True)
-    with pytest.raises(ValueError, match="pay for each answer"):
-        of_kind("teachers", None, "table")
+        of_kind("class-sums", fourier=True)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1, 4])
@@ -340,7 +337,7 @@ def test_without_rows_tables_get_no_crosses(n):
 def test_without_rows_images_get_histograms_alone():
     """On MNIST they did better, so that only rows speak for more."""
     assert recommended(60_000, 10, whole(1), None, "images").option == "dpsgd"
-    assert of_kind("dpsgd", None, "images").option == "dpsgd"
+    assert of_kind("dpsgd", "images").option == "dpsgd"
 
 
 @pytest.mark.parametrize("modality", ["table", None])

@@ -18,7 +18,7 @@ _LEAST_OVERLAP = 0.157
 NO_UNITS = (
     "objective perturbation has no proof for privacy units: its bound holds where the noise along a record's features "
     "is within a limit, which is likely for one record's direction and is not for all the directions of a unit. With "
-    "units train weights, class-sums, dpsgd, teachers or a head"
+    "units train weights, class-sums, dpsgd or a head"
 )
 """The reason for which units are refused, with what to train instead."""
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
+from training.exact.network import Activation
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -167,9 +169,6 @@ def _positive(what: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{what} must be positive and finite, not {value}")
 
-
-Activation = Literal["tanh", "sigmoid"]
-"""Activations of the hidden layers. Both are bounded by 1, as Corollary 1 needs."""
 
 Objective = Literal["cross-entropy", "per-record", "per-record-and-class"]
 """The training losses: the original, and the two readings of the convexified one (`training.kinds.published.train`)."""

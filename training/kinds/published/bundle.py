@@ -31,9 +31,9 @@ from training.bundles.sealing import (
 )
 from training.devices import NUMPY, Arithmetic
 from training.errors import BundleError, TrainingError
-from training.exact.network import Layers, PlacedLayers, are_exact, logits, placed, rounded
+from training.exact.network import Activation, Layers, PlacedLayers, are_exact, logits, placed, rounded
 from training.fields import Several
-from training.kinds.published.bounds import Activation, Objective, Topology, claimed_sensitivities
+from training.kinds.published.bounds import Objective, Topology, claimed_sensitivities
 
 OBJECTIONS = (
     "With three or more classes the answer shows the differences of all logits but one exactly, so that neighbouring "
@@ -186,6 +186,6 @@ def load_published(folder: Path, device: str | None = None) -> PublishedNetwork:
     certificate, tensors = load_sealed(folder, UnprovenCertificate, device)
     noise_key, widths = noise_key_of(tensors), certificate.topology.widths
     layers = layers_in(checked_tensors(tensors, layer_shapes(widths)), widths)
-    if not are_exact(layers, certificate.activation):
+    if not are_exact(layers):
         raise BundleError("the weights are not in the steps, or beyond the bounds, in which sums are exact")
     return PublishedNetwork(certificate, layers, noise_key)

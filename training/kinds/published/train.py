@@ -34,9 +34,9 @@ from torch.nn.functional import log_softmax
 
 from mechanisms.randomness import NoiseKey
 from training.devices import training_device
-from training.exact.network import exact_layers
+from training.exact.network import Activation, exact_layers
 from training.inputs.records import Records
-from training.kinds.published.bounds import Activation, Objective, PublishedRecipe, Topology
+from training.kinds.published.bounds import Objective, PublishedRecipe, Topology
 from training.kinds.published.bundle import PublishedNetwork, ScaledInputs, UnprovenCertificate, claims
 
 
@@ -240,4 +240,4 @@ def train_published(
     assignment = Assignment(torch.arange(len(records))[None], (seed,), (alpha,))
     model = one_model(train_stack(X, torch.from_numpy(records.y).to(where), assignment, recipe), 0)
     layers = tuple((layer.weight.double().cpu().numpy(), layer.bias.double().cpu().numpy()) for layer in model)
-    return PublishedNetwork(certificate, exact_layers(layers, activation), NoiseKey.fresh())
+    return PublishedNetwork(certificate, exact_layers(layers), NoiseKey.fresh())
