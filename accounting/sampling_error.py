@@ -10,7 +10,7 @@ transcript under ideal noise, P~, Q~ under the sampler's, and rho_i the zCDP pri
 of a row is made of at most `DRAWS_PER_ROW` draws and costs at least `LEAST_ROW_RHO`; one that is paid for once
 (weights, class sums) of at most `DRAWS_PER_RELEASE`, at no less than `LEAST_RELEASE_RHO`. t_i, the draws times
 DISTANCE_PER_DRAW, bounds the total variation distance of release i given its past. What is paid for once may be
-several of these, one after the other (a centre and class sums, a perturbed minimum and noise on it): each then has
+several of these, one after the other (a centre and class sums): each then has
 draws of its own, and must have a price in range of its own (`ReleaseCertificate.verify`). Nothing rests on the slack
 between the tables' own distance, 2^-106, and DISTANCE_PER_DRAW, though 64 times the draws would fit into it.
 

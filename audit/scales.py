@@ -5,7 +5,7 @@ and serving call it, with nothing private, and its noise is held against the dev
 sensitivity promise, computed here from these two alone. A function that draws less, for whatever reason, is convicted:
 
 - noise added to vectors (`GaussianVector`: class sums, weights, quantiles, calibration, prediction sets, choices,
-  evaluations) and to an objective (`GaussianNoise`);
+  evaluations);
 - the noise of a step of DP-SGD, and who takes part in it;
 - the answers of each mechanism, about logits that are known;
 - the coins of canaries, and of records held back for prediction sets.
@@ -25,7 +25,7 @@ import scipy.stats
 
 from accounting.arrays import Floats
 from audit.noise import judge_known_logits
-from mechanisms.gaussian_vector import GaussianNoise, GaussianVector
+from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.mechanism import priced
 from mechanisms.published import Noise, Published
 from mechanisms.randomness import Randomness
@@ -68,10 +68,6 @@ def scale_tests(draws: int, randomness: Randomness) -> Iterator[ScaleTest]:
     vector = GaussianVector(_MU, _VECTOR, _SENSITIVITY)
     drawn = [vector.release(np.zeros(_VECTOR), randomness) for _ in range(-(-draws // _VECTOR))]
     yield _deviation_test("noise on a vector", np.concatenate(drawn), _SENSITIVITY / _MU, vector.step)
-    objective = GaussianNoise(_SENSITIVITY, draws)
-    yield _deviation_test(
-        "noise on an objective", objective.draw(randomness), _SENSITIVITY, 2 * objective.rounding / math.sqrt(draws)
-    )
     step = StepRelease(noise_multiplier=1 / _MU, sampling_rate=_RATE, clip_norm=_SENSITIVITY)
     size = grid_step(step, draws)
     yield _deviation_test("noise on a step of DP-SGD", with_noise(zeros, size, randomness), _SENSITIVITY / _MU, size)

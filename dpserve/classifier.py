@@ -195,7 +195,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The epsilon of each precision of "weights", the coarsest first, in place of `epsilon`.
     lam : float, optional
         Lambda: a larger one means less noise and a simpler model: at least 1e-12 and at most 1e+12. For
-        weights, objective, head.
+        weights, head.
     objective : {"sum", "convexified"}, optional
         What is minimised: sum, of the losses, or convexified, n_min times their log-mean-exp, which large
         losses count more in. For weights, head.
@@ -208,7 +208,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         1099511627776. For weights, head.
     tolerance : float, optional
         tau: the gradient norm that is reached, or training fails: at least 1e-12 and at most 1e+12. For
-        weights, objective, head.
+        weights, head.
     features : {"auto", "identity", "fourier", "relu", "bins", "quantiles", "hog", "hog-fourier"}, optional
         The public feature map; auto follows public rules.
     image_shape : sequence of int, optional

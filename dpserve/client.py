@@ -116,18 +116,16 @@ class Answers:
     probabilities: NDArray[np.float64]
     """(n, C), in the order of `model()["classes"]`."""
     lower: NDArray[np.float64] | None
-    """(n, C): the least of the probabilities that `holds` names; None where intervals were not asked for."""
+    """(n, C): the least of the probabilities without noise; None where intervals were not asked for."""
     upper: NDArray[np.float64] | None
     """(n, C): the largest; None where intervals were not asked for."""
     undecided: NDArray[np.bool_] | None
     """(n,): whether the noise could have made the likeliest class so; None where that is not known."""
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
-    on: Literal["logits", "log-odds", "selection", "training"] | None
-    """The quantity with noise: each logit, the log-odds of the drawn class, the class's choice, or the training."""
+    on: Literal["logits", "log-odds", "selection"] | None
+    """The quantity with noise: each logit, the log-odds of the drawn class, or the class's choice."""
     scale: NDArray[np.float64]
     """(n,): of the noise; nan where its law is not known."""
-    holds: Literal["without noise", "median"] | None
-    """The value that an interval holds: the probability without noise, or the median of those with noise drawn anew."""
     no_interval: str | None
     """Why there is no interval, in words; None where there is one."""
 
@@ -619,7 +617,7 @@ def _answers_of(replies: list[dict[str, Any]]) -> Answers:
     """Return the answers of several requests as one."""
     probabilities = np.concatenate([np.asarray(each["predictions"], dtype=np.float64) for each in replies])
     noise = [each["noise"] for each in replies]
-    law, on, holds, no_interval = (noise[0][name] for name in ("law", "on", "holds", "no_interval"))
+    law, on, no_interval = (noise[0][name] for name in ("law", "on", "no_interval"))
     scale = np.full(len(probabilities), np.nan) if law is None else np.concatenate([each["scale"] for each in noise])
     undecided = np.concatenate([each["undecided"] for each in noise]) if "undecided" in noise[0] else None
     lower = upper = None
@@ -627,7 +625,7 @@ def _answers_of(replies: list[dict[str, Any]]) -> Answers:
         lower, upper = np.zeros_like(probabilities), np.ones_like(probabilities)
         if no_interval is None:
             lower, upper = (np.concatenate([each[end] for each in noise]) for end in ("lower", "upper"))
-    return Answers(probabilities, lower, upper, undecided, law, on, scale, holds, no_interval)
+    return Answers(probabilities, lower, upper, undecided, law, on, scale, no_interval)
 
 
 def _error(response: httpx.Response) -> ServiceError:

@@ -198,12 +198,12 @@ class NewBundle(FileOptions):
     unit: str | None = option(
         None,
         "Of a table: the column that names whose each record is. All records of one are then protected together. Not "
-        "with --release objective or --objective convexified. --records-declared then counts people.",
+        "with --objective convexified. --records-declared then counts people.",
     )
     engine: str = option(
         LOCAL,
         "Where a table's records are read and summed: local, or ray://HOST:PORT, a Ray cluster whose workers can read "
-        "its files ('ray' starts one here). For a head and for --release class-sums, weights, objective and dpsgd.",
+        "its files ('ray' starts one here). For a head and for --release class-sums, weights and dpsgd.",
     )
     overlapping_lineage_is_accepted: bool = option(
         False, "Train although records are in another lineage: they then have a second budget."

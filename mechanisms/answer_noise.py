@@ -1,9 +1,8 @@
 """Bounds on the noise of an answer: an interval for each probability, and whether noise could have made the winner.
 
 Computed from public numbers and released ones alone, so that it is post-processing and costs nothing. With a
-probability of at least COVERAGE over the noise an interval holds the probability that the model gives without noise; or
-the median of those that it gives with noise drawn anew, where that is what can be proved (`Holds`). Where nothing is
-proved an answer says why in words (`UnknownNoise`).
+probability of at least COVERAGE over the noise an interval holds the probability that the model gives without
+noise. Where nothing is proved an answer says why in words (`UnknownNoise`).
 
 The probability is over draws of the noise, for each question by itself, whatever the weights. It is an average over
 models drawn, and none about the one that is served: noise in training is drawn once, and the answers of one model err
@@ -24,9 +23,6 @@ most sqrt(2).
   rounding of noise and logits to the grid takes from what is left.
   Where the logits' deviations s_j differ, gradient . n has one of at most sqrt(s_k^2 + m^2), m the largest of the
   others', and the mean is at least f(z) - m^2/2.
-- Noise that enters training. Let the logits be L-Lipschitz in standard Gaussian numbers. Then f is sqrt(2) L-Lipschitz
-  in them, and with s = L an answer shows f further than t sqrt(2) s from its median on either side with probability at
-  most 1 - Phi(t) (Borell 1975). How far the median is from f without any noise is not known.
 - Laplace noise of scale b on each logit: no |n_j| exceeds c = -b ln(1 - COVERAGE^(1/C)) with probability COVERAGE, and
   then f moves by at most 2 c.
 - Noise on the log-odds of one class that was drawn: what is shown of this class is its log-odds without noise, and the
@@ -50,9 +46,7 @@ from accounting.arrays import Floats
 from mechanisms.elementary import softmax
 
 Law = Literal["gaussian", "laplace", "exponential", "permute-and-flip"]
-Place = Literal["logits", "log-odds", "selection", "training", "answer"]
-Holds = Literal["without noise", "median"]
-"""The probability that the model gives without noise, or the median of those that it gives with noise drawn anew."""
+Place = Literal["logits", "log-odds", "selection", "answer"]
 
 COVERAGE = 0.95
 
@@ -74,8 +68,7 @@ class AnswerNoise:
     scale: (n,), one for each row; or, where the law is Gaussian, one for each logit, (n, C), or (1, C) for all rows.
     Gaussian noise has standard deviation `scale`; Laplace noise has density e^(-|x|/scale) / (2 scale). By an
     exponential law a class is drawn in proportion to e^(its logit / scale); by permute-and-flip it is the class whose
-    logit is largest with exponential noise of mean `scale` on each. Of training, `scale` is by how much the
-    logits move at most, in L2, for each unit by which standard Gaussian numbers do.
+    logit is largest with exponential noise of mean `scale` on each.
 
     logits: (n, C), what has the noise, where that is not what the answer is the softmax of: an answer may be computed
     from the same release in a way that the noise is not known of. An interval then reaches to the answer, too.
@@ -84,16 +77,11 @@ class AnswerNoise:
     law: Law
     scale: Floats
     on: Place = "logits"
-    """Each of the logits; the log-odds of the one class that was drawn; the draw; or what training minimised."""
+    """Each of the logits; the log-odds of the one class that was drawn; or the draw."""
     logits: Floats | None = None
 
     digits: ClassVar[float] = SHOWN_DIGITS
     """Ends of intervals are whole numbers over this."""
-
-    @property
-    def holds(self) -> Holds:
-        """The value that an interval holds."""
-        return "median" if self.on == "training" else "without noise"
 
     @cached_property
     def largest(self) -> Floats:
@@ -132,7 +120,7 @@ class AnswerNoise:
             return either, either
         largest = _largest_other(scale)
         above = _DEVIATIONS * np.sqrt(scale * scale + largest * largest)
-        return above, above if self.on == "training" or classes == 2 else above + largest * largest / 2
+        return above, above if classes == 2 else above + largest * largest / 2
 
     def ends(self, probabilities: Floats) -> Floats | None:
         """Return the least and the largest probability of answers (n, C), (n, 2, C); None for a draw.
@@ -167,9 +155,6 @@ class AnswerNoise:
         - Gaussian: z_a - z_b has noise of standard deviation d = sqrt(s_a^2 + s_b^2), so with g = t d that has a
           probability of at most 1 - Phi(t) for each of the C - 1 classes a: less than 1 - COVERAGE together.
         - Laplace: g = 2 c, which no two noises' difference exceeds with probability COVERAGE.
-        Noise in training: z_a less the largest other logit is sqrt(2) s-Lipschitz too. That it is above g = t sqrt(2) s
-        with a median of at most 0 has a probability of at most 1 - Phi(t) for each of the C classes. So with a
-        probability of at least COVERAGE an answer is undecided, or a wins with more than half of all noise.
         Decided and wrong together is what has a bound. Let d be the probability that an answer is decided: among
         decided answers the share that is wrong may be (1 - COVERAGE)/d, and with two classes that are level chance
         makes every decided answer. The other way round a decided answer rejects, at the level 1 - COVERAGE, each model
@@ -183,10 +168,7 @@ class AnswerNoise:
         if self.on == "log-odds":
             top = probabilities.max(axis=1)
             return np.asarray(_log_odds(top) <= _QUANTILES[self.law] * self.scale)
-        if self.law == "laplace":
-            apart = _laplace_reach(classes)
-        else:
-            apart = _gaussian_quantile(classes if self.on == "training" else classes - 1)
+        apart = _laplace_reach(classes) if self.law == "laplace" else _gaussian_quantile(classes - 1)
         if self.scale.ndim == 1 and self.logits is None:
             second, first = np.partition(np.maximum(probabilities, _LEAST), -2, axis=1)[:, -2:].T
             within = apart * self.scale * (1.0 if self.law == "laplace" else math.sqrt(2))
@@ -212,7 +194,6 @@ class NumberNoise:
     scale: Floats
     law: ClassVar[Law] = "gaussian"
     on: ClassVar[Place] = "answer"
-    holds: ClassVar[Holds] = "without noise"
     no_interval: ClassVar[str] = ""
     digits: ClassVar[float] = 1.0
 
@@ -244,7 +225,6 @@ class UnknownNoise:
     digits: ClassVar[float] = SHOWN_DIGITS
     law: None = None
     on: None = None
-    holds: None = None
     largest: None = None
 
     def reach(self, probabilities: Floats) -> None:

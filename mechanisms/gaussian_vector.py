@@ -1,4 +1,4 @@
-"""N(0, sigma^2 I) drawn once: on a whole vector, such as weights or class sums, or by itself for an objective."""
+"""N(0, sigma^2 I) drawn once, on a whole vector, such as weights or class sums."""
 
 import functools
 import math
@@ -181,45 +181,3 @@ def least_price(size: int) -> int:
     """Return the least price, in picorho, of a release of so many values: what noise that fits the grid costs."""
     least = 2 * grid.ROUNDING * grid.square_root(size) / LARGEST_GAUSSIAN_SCALE
     return max(LEAST_PRICE, picorho.charge(least**2 / 2 * Fraction(1 + 2.0**-9)))
-
-
-@dataclass(frozen=True)
-class GaussianNoise:
-    """`size` independent values of N(0, sigma^2), each rounded to the nearest multiple of `step`.
-
-    Nothing private is added to it here, so no grid has to fit a sensitivity: it is drawn on the finest grid that has a
-    table, and the caller accounts for the rounding.
-
-    Raises ValueError for a sigma or a size out of range.
-    """
-
-    sigma: float
-    size: int
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
-        if not 2.0**-100 <= self.sigma <= 2.0**100:
-            raise ValueError(f"the standard deviation must lie between 2^-100 and 2^100, not be {self.sigma}")
-        if not 1 <= self.size <= sampling_error.DRAWS_PER_RELEASE:
-            raise ValueError(f"a release has between 1 and {sampling_error.DRAWS_PER_RELEASE} values, not {self.size}")
-
-    @property
-    def step(self) -> float:
-        """The grid step: exactly sigma / 2^16."""
-        return self.sigma / LARGEST_GAUSSIAN_SCALE
-
-    @property
-    def rounding(self) -> float:
-        """The largest L2 distance of the values from ideal noise, rounded up.
-
-        Each is an integer k of magnitude up to 12 2^16 times the step: half a step from ideal noise, and the product
-        of k and the step is rounded once, by less than 2^-29 of a step.
-        """
-        return self.step * (0.5 + 2.0**-29) * math.sqrt(self.size) * (1 + 2.0**-40)
-
-    def draw(self, randomness: Randomness) -> Floats:
-        """Return the values, (size,). Takes 2 words for each, in order."""
-        law = rounded_gaussian(LARGEST_GAUSSIAN_SCALE)
-        words = randomness.words(self.size * law.words_per_draw).reshape(self.size, law.words_per_draw)
-        drawn: Floats = np.multiply(law.draw(words), self.step)
-        return drawn

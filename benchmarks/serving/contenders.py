@@ -31,7 +31,6 @@ _HEAD = ("--features", "relu", "--random-features", HIDDEN, "--lam", 10)
 _PRICE = ("--price", "epsilon:3@1e-5")
 _RELEASES = {
     "class-sums": _PRICE,
-    "objective": _PRICE,
     "weights": (*_PRICE, "--lam", 10),
     "dpsgd": (*_PRICE, "--records-declared", 500, "--steps", 20),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.serving.load import Round
 from benchmarks.serving.processes import Use
 
-KINDS = ("class-sums", "objective", "weights", "dpsgd")
+KINDS = ("class-sums", "weights", "dpsgd")
 FEATURE_MAPS = ("identity", "fourier")
 PAY_ONCE = {f"dpserve: {kind}, {features}": (kind, features) for kind in KINDS for features in FEATURE_MAPS}
 """Our pay-once models, by kind of release and feature map."""

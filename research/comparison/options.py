@@ -86,12 +86,10 @@ _PROVEN = (
     "per-query",
     "weights",
     "class-sums",
-    "objective",
     "dpsgd",
     "dpsgd-128",
     "per-query-fourier",
     "weights-fourier",
-    "objective-fourier",
     "dpsgd-fourier",
 )
 

@@ -37,7 +37,6 @@ TRIED = (
     "dpsgd-unit",
     "dpsgd",
     "class-sums-quantiles",
-    "objective-quantiles",
     "weights-quantiles",
 )
 FEW, SOME = 2_000, 10_000

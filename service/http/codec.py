@@ -112,7 +112,6 @@ def headers_of(predictor: Predictor, prediction: Prediction) -> dict[str, str]:
     fields = {
         "law": noise.noise.law,
         "on": noise.noise.on,
-        "holds": noise.noise.holds,
         "scale": None if noise.scale is None else float(noise.scale.max()),
         "coverage": COVERAGE,
         "above": above,
@@ -142,7 +141,6 @@ def noise_out(uncertainty: Uncertainty, *, intervals: bool) -> AnswerNoiseOut:
     out = AnswerNoiseOut(
         law=noise.law,
         on=noise.on,
-        holds=noise.holds,
         scale=None if scale is None else scale[uncertainty.rows].tolist(),
         coverage=COVERAGE,
         undecided=msgspec.UNSET if (undecided := uncertainty.undecided) is None else undecided.tolist(),

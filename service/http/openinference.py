@@ -186,7 +186,7 @@ def parameters_of(predictor: Predictor, prediction: Prediction) -> dict[str, Any
     del receipt["model"]
     named = msgspec.to_builtins(budget_of(predictor, prediction)) | receipt
     named["rehearsal"] = True if predictor.rehearsal else None
-    named |= {"noise_law": noise.law, "noise_on": noise.on, "noise_holds": noise.holds, "coverage": COVERAGE}
+    named |= {"noise_law": noise.law, "noise_on": noise.on, "coverage": COVERAGE}
     scale = prediction.noise.scale
     named["noise_scale"] = None if scale is None else float(scale.max())
     named["no_interval"] = noise.no_interval or None

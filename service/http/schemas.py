@@ -104,13 +104,12 @@ class NoiseLawOut(Struct):
 
     law: Literal["gaussian", "laplace", "exponential", "permute-and-flip"] | None
     """Null where it is not known by which law noise moves an answer; `no_interval` says why."""
-    on: Literal["logits", "log-odds", "selection", "training", "answer"] | None
+    on: Literal["logits", "log-odds", "selection", "answer"] | None
     """The quantity that has noise: each logit; the log-odds of the one class that was drawn; the choice of the class;
-    the objective of the training; or a number that is the answer itself."""
+    or a number that is the answer itself."""
     scale: list[float] | None
-    """For each row the standard deviation of Gaussian noise, the largest where the classes' differ, and for noise in
-    training how far it moves the logits for each unit; the scale b of Laplace noise, e^(-|x|/b) / 2b; or the s by which
-    a class is drawn in proportion to e^(its logit / s)."""
+    """For each row the standard deviation of Gaussian noise, the largest where the classes' differ; the scale b of
+    Laplace noise, e^(-|x|/b) / 2b; or the s by which a class is drawn in proportion to e^(its logit / s)."""
     no_interval: str | None
     """Why no interval can be given, in words; null where there is one."""
 
@@ -120,17 +119,14 @@ class AnswerNoiseOut(NoiseLawOut, kw_only=True):
 
     coverage: float
     """The least probability, over draws of the noise, that an interval is right, and that an answer is undecided or
-    names the class that is likeliest by what `holds` names. It is an average over draws of the noise, and of a pay-once
+    names the class that is likeliest without noise. It is an average over draws of the noise, and of a pay-once
     model over models drawn: the model served may do worse, in all its answers together. Nor is it said of decided
     answers alone: where a share d of answers is decided, up to (1 - coverage)/d of these may name another class."""
     undecided: list[bool] | UnsetType = UNSET
     """For each row whether the noise could have made the likeliest class so. See `coverage` for what is true of the
     others. Absent where that is not known, and where an answer is no probabilities of classes."""
-    holds: Literal["without noise", "median"] | None
-    """The value that an interval holds: the probability that the model gives without noise, or the median of those
-    that it gives with noise drawn anew."""
     lower: list[list[float]] | UnsetType | None = UNSET
-    """For each row and class the least of the probabilities that `holds` names; null where `no_interval` says why.
+    """For each row and class the least of the probabilities without noise; null where `no_interval` says why.
     Absent unless `intervals` are asked for."""
     upper: list[list[float]] | UnsetType | None = UNSET
     """Likewise the largest."""

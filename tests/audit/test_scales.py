@@ -5,12 +5,12 @@ import pytest
 
 from audit import sampler, scales
 from audit.scales import scale_tests
-from mechanisms.gaussian_vector import GaussianNoise, GaussianVector
+from mechanisms.gaussian_vector import GaussianVector
 from mechanisms.seeded import SeededRandomness
 
 DRAWS = 100_000
 LEAST_P = 7e-8
-"""Right functions have one p of 13 below it with a probability of 1e-6 at most."""
+"""Right functions have one p of 12 below it with a probability of 1e-6 at most."""
 
 
 def found_by_name():
@@ -20,7 +20,7 @@ def found_by_name():
 def test_what_draws_as_much_as_it_promises_is_not_convicted():
     found = found_by_name()
     assert min(one.p for one in found.values()) > LEAST_P
-    assert {"noise on a vector", "noise on an objective", "noise on a step of DP-SGD"} <= found.keys()
+    assert {"noise on a vector", "noise on a step of DP-SGD"} <= found.keys()
     for one in found.values():
         assert one.ratio is None or 0.9 < one.ratio < 1.1, one
 
@@ -31,13 +31,7 @@ def test_a_vector_with_less_noise_is_convicted(monkeypatch):
     monkeypatch.setattr(GaussianVector, "_drawn", lambda self, values, words: 0.9 * honest(self, values, words))
     found = found_by_name()
     assert found["noise on a vector"].p < 1e-12
-    assert found["noise on an objective"].p > LEAST_P
-
-
-def test_an_objective_with_less_noise_is_convicted(monkeypatch):
-    honest = GaussianNoise.draw
-    monkeypatch.setattr(GaussianNoise, "draw", lambda self, words: 0.9 * honest(self, words))
-    assert found_by_name()["noise on an objective"].p < 1e-12
+    assert found["noise on a step of DP-SGD"].p > LEAST_P
 
 
 @pytest.mark.parametrize(

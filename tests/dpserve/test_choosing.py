@@ -155,7 +155,7 @@ def test_records_of_another_lineage_open_no_account(run, train, asked):
         (("--choose", "lam=3", "--choose-price", "rho:1"), "two values or more"),
         (("--choose", "lam=3,4"), "what the choice costs"),
         ((*CHOOSE, "--release", "weights"), "is needed: either one price"),
-        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release class-sums, weights, objective or dpsgd"),
+        ((*CHOOSE, "--price", "rho:0.1"), "goes with --release class-sums, weights or dpsgd"),
         ((*CHOOSE, "--choose-budget", "x"), "Invalid value for --choose-budget: must be E@DELTA"),
         (("--lam", "3", "--choose-price", "rho:1"), "goes with --choose"),
         ((*AMONG, "--budget", "rho:1"), "goes with neither --budget nor --engine"),

@@ -68,7 +68,7 @@ def test_the_shell_completes_names(run, bundle):
         ("dpserve clients show a", "alice"),
         ("dpserve inspect m", "model"),
         ("dpserve serve --mechanism lab", "label"),
-        ("dpserve train --release ob", "objective"),
+        ("dpserve train --release we", "weights"),
     ):
         asked = {"_DPSERVE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
         done = subprocess.run([program], env=run.environment | asked, cwd=run.folder, capture_output=True, text=True)
@@ -82,7 +82,7 @@ def test_options_stand_in_panels_with_those_most_people_need_first(run):
         "Reading rows:",
         "Features:",
         "--encoder:",
-        "For --release class-sums, weights, objective or dpsgd:",
+        "For --release class-sums, weights or dpsgd:",
         "For --release dpsgd:",
     ]
     places = [printed.index(f"\n{title}\n") for title in titles]

@@ -263,8 +263,8 @@ def test_choosing_before_training_by_rule(run):
     shown = {each["option"]: each for each in found["estimates"]}
     assert shown["dpsgd-quantiles"]["accuracy"]["lowest"] < shown["dpsgd-quantiles"]["accuracy"]["highest"] <= 1
     assert not shown["dpsgd-quantiles"]["has_intervals"]
-    assert shown["objective-quantiles"]["has_intervals"]
-    assert 0 <= shown["objective-quantiles"]["undecided"] <= 1
+    assert shown["weights-quantiles"]["has_intervals"]
+    assert 0 <= shown["weights-quantiles"]["undecided"] <= 1
     # Of so many records gradient steps follow the sums; of few ones none do.
     assert not shown["class-sums-quantiles"]["has_intervals"]
     assert shown["class-sums-quantiles"]["undecided"] is None
@@ -441,7 +441,7 @@ def test_the_owner_s_kind_of_release_is_set_by_the_rules(tmp_path):
         return done, " ".join((done.output + str(done.exception or "")).split())
 
     for arguments, said in (
-        (("--release", "shouts"), "must be one of class-sums, weights, objective, dpsgd, not 'shouts'"),
+        (("--release", "shouts"), "must be one of class-sums, weights, dpsgd, not 'shouts'"),
         (("--release", "class-sums", "--features", "fourier"), "on Fourier features there are rules for dpsgd"),
         (("--release", "weights", "--lam", "3"), "chooses the options: leave --lam out"),
         (("--release", "weights", "--public", "digits"), "leave --release out"),

@@ -58,8 +58,6 @@ def ten_classes():
     [
         ("weights", {}, "two_classes"),
         ("weights", {}, "ten_classes"),
-        ("objective", {}, "two_classes"),
-        ("objective", {}, "ten_classes"),
         ("dpsgd", {}, "two_classes"),
         ("dpsgd", {}, "ten_classes"),
         ("dpsgd", {"hidden": [32]}, "two_classes"),
@@ -83,4 +81,4 @@ def test_probabilities_say_more_than_the_shares_of_the_classes(kind, more, data,
 
 
 def test_every_release_is_looked_at():
-    assert set(trainable_kinds()) == {"head", "weights", "class-sums", "objective", "dpsgd"}
+    assert set(trainable_kinds()) == {"head", "weights", "class-sums", "dpsgd"}

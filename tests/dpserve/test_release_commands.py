@@ -1,10 +1,10 @@
-"""Class sums and perturbed objectives from the command line."""
+"""Pay-once models from the command line."""
 
 import pytest
 
 from training.kinds.class_sums.model import ClassSums
 from training.kinds.loading import load_model
-from training.kinds.objective.model import PerturbedHead
+from training.kinds.weights.model import ReleasedWeights
 
 CSV = "age,income,ok\n" + "".join(
     f"{20 + index % 60},{1000 * (index % 60)},{'yes' if index % 60 > 30 else 'no'}\n" for index in range(120)
@@ -24,7 +24,7 @@ def train(run):
     ("arguments", "kind", "shown"),
     [
         (("--release", "class-sums", *PRICE), ClassSums, "centre mu"),
-        (("--release", "objective", *PRICE), PerturbedHead, "output sensitivity"),
+        (("--release", "weights", "--lam", "1", *PRICE), ReleasedWeights, "weight sensitivity"),
     ],
 )
 def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
@@ -38,8 +38,6 @@ def test_each_kind_is_trained_and_inspected(train, run, arguments, kind, shown):
 def test_what_cannot_be_is_refused_with_the_reason(train):
     cheap = train("--release", "class-sums", "--price", "rho:0.0005", "--out", "m", status=1).stderr
     assert "these class sums are not possible: class sums are two releases, and cost at least 0.0008 rho" in cheap
-    flat = train("--release", "objective", "--lam", "0.5", *PRICE, "--out", "m", status=1).stderr
-    assert "leave --lam out" in flat
     other = train("--release", "class-sums", "--lam", "3", *PRICE, "--out", "m", status=2).stderr
     assert "goes with a head or --release" in " ".join(other.split())
     unknown = train("--release", "shouts", "--out", "m", status=2).stderr

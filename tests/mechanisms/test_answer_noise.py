@@ -89,24 +89,6 @@ def test_each_class_may_have_noise_of_its_own(scales, spread):
     assert (shown / (shown + (1 - shown) * np.exp(-below)) >= upper - 2e-5).all()
 
 
-@pytest.mark.parametrize("steepness", [0.3, 5.0])
-def test_of_noise_in_training_intervals_hold_the_median(steepness):
-    """Logits that bend with the noise, as the minimum of an objective does: far from what they are without any."""
-    generator, scale = np.random.default_rng(4), 0.8
-    draws = generator.standard_normal((TRIALS, 3))
-    # |x| is 1-Lipschitz, whatever is done to its sign: the median is not at no noise.
-    logits = scale * np.abs(draws) * [1.0, -1.0, 1.0] * np.tanh(steepness) + [0.5, 0.4, 0.0]
-    shown = softmax(logits)
-    noise = AnswerNoise("gaussian", np.full(TRIALS, scale), "training")
-    lower, upper = noise.intervals(shown)
-    median = np.median(shown, axis=0)
-    assert ((lower <= median) & (median <= upper)).mean(axis=0).min() >= COVERAGE - MARGIN
-    wins = np.bincount(shown.argmax(axis=1), minlength=3) / TRIALS
-    decided = shown.argmax(axis=1)[~noise.undecided(shown)]
-    assert (wins[decided] <= 0.5).sum() / TRIALS <= 1 - COVERAGE + MARGIN
-    assert noise.holds == "median"
-
-
 def test_of_noise_that_nobody_knows_an_answer_says_so_in_words():
     found = Uncertainty(UnknownNoise("nobody knows"), np.array([[1.0, 0.0], [0.5, 0.5]])).part(slice(1, 2))
     assert (found.noise.law, found.intervals, found.noise.no_interval) == (None, None, "nobody knows")

@@ -47,7 +47,7 @@ def test_what_was_measured_is_not_measured_again(packages):
     out = packages / "out.csv"
     for _ in range(2):
         quantiles.measure(
-            ["phoneme"], "objective", "even", "8", "1", None, 1, held_back=False, data_dir=packages, out=out
+            ["phoneme"], "weights", "even", "8", "1", None, 1, held_back=False, data_dir=packages, out=out
         )
     with out.open(newline="", encoding="utf-8") as file:
         (line,) = csv.DictReader(file)

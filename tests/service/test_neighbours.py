@@ -69,7 +69,7 @@ def seen(service):
     for rows in ([ROW], [[9, 9, 9]], [ROW] * 51, [ROW, [0] * 3]):
         found[f"dry {rows}"] = said(client.post("/predict?dry_run=true", json={"instances": rows}))
     paid = client.post("/predict", json={"instances": [ROW]}).json()
-    found["law"] = [paid["noise"][name] for name in ("law", "on", "scale", "coverage", "holds", "no_interval")]
+    found["law"] = [paid["noise"][name] for name in ("law", "on", "scale", "coverage", "no_interval")]
     found["cost"] = paid["receipt"], paid["budget"]
     found["refused"] = said(client.post("/predict", json={"instances": [[0] * 3]}))
     return found | {"budget": said(client.get("/budget"))}

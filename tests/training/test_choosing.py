@@ -159,7 +159,6 @@ def job(records: Records, folder, **options) -> Job:
     ("kind", "option", "values", "more"),
     [
         ("weights", "lam", {"1": 1.0, "3": 3.0, "1e1": 10.0}, {}),
-        ("objective", "lam", {"30": 30.0, "60": 60.0}, {}),
         ("dpsgd", "hidden", {"0": [0], "3": [3]}, {"steps": 3, "records_declared": 60}),
     ],
 )

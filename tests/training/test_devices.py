@@ -55,7 +55,6 @@ METERED = {
 PAY_ONCE = {
     "class-sums": ("class-sums", "relu", {"price": "rho:0.5"}),
     "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "records_declared": 2000}),
-    "objective": ("objective", "fourier", {"price": "rho:0.5"}),
     "weights": ("weights", "relu", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
     "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "records_declared": 60, "steps": 5}),
     "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "records_declared": 60, "steps": 5, "hidden": [12, 9]}),

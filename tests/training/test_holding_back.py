@@ -22,7 +22,6 @@ WHOLE = whole_picorho("rho:1")
 OPTIONS = {
     "class-sums": {"price": WHOLE, "records_declared": 3000},
     "weights": {"price": WHOLE, "lam": 4.0},
-    "objective": {"price": WHOLE},
     "dpsgd": {"price": WHOLE, "records_declared": 3000, "steps": 20},
 }
 SETS = SetsChoice(prediction_sets="all")

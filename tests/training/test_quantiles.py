@@ -25,11 +25,9 @@ WHOLE = whole_picorho("rho:1")
 OPTIONS = {
     "class-sums": {"price": WHOLE, "records_declared": 400},
     "weights": {"price": WHOLE, "lam": 4.0},
-    "objective": {"price": WHOLE},
     "dpsgd": {"price": WHOLE, "records_declared": 400, "steps": 20},
 }
 QUANTILES = FeatureChoice(features="quantiles")
-ONE_UNIT_ONLY = {"objective"}
 
 
 def records(units=None, n=400):
@@ -74,7 +72,7 @@ def test_a_certificate_that_says_less_of_the_quantiles_does_not_hold(kind, tmp_p
 
 def test_units_are_protected_as_a_whole(tmp_path):
     units = Units("who", np.arange(400) // 4, np.arange(1600, dtype=np.uint8).reshape(100, 16))
-    for kind in set(OPTIONS) - ONE_UNIT_ONLY:
+    for kind in OPTIONS:
         certificate = fit(records(units), asked(kind), tmp_path / kind, state=tmp_path / f"{kind}-state").certificate
         assert certificate.unit == "who"
         assert Cost.parse(certificate.cost).picorho <= WHOLE
@@ -137,7 +135,7 @@ def test_strangers_are_not_shown_the_cuts(tmp_path):
 
 def test_even_cuts_cost_nothing(tmp_path):
     even = FeatureChoice(features="quantiles", quantile_share=0.0)
-    certificate = fit(records(), asked("objective", even), tmp_path / "m", state=tmp_path).certificate
+    certificate = fit(records(), asked("weights", even), tmp_path / "m", state=tmp_path).certificate
     assert certificate.feature_map.released is None
     assert certificate.feature_map.cuts[0] == tuple(part / 32 for part in range(1, 32))
     assert Cost.parse(certificate.cost) == certificate.derived_cost()
@@ -169,7 +167,7 @@ def test_a_price_per_answer_covers_no_quantiles():
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(features, options, plan, wrong, tmp_path):
-    request = Request(name="m", lineage="l", kind="objective", options=options, features=features, plan=plan)
+    request = Request(name="m", lineage="l", kind="class-sums", options=options, features=features, plan=plan)
     with pytest.raises(WrongOption) as refused:
         fit(records(), request, tmp_path / "m", state=tmp_path)
     assert refused.value.field == wrong
@@ -188,7 +186,7 @@ def test_a_range_of_fewer_doubles_than_cells_buys_no_counts(low, high, tmp_path,
     declaration = Declaration(("dose",), (low,), (high,), ("low", "high"))
     given = Records(X, (X[:, 0] == high).astype(np.int64), declaration, tuple(map(bytes, X)), None)
     with pytest.raises(TrainingError, match="bounds of 'dose' make no histogram"):
-        fit(given, asked("objective"), tmp_path / "m", state=tmp_path)
+        fit(given, asked("weights"), tmp_path / "m", state=tmp_path)
 
 
 def test_a_range_has_a_double_for_each_cell_or_not():

@@ -1,7 +1,7 @@
 """The certified head's objective, its gradient and Hessian, and a bound on the rounding of the gradient.
 
 J(W) = sum_i w_i CE(W phi_i, y_i) + (Lambda/2) ||W||_F^2, with CE the cross-entropy of softmax and weights w_i from 0
-to 1: all 1, or what `training.inputs.records.Units` says. W: (C, D). A perturbed objective has <B, W> besides.
+to 1: all 1, or what `training.inputs.records.Units` says. W: (C, D).
 J is Lambda-strongly convex: CE is a log-sum-exp of linear functions of W minus a linear one, hence convex.
 """
 
@@ -23,24 +23,18 @@ _POINT = "probabilities"
 
 @dataclass(frozen=True, eq=False)
 class RegularisedCrossEntropy:
-    """J, and <B, W> where there is a B. classes: C; dimension: D; strong_convexity: Lambda; rows: makes phi, (m, D).
-
-    linear: B, (C, D).
-    """
+    """J. classes: C; dimension: D; strong_convexity: Lambda; rows: makes phi, (m, D)."""
 
     records: Sums
     classes: int
     dimension: int
     strong_convexity: float
     rows: Rows = ROWS
-    linear: Floats | None = None
 
     @classmethod
-    def from_rows(
-        cls, phi: Floats, y: NDArray[np.int64], classes: int, strong_convexity: float, linear: Floats | None = None
-    ) -> Self:
+    def from_rows(cls, phi: Floats, y: NDArray[np.int64], classes: int, strong_convexity: float) -> Self:
         """Return J of records whose features are here. phi: (n, D); y: (n,)."""
-        return cls(of_rows(phi, y), classes, phi.shape[1], strong_convexity, linear=linear)
+        return cls(of_rows(phi, y), classes, phi.shape[1], strong_convexity)
 
     def value(self, W: Floats) -> float:
         """J(W)."""
@@ -55,9 +49,6 @@ class RegularisedCrossEntropy:
         total = self.records.total(functools.partial(_value_and_gradient, W=W, rows=self.rows))
         value = float(total[0] + self.strong_convexity / 2 * np.vdot(W, W))
         gradient: Floats = total[1:].reshape(W.shape) + self.strong_convexity * W
-        if self.linear is not None:
-            value += float(np.vdot(self.linear, W))
-            gradient += self.linear
         return value, gradient
 
     def hessian_vector_product(self, W: Floats, V: Floats) -> Floats:
@@ -75,7 +66,7 @@ class RegularisedCrossEntropy:
           most e/2 + 2 (C + 16) u, and the record's gradient by that, and by 2 u more for its weight of at most 1;
         - summing in blocks of B, S/B of them in a shard of S, and k shards adds at most g_{B + S/B + k + 2} times the
           sum of the norms, sqrt(2) n;
-        - Lambda W, B and the last two additions add 4 u (Lambda ||W||_F + ||B||_F + sqrt(2) n).
+        - Lambda W and the last addition add 4 u (Lambda ||W||_F + sqrt(2) n).
         """
         n, (C, D) = sum(self.records.lengths), W.shape
         norm = float(np.linalg.norm(W)) * (1 + 1e-9)
@@ -83,8 +74,6 @@ class RegularisedCrossEntropy:
         each = logits / 2 + 2 * (C + 17) * _UNIT_ROUNDOFF
         summing = gamma(BLOCK + SHARD // BLOCK + len(self.records.lengths) + 2) * 1.5 * n
         sizes = self.strong_convexity * norm + 1.5 * n
-        if self.linear is not None:
-            sizes += float(np.linalg.norm(self.linear))
         return 1.01 * float(n * each + summing + 4 * _UNIT_ROUNDOFF * sizes)
 
 

@@ -25,7 +25,7 @@ from training.pay_once.model import ReleasedModel
 ENTRY_POINTS = "dpserve.kinds"
 """The entry points that bring other people's kinds."""
 
-_FOLDERS = ("class_sums", "weights", "objective", "dpsgd", "head", "published")
+_FOLDERS = ("class_sums", "weights", "dpsgd", "head", "published")
 """The simplest first: of equally good options the planner takes the first."""
 
 _kinds: dict[str, Kind] = {}

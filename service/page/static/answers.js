@@ -142,12 +142,6 @@ function saidOf(answers, bands, model) {
       `100 answers they hold what the model would say of this class without any.${others} ${OF_MODEL}`
     );
   }
-  if (noise.holds === "median") {
-    return (
-      "The whiskers are the noise, which was part of what training minimised: in at least 95 of 100 such models they hold the " +
-      `median of what other noise would have made of this answer. ${OF_MODEL}`
-    );
-  }
   return model.tiers
     ? "The whiskers are the noise, which was drawn once, when the model was trained, and is the same in every answer of a " +
         `precision: in at least 95 of 100 such models they hold what the model would say without any. ${OF_MODEL}`

@@ -374,7 +374,6 @@ function answersOf(batches) {
       set: sets?.classes[index] ?? null,
       noise: {
         on: noise.on,
-        holds: noise.holds,
         no_interval: noise.no_interval,
         scale: noise.scale?.[index],
         interval: noise.lower?.[index].map((low, each) => [low, noise.upper[index][each]]) ?? null,

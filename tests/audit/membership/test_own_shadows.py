@@ -15,7 +15,6 @@ from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
-from training.kinds.objective.model import perturbation_for, train_perturbed
 from training.kinds.registry import kind_of
 from training.kinds.weights.model import release_weights
 
@@ -41,8 +40,6 @@ def target_of(kind, feature_map, records, whole=WHOLE):
             return train_class_sums(records, "m", feature_map, whole, "l", Seeded(0))
         case "class-sums with steps":
             return train_class_sums(records, "m", feature_map, whole, "l", Seeded(0), records_declared=len(records))
-        case "objective":
-            return train_perturbed(records, "m", feature_map, perturbation_for(whole, 3), 1e-3, "l", Seeded(0))
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 2.0), "l")
             return release_weights(head, {"full": whole}, "l", Seeded(0), records)
@@ -52,7 +49,7 @@ def target_of(kind, feature_map, records, whole=WHOLE):
     return train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, whole, noise), "l", Seeded(0))
 
 
-KINDS = ("class-sums", "class-sums with steps", "objective", "weights", "dpsgd", "dpsgd hidden", "dpsgd more noise")
+KINDS = ("class-sums", "class-sums with steps", "weights", "dpsgd", "dpsgd hidden", "dpsgd more noise")
 
 
 @pytest.mark.parametrize("feature_map", list(MAPS.values()), ids=list(MAPS))

@@ -131,10 +131,10 @@ def packages(tmp_path):
 def test_a_line_is_measured_once(packages):
     out = packages / "out.csv"
     for _ in range(2):
-        planning.measure(["phoneme"], ["objective-quantiles", "dpsgd-unit"], "8", 1, packages, out)
+        planning.measure(["phoneme"], ["weights-quantiles", "dpsgd-unit"], "8", 1, packages, out)
     with out.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert [line["option"] for line in lines] == ["objective-quantiles", "dpsgd-unit"]
+    assert [line["option"] for line in lines] == ["weights-quantiles", "dpsgd-unit"]
     assert tuple(lines[0]) == HEADER
     assert 0.5 < float(lines[0]["accuracy"]) <= 1
     assert 0 <= float(lines[0]["undecided"]) <= 1

@@ -26,7 +26,6 @@ KINDS = {
     "head": (None, {"lam": 1.0}),
     "weights": ("weights", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
     "class-sums": ("class-sums", {"price": "rho:0.5", "records_declared": 60}),
-    "objective": ("objective", {"price": "rho:0.5"}),
 }
 HOSTILE = [1e308, -1e308, 1e-320, 0, -1, 0.5, 2**31, 2**62, 10**30, "", "x" * 1000, None, True, [], {}, [[]]]
 

@@ -41,7 +41,6 @@ from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
-from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
 from training.kinds.registry import release_names
 from training.kinds.weights.model import release_weights, save_weights
 from training.pay_once.prediction_sets import counts_of, parts_of, release_sets
@@ -56,7 +55,7 @@ MAPS = {
     "quantiles": Quantiles(lower=LOWER, upper=UPPER, bias=0.3, released=QuantileRelease(mu=0.1, cuts=CUTS)),
     "relu": Relu(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, random_features=30, seed=1),
 }
-KINDS = ("class-sums", "objective", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
+KINDS = ("class-sums", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
 CASES = [(kind, name, 3) for kind in KINDS for name in MAPS] + [(kind, "fourier", 2) for kind in KINDS]
 
 
@@ -76,9 +75,6 @@ def model_of(kind, name, classes):
     match kind:
         case "class-sums":
             return train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
-        case "objective":
-            choices = perturbation_for(WHOLE, classes)
-            return train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
         case "weights":
             head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
             return release_weights(head, {"coarse": WHOLE // 9, "fine": WHOLE}, "l-of-tests", Seeded(0), records)
@@ -249,16 +245,17 @@ def model_of_columns(kind, name, columns, generator):
     shares[:9] = np.append(2.0 ** -np.arange(8.0), 0.0)[:, None]
     X = np.array(lower) + shares * (np.array(upper) - np.array(lower))
     records = Records(X, generator.integers(2, size=400), Declaration(names, lower, upper, ("n", "y"), columns), ())
-    if kind == "objective":
-        choices = perturbation_for(WHOLE, 2)
-        return X, train_perturbed(records, "m", shapes[name], choices, 1e-3, "l-of-tests", Seeded(0))
+    if kind == "dpsgd":
+        choices = Choices(records_declared=400, sampling_rate=0.2, steps=10, learning_rate=0.5)
+        recipe = DpSgdRecipe("m", shapes[name], choices, WHOLE)
+        return X, train_dpsgd(records, recipe, "l-of-tests", Seeded(0))
     return X, train_class_sums(records, "m", shapes[name], WHOLE, "l-of-tests", Seeded(0))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("class-sums", "bins"), ("class-sums", "crosses"), ("class-sums", "quantiles"), ("objective", "identity")],
+    [("class-sums", "bins"), ("class-sums", "crosses"), ("class-sums", "quantiles"), ("dpsgd", "identity")],
 )
 def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     """Rows by name in, what the service answers to them out: of some columns in some order, drawn at random."""
@@ -299,7 +296,7 @@ def beyond(column, values, generator):
 def test_values_of_columns_beyond_their_bounds_are_drawn_back_as_the_service_draws_them():
     """Numbers, dates and times, and what is made of these: of a date its month and weekday, of a time its hour."""
     generator = np.random.default_rng(11)
-    for kind, name in (("class-sums", "bins"), ("objective", "identity")):
+    for kind, name in (("class-sums", "bins"), ("dpsgd", "identity")):
         _, model = model_of_columns(kind, name, COLUMNS, generator)
         values = {column.name: beyond(column, some_values(column, generator, 90), generator) for column in COLUMNS}
         rows = [{each: values[each][index] for each in values} for index in range(90)]
@@ -343,7 +340,7 @@ def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit(name):
 def test_scikit_learn_takes_a_data_frame_of_the_columns():
     pandas = pytest.importorskip("pandas")
     generator = np.random.default_rng(9)
-    _, model = model_of_columns("objective", "identity", COLUMNS, generator)
+    _, model = model_of_columns("dpsgd", "identity", COLUMNS, generator)
     values = {column.name: some_values(column, generator, 60) for column in COLUMNS}
     rows = [{each: values[each][index] for each in values} for index in range(60)]
     frame = pandas.DataFrame(values)
@@ -366,7 +363,7 @@ def test_a_table_with_a_text_leaves_as_numbers(form):
 
 def test_a_column_in_the_way_of_an_output_is_refused():
     columns = (NumberColumn(name="label", minimum=0, maximum=1),)
-    _, model = model_of_columns("objective", "identity", columns, np.random.default_rng(7))
+    _, model = model_of_columns("dpsgd", "identity", columns, np.random.default_rng(7))
     with pytest.raises(NotExportable, match="'label' is in the way of an output"):
         exported(model, "onnx")
 
@@ -392,8 +389,8 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(kind, shape, m
     names = tuple(f"p{index}" for index in range(size))
     declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
     records = Records(X, generator.integers(2, size=60), declaration, ())
-    choices = perturbation_for(WHOLE, 2)
-    model = train_perturbed(records, "m", feature_map, choices, 1e-3, "l-of-tests", Seeded(0))
+    head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
+    model = release_weights(head, {"full": WHOLE}, "l-of-tests", Seeded(0), records)
     graph = onnx.load_from_string(exported(model, "onnx").content)
     head = [node for node in graph.graph.node if node.op_type == "MatMul"][-1]
     graph.graph.output.append(onnx.helper.make_tensor_value_info(head.input[0], onnx.TensorProto.DOUBLE, None))
@@ -410,7 +407,8 @@ def test_centred_histograms_leave_as_safetensors():
     X, names = np.random.default_rng(1).uniform(size=(20, 144)), tuple(f"p{index}" for index in range(144))
     declaration = Declaration(names, feature_map.lower, feature_map.upper, ("n", "y"))
     records = Records(X, np.arange(20) % 2, declaration, ())
-    model = train_perturbed(records, "m", feature_map, perturbation_for(WHOLE, 2), 1e-3, "l-of-tests", Seeded(0))
+    head = train_head(records, Recipe("m", feature_map, 1.0), "l-of-tests")
+    model = release_weights(head, {"full": WHOLE}, "l-of-tests", Seeded(0), records)
     with pytest.raises(NotExportable, match="take the model away as safetensors"):
         exported(model, "onnx")
 
@@ -581,9 +579,7 @@ def test_the_onnx_file_names_its_opset_and_needs_no_other_domain():
 
 
 def save(kind, model, folder):
-    return {"class-sums": save_class_sums, "objective": save_perturbed, "weights": save_weights}.get(kind, save_dpsgd)(
-        folder, model
-    )
+    return {"class-sums": save_class_sums, "weights": save_weights}.get(kind, save_dpsgd)(folder, model)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,6 @@ from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
-from training.kinds.objective.model import perturbation_for, save_perturbed, train_perturbed
 from training.kinds.weights.model import release_weights, save_weights
 
 
@@ -298,9 +297,6 @@ def trained(kind, records, feature_map, folder):
     match kind:
         case "class-sums":
             return save_class_sums(folder, train_class_sums(records, "m", feature_map, price, "l", words))
-        case "objective":
-            choices = perturbation_for(price, 2)
-            return save_perturbed(folder, train_perturbed(records, "m", feature_map, choices, 1e-3, "l", words))
         case "dpsgd":
             choices = Choices(records_declared=200, sampling_rate=0.2, steps=20, learning_rate=0.5)
             return save_dpsgd(folder, train_dpsgd(records, DpSgdRecipe("m", feature_map, choices, price), "l", words))
@@ -310,7 +306,7 @@ def trained(kind, records, feature_map, folder):
     return save_weights(folder, release_weights(head, {"best": price}, "l", words))
 
 
-@pytest.mark.parametrize("kind", ["head", "centred head", "class-sums", "objective", "weights", "dpsgd"])
+@pytest.mark.parametrize("kind", ["head", "centred head", "class-sums", "weights", "dpsgd"])
 def test_every_kind_of_model_stands_on_it(kind, tmp_path):
     feature_map = map_of(12, 12, 1, centred=kind.startswith("centred"))
     kind = kind.removeprefix("centred ")

@@ -14,7 +14,6 @@ PRICE = 10**11
 GIVEN = {
     "class-sums": {"price": PRICE},
     "weights": {"price": PRICE, "lam": 1.0},
-    "objective": {"price": PRICE},
     "dpsgd": {"price": PRICE, "records_declared": 100},
     "head": {"lam": 1.0},
     "published": {},
@@ -152,5 +151,5 @@ def test_one_name_has_one_kind():
 
 def test_kinds_are_found_by_what_they_take():
     assert default_kind().name == "head"
-    assert {kind.name for kind in takers("lam")} == {"head", "weights", "objective"}
+    assert {kind.name for kind in takers("lam")} == {"head", "weights"}
     assert set(trainable_kinds()) == set(GIVEN) - {"published"}

@@ -11,7 +11,7 @@ from mechanisms.gaussian_vector import mu_for, whole_picorho
 from tests.seeded import Seeded
 from tests.training.conftest import identity, make_records
 from training.bundles.certificate import UNIT_ASSUMPTION, UNITS
-from training.errors import BundleError, TrainingError
+from training.errors import TrainingError
 from training.fitting.network import Network
 from training.inputs.records import Units
 from training.inputs.sums import ROWS, of_rows
@@ -24,7 +24,6 @@ from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
 from training.kinds.loading import load_model
-from training.kinds.objective.model import perturbation_for, train_perturbed
 from training.kinds.weights.model import release_weights, save_weights
 from training.pay_once import calibration
 
@@ -183,20 +182,6 @@ def test_units_of_one_record_release_what_records_do(kind):
     if kind == "weights":
         of_units, of_records = of_units.at("full"), of_records.at("full")
     np.testing.assert_array_equal(of_units.logits(X), of_records.logits(X))
-
-
-def test_objective_perturbation_refuses_units_before_it_computes_anything():
-    records = with_units(make_records(n=40), np.arange(40) // 4)
-    with pytest.raises(TrainingError, match="no proof for privacy units"):
-        train_perturbed(records, "m", identity(records), perturbation_for(WHOLE, 3), 1e-4, "lineage", Seeded(0))
-
-
-def test_a_perturbed_objectives_certificate_cannot_name_a_unit():
-    records = make_records(n=40)
-    model = train_perturbed(records, "m", identity(records), perturbation_for(WHOLE, 3), 1e-4, "lineage", Seeded(0))
-    claimed = model.certificate.model_copy(update={"unit": "person", "neighbouring": UNITS})
-    with pytest.raises(BundleError, match="no proof for privacy units"):
-        claimed.verify()
 
 
 def test_a_head_of_records_is_not_calibrated_on_units():

@@ -1,7 +1,5 @@
 """The planner's recommendations: by simulation and by measurements; never what the trainer would refuse."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,7 @@ from training.errors import TrainingError
 from training.features import rules
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
-from training.planning import recommendation
-from training.planning.measured import LEAST_SETS, similar_sets
+from training.planning.measured import LEAST_SETS
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
@@ -154,7 +151,7 @@ def test_the_owner_is_told_that_answers_come_without_intervals():
 
 def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
     """Fifty records at the least price: of class sums there is nothing but noise."""
-    kinds = ("class-sums", "weights", "objective", "dpsgd")
+    kinds = ("class-sums", "weights", "dpsgd")
     found = by_simulation(blobs(50, 2), n=None, whole=2 * LEAST_PRICE, queries=None, seeds=1, options=kinds)
     widths = {each.option: each.interval for each in found.estimates if each.mean is not None}
     assert set(widths) == set(kinds)
@@ -186,7 +183,7 @@ def test_options_are_ranked_by_log_loss_and_the_default_stays_within_chance():
     mean, error = close.difference("class-sums-quantiles", "dpsgd-quantiles")
     assert mean == pytest.approx(-0.02)
     assert error == pytest.approx(np.std((0.2, -0.2, 0.1, -0.1, 0.0), ddof=1) * np.sqrt(1 / 5 + 1 / 4))
-    assert ranked("table", class_sums_quantiles=steady, objective_quantiles=better).chosen == "objective-quantiles"
+    assert ranked("table", class_sums_quantiles=steady, weights_quantiles=better).chosen == "weights-quantiles"
 
 
 def test_why_the_recommended_option_is_not_the_first_is_said():
@@ -207,26 +204,10 @@ def test_why_the_recommended_option_is_not_the_first_is_said():
     assert "was not clearly less than that of" in orders[500, None]
 
 
-def test_an_option_that_cannot_protect_units_is_not_listed_for_them_though_it_did_best(monkeypatch):
-    """The measured sets, on which objective perturbation is given a log loss of nearly nothing."""
-    known = similar_sets(50_000, 2, whole(1), None, "table")
-    name = "objective-quantiles"
-    better = tuple(
-        replace(place, estimates={**place.estimates, name: replace(place.estimates[name], log_loss=0.01)})
-        for place in known.places
-    )
-    monkeypatch.setattr(recommendation, "similar_sets", lambda *_: replace(known, places=better))
-    assert by_rule(50_000, 2, whole(1), None, "table")[0].option == name
-    found, _ = by_rule(50_000, 2, whole(1), None, "table", unit="who")
-    assert found.option != name
-    assert name not in {each.option for each in found.estimates}
-    assert "objective perturbation" not in found.order
-
-
 def test_rows_too_few_to_rank_are_said_to_be():
     rng = np.random.default_rng(0)
     rows = labelled(rng.random((120, 5)), (rng.random(120) < 0.5).astype(np.int64), 2)
-    pair = ("dpsgd-quantiles", "class-sums-quantiles", "objective-quantiles", "weights-quantiles")
+    pair = ("dpsgd-quantiles", "class-sums-quantiles", "weights-quantiles")
     found = by_simulation(rows, n=None, whole=whole(1), queries=None, seeds=4, options=pair)
     assert "too few to rank" in " ".join(found.warnings)
 
@@ -247,7 +228,7 @@ def test_few_records_of_many_classes_get_what_the_modality_gets():
 def test_a_kind_that_the_owner_chose_has_the_features_that_suit_the_rows():
     assert of_kind("class-sums", "table").chosen.features == "quantiles"
     assert of_kind("class-sums", "images").chosen.features == "identity"
-    assert of_kind("objective", "table", fourier=True).chosen.features == "fourier"
+    assert of_kind("weights", "table", fourier=True).chosen.features == "fourier"
     with pytest.raises(ValueError, match="there are rules for"):
         of_kind("class-sums", fourier=True)
 
@@ -400,11 +381,6 @@ def test_options_without_figures_are_those_that_can_be_had():
     assert not any(option_named(name).features == "fourier" for name in others)
     assert others["weights"]
     assert not others["dpsgd"]
-    assert "objective" in others
-    units = without_figures(found, 60_000, 10, whole(1, 1e-6), "images", unit="who")
-    assert set(others) - set(units) == {"objective"}
-    tiny = without_figures(found, 60_000, 10, 500_000_000, "images")
-    assert "objective" not in tiny
 
 
 def test_ranges_are_quoted_of_enough_sets_and_nothing_of_fewer():
@@ -435,15 +411,6 @@ def test_an_option_too_large_for_its_noise_is_refused():
 
 
 def test_units_leave_out_what_cannot_protect_them():
-    rows = blobs(80, 2)
-    units = by_simulation(rows, n=None, whole=whole(4), queries=None, unit="who", seeds=1)
-    single = by_simulation(rows, n=None, whole=whole(4), queries=None, seeds=1)
-    assert {each.option for each in single.estimates} - {each.option for each in units.estimates} >= {"objective"}
-    listed = {
-        unit: {each.option for each in by_rule(20_000, 2, whole(4), None, "table", unit=unit)[0].estimates}
-        for unit in (None, "who")
-    }
-    assert listed[None] - listed["who"] == {"objective-quantiles"}
     for n in (50, 1_000, 100_000):
         found, _ = by_rule(n, 2, whole(4), None, "table", unit="who")
         kind = kind_of_option(found.chosen)

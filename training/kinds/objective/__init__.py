@@ -1,1 +1,0 @@
-"""Objective perturbation: the minimum of the objective plus a random linear function, released once."""
