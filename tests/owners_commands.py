@@ -144,7 +144,6 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     assert trail.count('"kind": "receipt"') == verified["receipts"]
     owner("ledger", "backup", str(folder / "copy"), "--archive", place)
     owner("ledger", "rehearse", str(folder / "copy"))
-    owner("ledger", "follow", "--once")  # which writes past what the runner reads
     assert json.loads(owner("lineage", "show", "people", "--json"))["clients"] == ["ann"]
     before = owner("lineage", "list", "--json")
     empty()

@@ -87,23 +87,22 @@ async def export(
         yield _row(COLUMNS)
     acts = await all_acts(ledger, lineage, account.newest_act)
     with reading(lineage):
-        described = list(described_acts(acts))
+        described = list(_described_acts(acts))
     for act in described:
         yield _line(act, form)
     for receipt in archived(lineage, seals_of(acts), 0) if archived is not None else ():
-        yield _line(described_receipt(receipt, budgets[receipt.client]), form)
+        yield _line(_described_receipt(receipt, budgets[receipt.client]), form)
     async for receipt in all_receipts(ledger, lineage, account.newest_receipt, after=account.archived):
-        yield _line(described_receipt(receipt, budgets[receipt.client]), form)
+        yield _line(_described_receipt(receipt, budgets[receipt.client]), form)
 
 
-def described_acts(acts: Sequence[Act], budgets: dict[str, Budget] | None = None) -> Iterator[dict[str, Any]]:
+def _described_acts(acts: Sequence[Act]) -> Iterator[dict[str, Any]]:
     """Yield what each of a lineage's acts did, all of them from the first on, under the names of COLUMNS.
 
-    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before. budgets: what
-    the acts before these left each subject, where these are not the first; it is kept up to date. Raises ValueError,
-    KeyError or TypeError for an act that cannot be read.
+    A new budget is called `raise`, `lower`, `refill` or `budget`, by what was changed of the one before.
+    Raises ValueError, KeyError or TypeError for an act that cannot be read.
     """
-    budgets = {} if budgets is None else budgets
+    budgets = dict[str, Budget]()
     for act in acts:
         details, before = act.details, budgets.get(act.subject)
         scope, _, name = act.subject.partition(":")
@@ -152,10 +151,10 @@ def _amount(budget: Budget, amount: int) -> dict[str, float | None]:
     return {"rho": to_rho(amount) if budget.currency is RHO else None, "epsilon": epsilon}
 
 
-def described_receipt(receipt: Receipt, budget: Budget | None) -> dict[str, Any]:
-    """Return what a receipt says, under the names of COLUMNS. budget: its payer's, None where nobody knows it."""
+def _described_receipt(receipt: Receipt, budget: Budget) -> dict[str, Any]:
+    """Return what a receipt says, under the names of COLUMNS. budget: its payer's."""
     pure = receipt.cost.picoepsilon
-    total = None if budget is None else receipt.total_in(budget.currency, receipt.releases)
+    total = receipt.total_in(budget.currency, receipt.releases)
     return {
         "kind": "receipt",
         "number": receipt.sequence,

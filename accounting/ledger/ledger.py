@@ -70,7 +70,6 @@ class Ledger(Accounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
-        reads_only: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to the store at `url` and verify its settings and function library.
@@ -78,13 +77,10 @@ class Ledger(Accounts):
         `check` is called before each call and raises LedgerUnavailable if it must not be made.
 
         `rehearsal` accepts a store that may lose what it acknowledged; otherwise a write counts once it is on the
-        store's disk and on those of `replicas` replicas. `reads_only` needs no right to
-        write, and installs nothing. Raises LedgerUnavailable if the store cannot be reached
+        store's disk and on those of `replicas` replicas. Raises LedgerUnavailable if the store cannot be reached
         within `deadline` seconds, UnsafeStore with what to set, ValueError for a bad URL.
         """
-        store = Store(
-            url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, reads_only=reads_only, check=check
-        )
+        store = Store(url, deadline=deadline, replicas=replicas, rehearsal=rehearsal, check=check)
         try:
             await store.verify()
             return cls(store, journals=journals)
@@ -102,15 +98,11 @@ class Ledger(Accounts):
         deadline: float = DEADLINE,
         replicas: int = 0,
         journals: Path | None = None,
-        reads_only: bool = False,
     ) -> AsyncIterator[Self]:
-        """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts.
-
-        reads_only: as for `connect`; an embedded one is opened as ever.
-        """
+        """Open the ledger at a URL, or the embedded one in a folder, for as long as the context lasts."""
         connect = partial(cls.connect, rehearsal=rehearsal, deadline=deadline, replicas=replicas, journals=journals)
         if isinstance(store, str) and "://" in store:
-            async with await connect(store, reads_only=reads_only) as ledger:
+            async with await connect(store) as ledger:
                 yield ledger
             return
         embedded = EmbeddedStore(Path(store))

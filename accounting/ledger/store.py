@@ -70,15 +70,6 @@ RIGHTS = (
 )
 """The rights that an ACL must grant to the ledger's user."""
 
-READING_RIGHTS = (
-    "%R~dpserve:* +fcall_ro +function|list +smembers +hgetall +xrange +time +role +client|setinfo +client|setname "
-    "+cluster|slots"
-)
-"""The rights that an ACL must grant to a user who only reads, as `ledger follow` does."""
-
-_READS = ("SMEMBERS", "HGETALL", "XRANGE", "TIME")
-"""The commands that such a user sends on the ledger's keys, or the library calls for it."""
-
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
@@ -192,14 +183,12 @@ class Store:
         connections: int = 32,
         replicas: int = 0,
         rehearsal: bool = False,
-        reads_only: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Give each call `deadline` seconds, and share at most `connections` connections among the calls.
 
         A write counts as done once it is on the store's disk and on those of `replicas` replicas. `rehearsal`
-        asks neither, and accepts settings that lose what was acknowledged. `reads_only` sends nothing that writes, nor
-        the function library, and needs no more than `READING_RIGHTS`. `check` is called before each call and raises
+        asks neither, and accepts settings that lose what was acknowledged. `check` is called before each call and raises
         LedgerUnavailable if it must not be made.
         """
         if replicas < 0:
@@ -212,8 +201,6 @@ class Store:
         self._check = check
         self._replicas = replicas
         self._must_wait = replicas > 0
-        self._reads_only = reads_only
-        self._calling = "FCALL_RO" if reads_only else "FCALL"
         self._promotes = has_sentinels(url)
         self._connections = connections_to(url, deadline)
         self._free = asyncio.Semaphore(connections)
@@ -228,13 +215,9 @@ class Store:
         await self._connections.close()
 
     @property
-    def _acknowledges_nothing(self) -> bool:
-        return self.rehearsal or self._reads_only
-
-    @property
     def waits(self) -> bool:
         """Whether each write waits with WAITAOF for the disks that it is to be on."""
-        return self._must_wait and not self._acknowledges_nothing
+        return self._must_wait and not self.rehearsal
 
     async def verify(self) -> None:
         """See to it that the store keeps what it acknowledges and runs our function library, on every primary.
@@ -242,7 +225,7 @@ class Store:
         A store that cannot be reached, or is not ready yet, is tried again until the deadline. Raises UnsafeStore with
         a line for each thing to change; with `rehearsal` the settings are not looked at.
         """
-        if self._promotes and self._replicas == 0 and not self._acknowledges_nothing:
+        if self._promotes and self._replicas == 0 and not self.rehearsal:
             raise UnsafeStore(
                 (
                     "Sentinels may promote a replica that lacks what was acknowledged; set "
@@ -346,7 +329,7 @@ class Store:
                 **arguments,
             }
             packed = msgspec.msgpack.encode(sent)
-            words = (self._calling, f"{library.name}_{function}", len(keys), *keys, str(library.version), packed)
+            words = ("FCALL", f"{library.name}_{function}", len(keys), *keys, str(library.version), packed)
             try:
                 reply = await self._within_deadline(self._command(str(keys[0]), words, durably=durably))
                 break
@@ -446,11 +429,11 @@ class Store:
         async with self._looking:
             if self._has_looked(client):
                 return  # somebody else did
-            failures: list[Wording] = [] if self._acknowledges_nothing else [*await self._unsafe_settings(client)]
+            failures: list[Wording] = [] if self.rehearsal else [*await self._unsafe_settings(client)]
             role = await client.role()
             if _text(role[0]) != "master":
                 failures.append("the ledger's store is a replica; give the address of its primary")
-            elif role[2] and self._replicas == 0 and not self._acknowledges_nothing:
+            elif role[2] and self._replicas == 0 and not self.rehearsal:
                 failures.append(
                     "the ledger's store has replicas, one of which may be promoted without what was acknowledged; set "
                     + OptionName("ledger_replicas", "1")
@@ -467,8 +450,6 @@ class Store:
 
     async def _prepare(self, client: Redis) -> list[str]:
         """Install the library; return why the server cannot be used. It knows the library's commands from then on."""
-        if self._reads_only:
-            return await self._prepare_to_read(client)
         version = str((await client.info("server"))["redis_version"])
         if tuple(map(int, version.split(".")[:2])) < LEAST_VERSION:
             return [f"the ledger's store is Redis {version}; it needs Redis or Valkey 7.2 or later"]
@@ -480,24 +461,11 @@ class Store:
                 return [_REWRITING]
         await self._install_library(client)
         used = (*our_library().commands, *_SENT, *(("WAITAOF",) if self.waits else ()))
-        return await self._rights_lacking(client, used, RIGHTS)
-
-    async def _prepare_to_read(self, client: Redis) -> list[str]:
-        """Look for the library, which somebody who may write has installed; return why the server cannot be used."""
-        if await self._library_there(client) is None:
-            version = our_library().version
-            return [
-                f"the ledger's store lacks version {version} of dpserve's function library, which a service or a "
-                "command of this release installs, and who only reads does not"
-            ]
-        return await self._rights_lacking(client, _READS, READING_RIGHTS)
-
-    async def _rights_lacking(self, client: Redis, used: Sequence[str], rights: str) -> list[str]:
         denied = await client.execute_command(  # type: ignore[no-untyped-call]
-            self._calling, f"{our_library().name}_denied", 0, *dict.fromkeys(used)
+            "FCALL", f"{our_library().name}_denied", 0, *dict.fromkeys(used)
         )
         lacking = ", ".join(command.decode() for command in denied)
-        return [f"the ledger's user lacks the right to {lacking}; give it an ACL with `{rights}`"] if denied else []
+        return [f"the ledger's user lacks the right to {lacking}; give it an ACL with `{RIGHTS}`"] if denied else []
 
     async def _unsafe_settings(self, client: Redis) -> list[str]:
         names = ("appendonly", "appendfsync", "maxmemory-policy", "no-appendfsync-on-rewrite")

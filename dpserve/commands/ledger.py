@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import logging
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -11,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -45,7 +43,6 @@ from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
 from dpserve.wording import as_flag
 from service.errors import CannotServe
-from service.telemetry.logs import configure
 from training.private_files import drafted
 
 if TYPE_CHECKING:
@@ -288,40 +285,6 @@ def export(
             sys.stdout.write(line)
 
     lineage.run_on(apply)
-
-
-@app.command("follow")
-def follow(
-    *,
-    lineage: list[str] | None = option(
-        None,
-        "A lineage, or a bundle of it. Repeatable.",
-        default_text="every lineage, those to come, too",
-        complete=options.lineage_names,
-    ),
-    position: Path | None = option(
-        None,
-        "The file that keeps how far this came, to go on from there after a restart.",
-        default_text="none: begin at the first act",
-    ),
-    to: Literal["stdout", "otlp"] = option(
-        "stdout", "stdout: JSON lines. otlp: log records, to the collector of OTEL_EXPORTER_OTLP_ENDPOINT."
-    ),
-    every: float = option(1.0, "Seconds between two looks.", ge=0.1, le=3600),
-    once: bool = option(False, "End when all that there is has been shipped."),
-    ledger: LedgerOption,
-) -> None:
-    """Ship the audit trail and the receipts as they come, until SIGTERM. A store that is away is waited for."""
-    from dpserve.following import Collector, PositionFile, StandardOutput
-    from dpserve.following import follow as followed
-
-    configure("json")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
-    destination = StandardOutput() if to == "stdout" else Collector.of_environment(os.environ)
-    file = PositionFile(position)
-    chosen = [lineage_named(each) for each in lineage or []]
-    with file.locked():
-        asyncio.run(followed(ledger.opened_to_read, chosen, destination, file, every=every, once=once))
 
 
 class EncryptedFor(Options):

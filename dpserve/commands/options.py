@@ -60,10 +60,6 @@ class LedgerOption(Options):
         """Return the ledger, opened for as long as its context lasts."""
         return open_ledger(self.ledger, self.ledger_replicas)
 
-    def opened_to_read(self) -> AbstractAsyncContextManager[Ledger]:
-        """Return the ledger, opened for as long as its context lasts, for a user of its store who may only read."""
-        return open_ledger(self.ledger, self.ledger_replicas, reads_only=True)
-
     def run(self, act: Callable[[Ledger], Awaitable[_Result]]) -> _Result:
         """Open the ledger, act on it, close it, and return the result."""
 
@@ -268,7 +264,6 @@ def open_ledger(
     *,
     journals: Path | None = None,
     rehearsal: bool = False,
-    reads_only: bool = False,
 ) -> AbstractAsyncContextManager[Ledger]:
     """Return the ledger, opened for as long as its context lasts; whatever opens an owner's ledger calls this.
 
@@ -284,7 +279,7 @@ def open_ledger(
         from dpserve.configuration import stated_replicas
 
         replicas = stated_replicas()
-    return Ledger.open(location, replicas=replicas, journals=journals, rehearsal=rehearsal, reads_only=reads_only)
+    return Ledger.open(location, replicas=replicas, journals=journals, rehearsal=rehearsal)
 
 
 def ledger_location(given: str | None) -> str:

@@ -23,9 +23,9 @@ LOAD_BUNDLE = "load-bundle"
 """The pod that is there before the others."""
 ENVS = ("admin.env", "metrics.env", "ha.env")
 """Files that the owner writes into components."""
-STORES = ("secret.env", "owner.env", "follower.env")
-"""Files with the store's address, for the service, the owner's jobs and the follower."""
-COMPONENTS = ("follow", "gateway", "gateway-tls", "ingress", "monitoring", "tls")
+STORES = ("secret.env", "owner.env")
+"""Files with the store's address, for the service and the owner's jobs."""
+COMPONENTS = ("gateway", "gateway-tls", "ingress", "monitoring", "tls")
 
 
 def kustomize(folder):

@@ -23,18 +23,17 @@ LIMITS = set(
 """The directives of deploy/nginx.conf that protect the service, which docs/serving.md counts on."""
 
 
-def components(edge, *, tls, monitoring, follow):
+def components(edge, *, tls, monitoring):
     """The names of a combination's components, in the order that their comments ask for."""
-    chosen = edge.split() + ["monitoring"] * monitoring + ["follow"] * follow + ["tls"] * tls
+    chosen = edge.split() + ["monitoring"] * monitoring + ["tls"] * tls
     return chosen + ["gateway-tls"] * (tls and "gateway" in chosen)
 
 
 COMBINATIONS = [
-    (overlay, components(edge, tls=tls, monitoring=monitoring, follow=follow))
-    for overlay, edge, tls, monitoring, follow in itertools.product(
-        ("embedded", "redis", "ha"), EDGES, (False, True), (False, True), (False, True)
+    (overlay, components(edge, tls=tls, monitoring=monitoring))
+    for overlay, edge, tls, monitoring in itertools.product(
+        ("embedded", "redis", "ha"), EDGES, (False, True), (False, True)
     )
-    if overlay != "embedded" or not follow
 ]
 
 

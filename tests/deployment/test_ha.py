@@ -409,7 +409,7 @@ def owners_files(k8s_of_ha, tmp_path):
 def write_users_of_ha(owners_files):
     """Run the commands of the page again, and return the files that they write."""
     subprocess.run(["bash", "-ec", commands_that_write("ha.env")], cwd=owners_files.parent, check=True, timeout=60)
-    names = ("secret.env", "owner.env", "follower.env", "users.acl")
+    names = ("secret.env", "owner.env", "users.acl")
     of_redis = [owners_files / "overlays" / "redis" / name for name in names]
     return [file.read_text() for file in (owners_files / "components" / HA / "ha.env", *of_redis)]
 

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 import yaml
 
-from accounting.ledger.store import READING_RIGHTS, RIGHTS
+from accounting.ledger.store import RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
 from tests.docs.test_shown_commands import parsed
@@ -237,12 +237,11 @@ def test_with_a_certificate_every_probe_and_scrape_uses_https(rendered):
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_each_component_goes_with_an_overlay_by_itself(k8s, component):
-    overlay = "redis" if component == "follow" else "embedded"  # whose ledger no second pod may open
-    folder = k8s / "overlays" / f"{overlay}-{component}"
+    folder = k8s / "overlays" / f"embedded-{component}"
     folder.mkdir()
     (folder / "kustomization.yaml").write_text(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-        f"resources: [../{overlay}]\ncomponents: [../../components/{component}]\n"
+        f"resources: [../embedded]\ncomponents: [../../components/{component}]\n"
     )
     done = kustomize(folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -345,18 +344,6 @@ def in_bytes(quantity):
     """A quantity of Kubernetes."""
     number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", quantity).groups()
     return int(number) * {"Mi": 2**20, "Gi": 2**30}[unit]
-
-
-def test_the_follower_runs_a_command_that_there_is_and_keeps_its_position_on_a_claim(rendered):
-    resources = rendered[EVERYTHING]
-    (container,) = containers(named(resources, "Deployment", "dpserve-follower")["spec"]["template"])
-    parsed(container["args"])
-    position = container["args"][container["args"].index("--position") + 1]
-    (mount,) = [each for each in container["volumeMounts"] if position.startswith(f"{each['mountPath']}/")]
-    assert mount["name"] == "follower"
-    (rule,) = named(resources, "NetworkPolicy", "dpserve-valkey")["spec"]["ingress"]
-    let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
-    assert {"app.kubernetes.io/name": "dpserve-follower"} in let_in
 
 
 def test_the_gpu_overlay_asks_for_a_gpu_and_an_image_with_cuda(rendered):
@@ -465,16 +452,15 @@ def test_both_pages_name_the_rights_that_the_ledger_looks_for(k8s):
     default, *users = (k8s / "overlays" / "redis" / "users.acl").read_text().splitlines()
     assert default == "user default off ~* &* +@all"  # with the rights by which older ones read their file
     rights = {each.split()[1]: each.split(maxsplit=4)[4] for each in users}
-    assert rights == {"dpserve": RIGHTS, "owner": RIGHTS, "follower": READING_RIGHTS}
+    assert rights == {"dpserve": RIGHTS, "owner": RIGHTS}
     assert f"`{RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
-    assert f"`{READING_RIGHTS}`" in (ROOT / "docs" / "ledger.md").read_text()
 
 
 def store_of(resources):
-    """Return the store's configuration, its users, and the address of the service, the owner and the follower."""
+    """Return the store's configuration, its users, and the address of the service and of the owner."""
     data = {re.sub("-[a-z0-9]{10}$", "", each["metadata"]["name"]): each.get("data") or {} for each in resources}
     users = base64.b64decode(data["dpserve-valkey-users"]["users.acl"]).decode()
-    secrets = ("dpserve-ledger", "dpserve-ledger-owner", "dpserve-ledger-follower")
+    secrets = ("dpserve-ledger", "dpserve-ledger-owner")
     urls = {name: base64.b64decode(data[name]["DPSERVE_LEDGER"]).decode().strip() for name in secrets}
     return data["dpserve-valkey-config"]["valkey.conf"], users, urls
 
@@ -482,7 +468,7 @@ def store_of(resources):
 def test_pods_have_the_address_of_their_own_user_and_who_signs_the_stores_certificate(rendered):
     resources = rendered[EVERYTHING]
     _, users, urls = store_of(resources)
-    user = {"dpserve-ledger": "dpserve", "dpserve-ledger-owner": "owner", "dpserve-ledger-follower": "follower"}
+    user = {"dpserve-ledger": "dpserve", "dpserve-ledger-owner": "owner"}
     assert {name: urlsplit(url).username for name, url in urls.items()} == user
     assert len({urlsplit(url).password for url in urls.values()}) == len(user)
     assert {f"user {each} on " in users for each in user.values()} == {True}
@@ -501,7 +487,7 @@ def test_pods_have_the_address_of_their_own_user_and_who_signs_the_stores_certif
         assert volume["secret"]["items"] == [{"key": "ca.crt", "path": authority.rpartition("/")[2]}]
         assert volume["secret"]["secretName"] == "dpserve-valkey-tls"
     jobs = dict.fromkeys(("dpserve-backup", "dpserve-rehearsal", "dpserve-owner"), "owner")
-    assert asked == {"dpserve": "dpserve", "dpserve-follower": "follower", **jobs}
+    assert asked == {"dpserve": "dpserve", **jobs}
 
 
 @pytest.mark.parametrize("file", ["secret.env", "ha.env"])
