@@ -1,4 +1,4 @@
-"""The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup, restore and archive.
+"""The owner's tools on a large ledger: seconds, processor seconds and memory of verify, backup and restore.
 
 Beside them, how long another client of the store waited at most for a PING, which is sent every millisecond, and the
 longest call of the store, without what passes between calls: on a busy machine a PING waits for a processor, too.
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--receipts", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where all files go [default: the temporary folder]")
-    parser.add_argument("--without", nargs="*", default=[], choices=["verify", "backup", "archive", "restore"])
+    parser.add_argument("--without", nargs="*", default=[], choices=["verify", "backup", "restore"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -63,8 +63,6 @@ def main() -> None:
             for tool, words in (("verify", ["verify"]), ("backup", ["backup", str(backup)])):
                 if tool not in options.without:
                     _measure(folder, url, options.receipts, *words)
-            if "archive" not in options.without:
-                _archive(folder, url, options.receipts)
         if backup.exists() and "restore" not in options.without:
             print(f"the backup has {backup.stat().st_size / options.receipts:,.0f} bytes a receipt", flush=True)
             with _store(folder / "second") as url:
@@ -87,27 +85,6 @@ def _store(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
-
-
-def _archive(folder: Path, url: str, receipts: int) -> None:
-    """Archive all receipts, verify what is left, and print how much memory of the store each receipt takes."""
-    empty, before = asyncio.run(_memory(url))
-    _measure(folder, url, receipts, "archive", str(folder / "archive"), "--older-than", "0s")
-    _measure(folder, url, receipts, "verify")
-    _, after = asyncio.run(_memory(url))
-    size = sum(file.stat().st_size for file in (folder / "archive").iterdir())
-    first, then, kept = (bytes_ / receipts for bytes_ in (before - empty, after - empty, size))
-    print(
-        f"the store takes {first:,.0f} bytes a receipt before and {then:,.0f} after; the archive {kept:,.0f}",
-        flush=True,
-    )
-
-
-async def _memory(url: str) -> tuple[int, int]:
-    """Return the bytes that the store took when it started, and now."""
-    async with Redis.from_url(url, protocol=2) as store:
-        found = await store.info("memory")
-    return int(found["used_memory_startup"]), int(found["used_memory"])
 
 
 def _measure(folder: Path, url: str, receipts: int, *words: str) -> None:

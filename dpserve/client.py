@@ -500,7 +500,7 @@ class Client(_Questions):
         return self._all(self._ask_quote(X, tier))
 
     def receipts(self) -> Iterator[dict[str, Any]]:
-        """Yield the receipts of what was charged to this client, oldest first, but for those that are archived."""
+        """Yield the receipts of what was charged to this client, oldest first."""
         after: int | None = 0
         while after is not None:
             page = self._all(self._ask_receipts(after))
@@ -564,7 +564,7 @@ class AsyncClient(_Questions):
     model = _awaited(Client.model)
 
     async def receipts(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the receipts of what was charged to this client, oldest first, but for those that are archived."""
+        """Yield the receipts of what was charged to this client, oldest first."""
         after: int | None = 0
         while after is not None:
             page = await self._all(self._ask_receipts(after))

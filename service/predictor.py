@@ -454,11 +454,8 @@ class Predictor(ABC):
         """Return what the client's account counts. Raises UnknownClient."""
         return (await self._ledger.client(self.lineage, client)).budget.currency
 
-    async def receipts(self, client: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
-        """Return at most `count` of the client's receipts above `after`, and how many before them were archived.
-
-        Raises ReceiptsArchived.
-        """
+    async def receipts(self, client: str, *, after: int, count: int) -> list[Receipt]:
+        """Return at most `count` of the client's receipts above `after`."""
         return await self._ledger.client_page(self.lineage, client, after=after, count=count)
 
     async def check_ready(self) -> None:

@@ -27,7 +27,6 @@ from accounting.ledger.errors import (
     MergeAbandoned,
     MergeUnfinished,
     OtherUnit,
-    ReceiptsArchived,
     Scope,
     ScopeMissing,
     StoreBehind,

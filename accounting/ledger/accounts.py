@@ -33,7 +33,6 @@ from accounting.ledger.errors import (
     MergeAbandoned,
     MergeUnfinished,
     OtherUnit,
-    ReceiptsArchived,
     ScopeMissing,
     StoreBehind,
     UnitLost,
@@ -70,7 +69,6 @@ from accounting.ledger.receipts import (
     read_act,
     read_receipt,
 )
-from accounting.ledger.seals import RECONCILE, sealed_sums
 from accounting.ledger.store import OWNER, Arguments, Asker, Store, binary
 from accounting.ledger.values import (
     Account,
@@ -593,7 +591,7 @@ class Accounts:
         """Return whether receipts may have been put back, and its privacy unit been lost."""
         after = 0
         while page := await self.acts(lineage, after=after):
-            if any(act.kind == RECONCILE for act in page):
+            if any(act.kind == "reconcile" for act in page):
                 return True
             after = page[-1].sequence
         return False
@@ -994,10 +992,7 @@ class Accounts:
     # Receipts
 
     async def receipts(self, lineage: str, *, after: int = 0, count: int = 100) -> list[Receipt]:
-        """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first.
-
-        Those that were archived are left out.
-        """
+        """Return at most `count` receipts of a lineage with a sequence number above `after`, oldest first."""
         page = {"after": after, "count": count}
         entries = await self.call(lineage, "page", [LineageKeys(lineage).receipts], page, durably=False)
         return await self._read_receipts(lineage, entries)
@@ -1007,44 +1002,30 @@ class Accounts:
     ) -> list[Receipt]:
         """Return at most `count` receipts of a client with a number of its own above `after`, oldest first.
 
-        Those that were archived are left out. `newest_first` returns the newest instead, whatever `after` says.
+        `newest_first` returns the newest instead, whatever `after` says.
         """
         keys = LineageKeys(lineage)
-        own = keys.client(client)
-        named = [own.receipts, keys.receipts, keys.account, own.account]
-        page = {"after": after, "count": count, "newest_first": newest_first, "id": own.id}
+        page = {"after": after, "count": count, "newest_first": newest_first}
+        named = [keys.client(client).receipts, keys.receipts]
         entries = await self.call(lineage, "page_of_client", named, page, durably=False)
         receipts = await self._read_receipts(lineage, entries)
         if any(receipt.client != client for receipt in receipts):
             raise LedgerDamaged(lineage, f"a receipt that client {client} would be shown is not this client's")
         return receipts
 
-    async def client_page(self, lineage: str, client: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
-        """Return what `client_receipts` does, and how many of the client's receipts before these were archived.
-
-        Raises ReceiptsArchived where the receipt that follows `after`, which is none of 0, was archived; UnknownClient.
-        """
-        keys = LineageKeys(lineage)
-        own = keys.client(client)
+    async def client_page(self, lineage: str, client: str, *, after: int, count: int) -> list[Receipt]:
+        """Return what `client_receipts` does. Raises UnknownClient, and LedgerDamaged where a receipt is missing."""
         newest = (await self.client(lineage, client)).newest_receipt
         receipts = await self.client_receipts(lineage, client, after=after, count=count)
-        gap = _gap_before(lineage, after, newest, [receipt.number for receipt in receipts])
-        if gap:
-            fields = await self._read_fields(lineage, keys.account, own.account)
-            with reading(lineage):
-                account = await self._account(own, fields[1], listed=True)
-                sealed = sealed_sums(account, (await self._account(keys.own, fields[0])).archived)
-            _check_archived(lineage, after, gap, sealed.receipts)
-        return receipts, gap
+        _check_no_gap(lineage, after, newest, [receipt.number for receipt in receipts])
+        return receipts
 
-    async def lineage_page(self, lineage: str, *, after: int, count: int) -> tuple[list[Receipt], int]:
-        """Return what `receipts` does, and how many receipts before these were archived. Raises as `client_page`."""
+    async def lineage_page(self, lineage: str, *, after: int, count: int) -> list[Receipt]:
+        """Return what `receipts` does. Raises UnknownLineage, and LedgerDamaged where a receipt is missing."""
         newest = (await self.lineage(lineage)).newest_receipt
         receipts = await self.receipts(lineage, after=after, count=count)
-        gap = _gap_before(lineage, after, newest, [receipt.sequence for receipt in receipts])
-        if gap:
-            _check_archived(lineage, after, gap, (await self.lineage(lineage)).archived)
-        return receipts, gap
+        _check_no_gap(lineage, after, newest, [receipt.sequence for receipt in receipts])
+        return receipts
 
     async def client_index(self, lineage: str, client: str, *, after: int = 0, count: int = 1000) -> list[bytes]:
         """Return at most `count` entries of a client's index, `OWN-NUMBER`: its own number of a receipt, the lineage's.
@@ -1091,7 +1072,6 @@ _HAS_CHARGED = (
 _REFUSALS: Mapping[ActRefusal, str] = {
     "act-between": "something else was done since this was prepared: look at the accounts again",
     "charged-between": "the lineage was charged meanwhile: end the services that answer from its models first",
-    "archived-between": "receipts of the lineage were archived by somebody else meanwhile",
     "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
     "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
@@ -1111,24 +1091,16 @@ _REFUSALS: Mapping[ActRefusal, str] = {
 }
 
 
-def _gap_before(lineage: str, after: int, newest: int, numbers: Sequence[int]) -> int:
-    """Return the number of the receipt before a page of those above `after`, if it does not begin there, or else 0.
+def _check_no_gap(lineage: str, after: int, newest: int, numbers: Sequence[int]) -> None:
+    """Raise LedgerDamaged unless a page of the receipts above `after` has every number from the next one on.
 
-    newest: as it was before the page was read. Raises LedgerDamaged for a gap within the page.
+    newest: as it was before the page was read.
     """
-    for before, number in itertools.pairwise(numbers):
+    for before, number in itertools.pairwise([after, *numbers]):
         if number != before + 1:
             raise LedgerDamaged(lineage, f"receipt {before + 1} is missing")
-    last = numbers[0] - 1 if numbers else newest
-    return last if last > after else 0
-
-
-def _check_archived(lineage: str, after: int, gap: int, archived: int) -> None:
-    """Raise ReceiptsArchived for a gap behind a receipt, LedgerDamaged for one of more than was archived."""
-    if gap > archived:
-        raise LedgerDamaged(lineage, f"receipt {max(after, archived) + 1} is missing")
-    if after:
-        raise ReceiptsArchived(gap)
+    if not numbers and newest > after:
+        raise LedgerDamaged(lineage, f"receipt {after + 1} is missing")
 
 
 def _charge_act_fields(key: ApiKey) -> dict[str, str]:

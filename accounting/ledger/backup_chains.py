@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from accounting.ledger.backup_streams import read_lines, writing
 from accounting.ledger.backups import Backup, Extent, Link
-from accounting.ledger.errors import CannotRecover, UnknownLineage
+from accounting.ledger.errors import CannotRecover
 from accounting.ledger.ledger import Ledger
-from accounting.ledger.verification import Archived, Watcher, unwatched
+from accounting.ledger.verification import Watcher, unwatched
 
 KEPT = 4
 """Chains that a place keeps."""
@@ -62,16 +62,12 @@ class _List(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Written:
-    """The file that was written: its name, bytes, number in its chain, and how many receipts the chain holds.
-
-    postponed: the lineages without whose archive no new chain could begin, though the one that went on is old enough.
-    """
+    """The file that was written: its name, bytes, number in its chain, and how many receipts the chain holds."""
 
     name: str
     size: int
     number: int
     receipts: int
-    postponed: tuple[str, ...] = ()
 
 
 def is_chain(place: str) -> bool:
@@ -183,7 +179,6 @@ async def write_file(
     lineages: Sequence[str],
     *,
     keys: Sequence[Any] = (),
-    archived: Archived | None = None,
     watch: Watcher = unwatched,
 ) -> None:
     """Write a backup of these lineages to one file. keys: the recipients to encrypt it for, if any.
@@ -191,7 +186,7 @@ async def write_file(
     Raises CannotRecover as `backup` does, and OSError; then there is no file, or the one that was there.
     """
     with created(path) as file:
-        await _write(Backup(ledger, lineages, archived=archived, watch=watch), file, keys)
+        await _write(Backup(ledger, lineages, watch=watch), file, keys)
 
 
 async def _write(backup: Backup, sink: BinaryIO, keys: Sequence[Any]) -> Summed:
@@ -216,32 +211,26 @@ async def add_to_chain(
     full: bool = False,
     full_after: float | None = None,
     kept: int = KEPT,
-    archived: Archived | None = None,
     now: datetime | None = None,
     watch: Watcher = unwatched,
 ) -> Written:
     """Write what came since the newest file of a place's newest chain, or begin a chain where there is none.
 
-    full: begin a chain in any case; full_after: if the newest one began so many seconds ago, and goes on all the same
-    where receipts were archived and `archived` is not given, as an old chain is better than none that goes on. kept:
+    full: begin a chain in any case; full_after: if the newest one began so many seconds ago. kept:
     how many chains stay when one more is begun. Raises CannotRecover as `Backup` does, and OSError.
     """
     now = now or datetime.now(UTC)
     names = place.names()
     lists = [name for name in names if _is_list(name)]
     newest = _read_list(place, lists[-1]) if lists else None
-    postponed = tuple[str, ...]()
-    if newest is not None and not full and full_after is not None and _age(newest, now) >= full_after:
-        postponed = await _not_in_store(ledger, lineages) if archived is None else ()
-        full = not postponed
-    if full:
+    if newest is not None and (full or (full_after is not None and _age(newest, now) >= full_after)):
         newest = None
     if newest is None:
         newest = _List(_FORMAT, secrets.token_hex(4), now.strftime(_TIME))
     number = len(newest.files) + 1
     previous = newest.files[-1].end if newest.files else ""
     link = Link(newest.chain, number, previous)
-    backup = Backup(ledger, lineages, link=link, extents=newest.extents, archived=archived, watch=watch)
+    backup = Backup(ledger, lineages, link=link, extents=newest.extents, watch=watch)
     # No file takes another's name, so that of two who write at once the one whose list stays has all its files.
     ending = ".zst.age" if keys else ".zst"
     name = f"{newest.chain}-{number:06}-{secrets.token_hex(4)}{ending}"
@@ -255,17 +244,7 @@ async def add_to_chain(
         for old in [one for one in lists if one != after.name][: max(0, len(lists) + 1 - kept)]:
             _remove_chain(place, old, names)
     receipts = sum(extents.receipts for extents in after.extents.values())
-    return Written(name, summed.size, number, receipts, postponed)
-
-
-async def _not_in_store(ledger: Ledger, lineages: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the lineages, of every one if none is named, of which receipts were archived."""
-    found = list[str]()
-    for lineage in lineages or await ledger.lineage_names():
-        with suppress(UnknownLineage):  # listed, and never opened
-            if (await ledger.lineage_or_closed(lineage)).archived:
-                found.append(lineage)
-    return tuple(found)
+    return Written(name, summed.size, number, receipts)
 
 
 def _is_list(name: str) -> bool:

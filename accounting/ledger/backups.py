@@ -30,13 +30,13 @@ from accounting.ledger.receipts import (
     Receipt,
     Terms,
     account_subject,
+    digest,
     entry_of_act,
     entry_of_receipt,
 )
-from accounting.ledger.seals import Seal, identity
 from accounting.ledger.store import binary
 from accounting.ledger.values import BlockAccount, ClientAccount, GroupAccount, LineageAccount
-from accounting.ledger.verification import Archived, Watcher, all_acts, receipt_pages, unwatched
+from accounting.ledger.verification import Watcher, all_acts, receipt_pages, unwatched
 from accounting.ledger.wire import LineageKeys, read_account
 from accounting.messages import OptionName
 
@@ -129,14 +129,9 @@ class Backup:
         *,
         link: Link | None = None,
         extents: Mapping[str, Extent] | None = None,
-        archived: Archived | None = None,
         watch: Watcher = unwatched,
     ) -> None:
-        """Back up these lineages, every one if none is named. link, extents: for the next link of a chain.
-
-        archived: the receipts that were archived, which a backup holds, too.
-        """
-        self._archived = archived
+        """Back up these lineages, every one if none is named. link, extents: for the next link of a chain."""
         self._ledger = ledger
         self._lineages = lineages
         self._link = link
@@ -196,19 +191,14 @@ class Backup:
         books = Books(lineage, acts, [whole, *inner])
         after = 0
         if before is not None:
-            await self._check_follows(lineage, before, acts, newest, books.seals)
+            await self._check_follows(lineage, before, acts, newest)
             after = before.receipts
             books.go_on(after, before.links)
             section = replace(section, acts=acts[before.acts :], after=after)
         yield _Line(section=section)
         last = await self._ledger.receipts(lineage, after=newest - 1, count=1) if newest else []
         with reading(lineage):
-            for receipt in self._archived_receipts(lineage, books.seals, after):
-                books.follow(receipt)
-                if before is None:
-                    books.enter_payers(receipt)
-                yield _Line(receipt=receipt)
-            async for page in receipt_pages(self._ledger, lineage, newest, after=max(after, books.archived)):
+            async for page in receipt_pages(self._ledger, lineage, newest, after=after):
                 for receipt in page:
                     books.follow(receipt)
                     if before is None:
@@ -220,48 +210,29 @@ class Backup:
             books.compare(whole, inner)
         else:
             books.compare_chains(whole)
-        if books.findings and (await self._ledger.lineage_or_closed(lineage)).archived != whole.archived:
-            raise CannotRecover(f"receipts of lineage {lineage} were archived while it was backed up: begin again")
         if books.findings:
             raise CannotRecover(
                 f"lineage {lineage} is not right: {books.findings[0]}; 'dpserve ledger verify' says all that is wrong, "
                 "and a backup from before or the journals can mend it"
             )
         act = acts[-1].hash if acts else b""
-        self.extents[lineage] = Extent(newest, len(acts), identity(last), act, books.links)
+        self.extents[lineage] = Extent(newest, len(acts), _identity(last), act, books.links)
 
-    def _archived_receipts(self, lineage: str, seals: Sequence[Seal], after: int) -> Iterator[Receipt]:
-        if not seals or after >= seals[-1].receipts:
-            return
-        if self._archived is None:
-            raise CannotRecover(
-                f"receipts {after + 1} to {seals[-1].receipts} of lineage {lineage} are archived, and a backup holds "
-                "them, too: name their archive with " + OptionName("archive")
-            )
-        yield from self._archived(lineage, seals, after)
-
-    async def _newest_before(self, lineage: str, number: int, seals: Sequence[Seal]) -> bytes:
-        """Return the identity of a receipt that the links before end with."""
-        for seal in seals:
-            if seal.receipts == number:
-                return bytes.fromhex(seal.newest)
-        if not number:
-            return b""
-        if seals and number < seals[-1].receipts:
-            return identity([next(self._archived_receipts(lineage, seals, number - 1))])
-        return identity(await self._ledger.receipts(lineage, after=number - 1, count=1))
-
-    async def _check_follows(
-        self, lineage: str, before: Extent, acts: Sequence[Act], newest: int, seals: Sequence[Seal]
-    ) -> None:
+    async def _check_follows(self, lineage: str, before: Extent, acts: Sequence[Act], newest: int) -> None:
         """Raise CannotRecover unless the lineage is what the links before hold, and what came since."""
-        found = await self._newest_before(lineage, before.receipts, seals)
+        number = before.receipts
+        found = _identity(await self._ledger.receipts(lineage, after=number - 1, count=1)) if number else b""
         act = acts[before.acts - 1].hash if 0 < before.acts <= len(acts) else b""
         if newest < before.receipts or (found, act) != (before.newest, before.act):
             raise CannotRecover(
                 f"lineage {lineage} is not the one that was backed up before: it was restored or replaced since; begin "
                 "a new chain with " + OptionName("full")
             )
+
+
+def _identity(newest: Sequence[Receipt]) -> bytes:
+    """Return a digest of one receipt, its place and its service; nothing for none."""
+    return b"".join(digest("dpserve backup", one.link_values, one.service, one.link) for one in newest[:1])
 
 
 def _accounts_of(section: _Section) -> tuple[LineageAccount, list[ClientAccount | GroupAccount | BlockAccount]]:
@@ -291,8 +262,7 @@ class _Contents:
     def add(self, receipt: Receipt) -> None:
         self.books.enter(receipt)
         self.receipts += 1
-        if receipt.sequence > self.books.archived:
-            self.digest.add(receipt)
+        self.digest.add(receipt)
         if receipt.terms not in self.terms:
             self.terms[receipt.terms] = b"%d" % (len(self.terms) + 1)
 
@@ -306,11 +276,6 @@ class _Contents:
             "group": {name: fields[b"number"] for name, fields in section.groups.items()} | {"": b"0"},
             "service": {entry.decode(): value.split(b" ")[0] for entry, value in section.services.items()},
         }
-
-    @property
-    def not_indexed(self) -> dict[str, int]:
-        """The number of receipts that each client's index lacks, as they were archived."""
-        return {name: int(fields.get(b"archived", b"0")) for name, fields in self.section.clients.items()}
 
     def check(self) -> None:
         """Raise CannotRecover unless the books are right."""
@@ -512,14 +477,13 @@ async def _restore_accounts(writing: "_Restoring", contents: _Contents) -> None:
 
 
 async def _restore_receipts(writing: "_Restoring", receipts: Iterable[Receipt], contents: _Contents) -> None:
-    """Write the receipts that were not archived, and the clients' indices of those that these had."""
+    """Write the receipts, and the clients' indices of them."""
     keys, own, waiting = writing.keys, dict[str, list[tuple[str, EntryFields]]](), 0
-    numbers, archived, indexed = contents.numbers, contents.books.archived, contents.not_indexed
+    numbers = contents.numbers
     for page in batches(receipts, _ENTRIES_OF_A_STREAM):
-        newer = [receipt for receipt in page if receipt.sequence > archived]
-        await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in newer))
+        await writing.stream(keys.receipts, (entry_of_receipt(receipt, numbers) for receipt in page))
         for receipt in page:
-            if receipt.client and receipt.number > indexed[receipt.client]:
+            if receipt.client:
                 own.setdefault(receipt.client, []).append((f"{receipt.number}-{receipt.sequence}", ["", ""]))
         waiting += len(page)
         if waiting >= _MOST_WAITING:

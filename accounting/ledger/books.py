@@ -18,9 +18,8 @@ import numpy as np
 
 from accounting.budgets import currency_of
 from accounting.currency import RHO, Currency
-from accounting.ledger.questions import PaidQuestions, WrongReceipts
+from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import GENESIS, Act, Receipt, account_subject, first_link, next_link
-from accounting.ledger.seals import Sums, resumed_links, sealed_links, sealed_sums, seals_of, sums_digest
 from accounting.ledger.values import Account, BlockAccount, ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
@@ -60,9 +59,7 @@ class Payer:
     coins_spent: int = 0
     receipts: int = 0
     questions: int = 0
-    """The number of questions that the receipts say it paid for, as the account counts them."""
-    holds: bool = False
-    """Whether it is a client's that took a tier of a pay-once model."""
+    """Of a block: the number of questions that the receipts say it paid for."""
     index: "IndexDigest" = field(default_factory=lambda: IndexDigest())
     """The account's own and the lineage's number of each receipt."""
     _releases: Counter[str] = field(default_factory=Counter)
@@ -88,19 +85,6 @@ class Payer:
         self._releases[terms.cost_text] += releases
         if self.spent == self.before:
             self.spent_before = True
-
-    def go_on(self, sums: Sums) -> None:
-        """Go on after receipts that were archived: whether it had ever spent `before` they do not say."""
-        self.spent, self.coins_spent, self.receipts = sums.spent, sums.coined, sums.receipts
-        self.questions, self.holds = sums.asked, sums.holds
-        self._releases = Counter(sums.tally)
-        self.spent_before = self.before <= self.spent
-
-    @property
-    def sums(self) -> Sums:
-        """Everything that it paid for so far."""
-        tally = dict(sorted(self._releases.items()))
-        return Sums(self.spent, self.coins_spent, self.receipts, self.questions, tally, self.holds)
 
     @property
     def tally(self) -> Counter[Cost]:
@@ -151,9 +135,6 @@ class Books:
         self.lineage = lineage
         self.paid = PaidQuestions()
         self.newest = 0
-        self.archived = 0
-        """The number of the newest receipt that was archived, by the acts."""
-        self._goes_on = False
         self._hashed = array("Q", np.unique(np.fromiter(hashed, np.uint64)).tobytes())
         self._hashes = array("B", bytes(_HASH * len(self._hashed)))
         self._next_hashed = 0
@@ -176,22 +157,6 @@ class Books:
         self._resumed: set[tuple[str, bytes]] = set()
         for number, act in enumerate(acts, 1):
             self._enter_act(number, act)
-        self._enter_seals(list(accounts))
-
-    def _enter_seals(self, accounts: Sequence[Account]) -> None:
-        try:
-            self.seals = seals_of(self._acts)
-            ends = [0, *(seal.receipts for seal in self.seals)]
-            if [seal.after for seal in self.seals] != ends[:-1] or ends != sorted(set(ends)):
-                raise ValueError
-        except ValueError:
-            self.seals, ends = [], [0]
-            self.findings.append("the acts that archived receipts do not follow from each other")
-        self.archived = ends[-1]
-        self._sealed = {account.subject: account for account in accounts if self.archived in account.sealed}
-        found = {subject: account.sealed[self.archived] for subject, account in self._sealed.items()}
-        if self.seals and accounts and sums_digest(found).hex() != self.seals[-1].sums:
-            self.findings.append("what the accounts had paid for by archived receipts is not what was sealed")
 
     def _enter_act(self, number: int, act: Act) -> None:
         if act.sequence != number or not act.follows(self._acts_head):
@@ -212,7 +177,7 @@ class Books:
             if "key" in details or "ends" in details:
                 self._enter_keys(self._keys[act.subject], details)
             if act.kind == "reconcile":
-                self._resumed |= resumed_links(details).items()
+                self._resumed |= {(one["service"], bytes.fromhex(one["link"])) for one in details["services"]}
         except (KeyError, TypeError, ValueError):
             self.findings.append(f"act {number} cannot be read")
 
@@ -236,14 +201,6 @@ class Books:
     def go_on(self, newest: int, links: Mapping[str, bytes]) -> None:
         """Go on after receipts that were entered elsewhere. links: those that each service's next call must carry."""
         self.newest, self.links = newest, dict(links)
-
-    def go_on_from_seal(self) -> None:
-        """Go on after the receipts that were archived, by what was sealed of them. Raises ValueError for none."""
-        self._goes_on = self.archived > 0
-        self.go_on(self.archived, sealed_links(self.seals))
-        for subject, account in self._sealed.items():
-            self._payer(subject).go_on(sealed_sums(account, self.archived))
-            self._has_blocks = self._has_blocks or account.scope == "block"
 
     def enter(self, receipt: Receipt) -> None:
         """Enter the next receipt. Raises ValueError for what none can hold."""
@@ -292,26 +249,16 @@ class Books:
     def enter_payers(self, receipt: Receipt) -> None:
         """Enter who pays for what. Raises ValueError for a question that is none."""
         self.paid.enter(receipt)
-        self.enter_sums(receipt)
-
-    def enter_sums(self, receipt: Receipt) -> None:
-        """Enter what each account pays."""
-        whole = self._payer("lineage")
-        whole.pay(receipt, receipt.lineage_releases)
-        whole.questions += receipt.lineage_questions
+        self._payer("lineage").pay(receipt, receipt.lineage_releases)
         if self._has_blocks or receipt.terms.blocks:
             self._enter_blocks(receipt)
         if receipt.client:
             if receipt.group:
                 group = self._payer(account_subject("group", receipt.group))
                 group.pay(receipt, receipt.group_releases)
-                group.questions += receipt.later_questions_of_group
             own = self._payer(account_subject("client", receipt.client))
             own.pay(receipt, receipt.releases)
-            own.questions += receipt.later_questions
-            own.holds = own.holds or bool(receipt.terms.after)
-            if receipt.sequence > self.archived:
-                own.index.add(receipt.number, receipt.sequence)
+            own.index.add(receipt.number, receipt.sequence)
             if receipt.number != own.receipts:
                 self._note("number", f"receipt {receipt.sequence} has not its client's next number")
             if self.group_of.setdefault(receipt.client, receipt.group) != receipt.group:
@@ -335,10 +282,8 @@ class Books:
     def settle(self) -> None:
         """Compare what each receipt charges to whom with the receipts before it; call it after the last one."""
         self.close_call()
-        wrong = WrongReceipts()
-        if not self._goes_on:  # whom a question is new to, archived receipts say
-            self.paid.settle()
-            wrong = self.paid.wrong
+        self.paid.settle()
+        wrong = self.paid.wrong
         for sequence in wrong.first:
             self._note("questions", f"receipt {sequence} charges a question to the wrong accounts")
         more = self._noted + Counter({"questions": max(0, wrong.count - len(wrong.first))})
@@ -353,13 +298,13 @@ class Books:
         self.compare_chains(whole)
         self._compare(whole)
         self._compare_settings(whole)
-        if whole.questions != (self._payer("lineage").questions if self._goes_on else self.paid.count):
+        if whole.questions != self.paid.count:
             self.findings.append("the lineage counts another number of questions than its receipts")
         for account in inner:
             self._compare(account)
             paid = self._payer(account.subject)
-            by_sums = self._goes_on or isinstance(account, BlockAccount)
-            later = paid.questions if by_sums else self.paid.count_later(account.subject)
+            is_block = isinstance(account, BlockAccount)
+            later = paid.questions if is_block else self.paid.count_later(account.subject)
             counted = paid.receipts, later
             if (account.newest_receipt, account.questions) != counted:
                 self.findings.append(f"{account.title} counts other receipts or questions than name it")
@@ -378,8 +323,6 @@ class Books:
         """Compare how many receipts and acts the lineage's account counts."""
         if whole.newest_receipt != self.newest:
             self.findings.append(f"the account counts {whole.newest_receipt} receipts, of {self.newest}")
-        if whole.archived != self.archived:
-            self.findings.append(f"the account has archived {whole.archived} receipts, and its acts {self.archived}")
         if (whole.newest_act, whole.acts_head) != (len(self._acts), self._acts_head):
             self.findings.append("the newest act is not the one that the account holds")
 

@@ -169,12 +169,12 @@ local function regrouped(call)
   return found
 end
 
--- A stream counts its entries from 1 on, without a gap; the oldest may have been archived. One that has another number of
--- them, or would refuse the next, is found out before the first write.
+-- A stream counts its entries from 1 on, without a gap. One that has another number of them, or would refuse the next, is
+-- found out before the first write.
 local function check_stream(key, state, what)
   local newest = state.seq
   local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-  if redis.call('XLEN', key) ~= newest - state.archived or (last and whole(string.match(last[1], '^%d+')) ~= newest) then
+  if redis.call('XLEN', key) ~= newest or (last and whole(string.match(last[1], '^%d+')) ~= newest) then
     damaged('the number of receipts is not the one that ' .. what .. ' counts')
   end
 end

@@ -1,11 +1,10 @@
-"""Which models a lineage's account has paid for, by its receipts and what was sealed of those that were archived."""
+"""Which models a lineage's account has paid for, by its receipts."""
 
 from dataclasses import dataclass, field, replace
 
 from accounting.currency import RHO, Currency
 from accounting.ledger.accounts import Accounts
 from accounting.ledger.receipts import Receipt
-from accounting.ledger.seals import sealed_sums
 from accounting.ledger.values import ChargedModel, LineageAccount
 from accounting.ledger.verification import all_receipts
 
@@ -16,10 +15,6 @@ class ChargedModels:
 
     currency: Currency = RHO
     _models: dict[tuple[str, str], ChargedModel] = field(default_factory=dict)
-
-    def go_on(self, account: LineageAccount) -> None:
-        """Begin with the models of the receipts that were archived."""
-        self._models = {(each.model, each.mechanism): each for each in sealed_sums(account).models}
 
     def enter(self, receipt: Receipt) -> None:
         """Count a receipt."""
@@ -40,9 +35,8 @@ class ChargedModels:
 
 
 async def charged_models(ledger: Accounts, account: LineageAccount) -> list[ChargedModel]:
-    """Return the models that an account has paid for, as far as it counts receipts; this reads all in the store."""
+    """Return the models that an account has paid for, as far as it counts receipts; this reads all."""
     models = ChargedModels(account.budget.currency)
-    models.go_on(account)
-    async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt, after=account.archived):
+    async for receipt in all_receipts(ledger, account.lineage, account.newest_receipt):
         models.enter(receipt)
     return models.listed

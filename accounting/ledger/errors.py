@@ -226,17 +226,6 @@ class MergeAbandoned(LineageClosed):
         )
 
 
-class ReceiptsArchived(LedgerRefusal):
-    """Receipts that were asked for are in the store no more: the owner has archived them. `archived`: up to which."""
-
-    def __init__(self, archived: int) -> None:
-        """Say where those begin that are there."""
-        self.archived = archived
-        super().__init__(
-            f"receipts up to number {archived} are archived, in a file of the owner's: ask for those after {archived}"
-        )
-
-
 class UnknownKey(LedgerRefusal):
     """No client of the lineage has this API key. Names nothing: a wrong key must not find its way into a log."""
 
@@ -268,7 +257,6 @@ class ScopeMissing(LedgerRefusal):
 
 ActRefusal = Literal[
     "act-between",
-    "archived-between",
     "charged-between",
     "charged-without-blocks",
     "coins",

@@ -11,8 +11,7 @@ from accounting.budgets import Budget
 from accounting.currency import EPSILON, RHO
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.receipts import Act, Receipt
-from accounting.ledger.seals import seals_of
-from accounting.ledger.verification import Archived, all_acts, all_receipts
+from accounting.ledger.verification import all_acts, all_receipts
 from accounting.ledger.wire import read_budget
 from accounting.picorho import to_rho
 
@@ -66,13 +65,8 @@ _FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20'")  # also as wide as an ideogra
 _BUDGET = ("limit", "accepts", "delta", "coins", "refill")
 
 
-async def export(
-    ledger: Accounts, lineage: str, form: Format, *, archived: Archived | None = None
-) -> AsyncIterator[str]:
+async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[str]:
     """Yield the lines of an export of all acts and then all receipts that there are now. Raises UnknownLineage.
-
-    archived: the receipts that were archived; without them an export has those that are in the store, and the acts that
-    say which are not. Raises CannotRecover for a damaged archive.
 
     Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
     CSV begins with the names of columns. That it was exported is an act itself, the newest of them, unless the lineage
@@ -90,9 +84,7 @@ async def export(
         described = list(_described_acts(acts))
     for act in described:
         yield _line(act, form)
-    for receipt in archived(lineage, seals_of(acts), 0) if archived is not None else ():
-        yield _line(_described_receipt(receipt, budgets[receipt.client]), form)
-    async for receipt in all_receipts(ledger, lineage, account.newest_receipt, after=account.archived):
+    async for receipt in all_receipts(ledger, lineage, account.newest_receipt):
         yield _line(_described_receipt(receipt, budgets[receipt.client]), form)
 
 

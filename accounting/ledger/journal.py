@@ -12,7 +12,6 @@ services never share a journal; a line that was torn by a crash is dropped, and 
 
 import errno
 import fcntl
-import itertools
 import os
 import secrets
 import threading
@@ -84,16 +83,6 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
         )
 
 
-class Resumption(Struct, frozen=True):
-    """A service went on from a link that receipts end with which were archived, and which its journal lacks.
-
-    `writes` is how many of its writes were acknowledged by then.
-    """
-
-    writes: int
-    link: bytes
-
-
 class Merge(Struct, frozen=True):
     """A merge of two lineages, `of`, into a new one."""
 
@@ -102,21 +91,19 @@ class Merge(Struct, frozen=True):
 
 
 class JournalContents(Acknowledged, frozen=True, kw_only=True):
-    """All that a journal says: its receipts, too, in order, and where it lacks some."""
+    """All that a journal says: its receipts, too, in order."""
 
     receipts: tuple[Receipt, ...]
-    resumptions: tuple[Resumption, ...] = ()
 
 
 class _Title(Acknowledged, frozen=True, kw_only=True):
     format: int
 
 
-class _Call(_Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """A line for the call that wrote these receipts. resumed: the link that they follow, if not the one before."""
+class _Call(_Entry, frozen=True, kw_only=True):
+    """A line for the call that wrote these receipts."""
 
     receipts: tuple[Receipt, ...]
-    resumed: bytes = b""
 
 
 class Witness:
@@ -125,7 +112,6 @@ class Witness:
     def __init__(self, acknowledged: Acknowledged) -> None:
         """Know what was acknowledged before."""
         self.known = acknowledged
-        self._resumed = b""
 
     @classmethod
     def fresh(cls, lineage: str) -> "Witness":
@@ -138,11 +124,6 @@ class Witness:
     def note(self, writes: int, receipts: Sequence[Receipt] = ()) -> None:
         """Take down what the store acknowledged: receipts, in order, and how many writes of this service it has."""
         self.known = self.known.next_state(writes, receipts)
-
-    def resume(self, link: bytes) -> None:
-        """Go on from another link, which receipts that were archived end with; `note` is to follow."""
-        self.known = replace(self.known, link=link)
-        self._resumed = link
 
     def settle(self, unit: str) -> None:
         """Take down under which privacy unit this service charges from now on."""
@@ -249,9 +230,7 @@ class Journal(Witness):
             newest=acknowledged.newest,
             unit=acknowledged.unit,
             receipts=tuple(receipts),
-            resumed=self._resumed,
         )
-        self._resumed = b""
         self._write(_line(call))
         if self._failure is not None:
             raise _unusable(self._path.parent, self._failure)
@@ -417,20 +396,14 @@ class JournalFiles:
     def receipts(self) -> Iterator[Receipt]:
         """Yield the receipts up to what was acknowledged, in order. Raises ValueError for one that was altered."""
         for path in self._paths:
-            for acknowledged, receipts, _ in _calls(path):
+            for acknowledged, receipts in _calls(path):
                 if acknowledged.writes > self.acknowledged.writes:
                     return  # its service went on
                 yield from receipts
 
-    @property
-    def resumptions(self) -> tuple[Resumption, ...]:
-        """Where it lacks receipts. Raises ValueError as `receipts` does."""
-        calls = itertools.chain.from_iterable(map(_calls, self._paths))
-        return tuple(Resumption(acknowledged.writes, resumed) for acknowledged, _, resumed in calls if resumed)
-
     def read(self) -> JournalContents:
         """Return all that the journal says, its receipts in memory. Raises ValueError for one that was altered."""
-        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts), resumptions=self.resumptions)
+        return JournalContents(**asdict(self.acknowledged), receipts=tuple(self.receipts))
 
 
 def open_journals(folder: Path) -> list[JournalFiles]:
@@ -455,22 +428,21 @@ def read_acknowledged(folder: Path) -> list[Acknowledged]:
     return [contents for contents in journals if contents is not None]
 
 
-def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt], bytes]]:
-    """Yield what was acknowledged after each line of a journal's file, the receipts of the line, and `resumed`.
+def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt]]]:
+    """Yield what was acknowledged after each line of a journal's file, and the receipts of the line.
 
     Raises ValueError for a file that is no journal, or one with a receipt that was altered.
     """
     acknowledged: Acknowledged | None = None
     with path.open("rb") as file:
         for line in _whole_lines(file):
-            receipts, resumed = tuple[Receipt, ...](), b""
+            receipts = tuple[Receipt, ...]()
             try:
                 if acknowledged is None:
                     acknowledged = _read_title(line)
                 else:
                     call = msgspec.json.decode(line, type=_Call)
-                    receipts, resumed = call.receipts, call.resumed
-                    acknowledged = replace(acknowledged, link=resumed or acknowledged.link)
+                    receipts = call.receipts
                     acknowledged = replace(acknowledged.next_state(call.writes, receipts), unit=call.unit)
                     if (acknowledged.writes, acknowledged.link, acknowledged.newest) != (
                         call.writes,
@@ -480,7 +452,7 @@ def _calls(path: Path) -> Iterator[tuple[Acknowledged, Sequence[Receipt], bytes]
                         raise ValueError(f"its receipts are not those of write {call.writes}")
             except ValueError as error:
                 raise _no_journal(path, error) from error
-            yield acknowledged, receipts, resumed
+            yield acknowledged, receipts
 
 
 def _read_journal(path: Path) -> Acknowledged | None:

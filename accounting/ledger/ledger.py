@@ -36,8 +36,7 @@ from accounting.ledger.embedded import EmbeddedStore
 from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageClosed
 from accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from accounting.ledger.journal import Acknowledged, Witness
-from accounting.ledger.receipts import Act, Receipt, pairs
-from accounting.ledger.seals import ARCHIVE, RECONCILE, link_after_acts
+from accounting.ledger.receipts import Receipt, pairs
 from accounting.ledger.store import DEADLINE, Store
 from accounting.ledger.values import Charge, ChargeRequest, LedgerRequest, Quote
 
@@ -264,23 +263,9 @@ class Ledger(Accounts):
             after = page[-1].sequence
         # What is before the acknowledged link was noted when it was acknowledged.
         missed = list(dropwhile(lambda receipt: receipt.link != acknowledged.link, own))
-        if not (is_there or missed):
-            with reading(lineage):
-                link = link_after_acts(acknowledged.service, await self._acts_on_links(lineage))
-            # Or else the call whose reply did not arrive had no receipt. If it was archived, the chain goes on from
-            # there, and the archive has it. It cannot have been lost: the store has all writes that it acknowledged.
-            if link not in (None, acknowledged.link) and (not own or own[0].link == link):
-                witness.resume(link)
-                missed = own
         if is_there and len(missed) != len(own):
             raise LedgerDamaged(lineage, f"receipt {own[0].sequence} does not follow from this service's before it")
         witness.note(writes, missed)
-
-    async def _acts_on_links(self, lineage: str) -> list[Act]:
-        found, after = list[Act](), 0
-        while page := await self.acts(lineage, after=after):
-            found, after = found + [act for act in page if act.kind in (ARCHIVE, RECONCILE)], page[-1].sequence
-        return found
 
 
 def _read_each(

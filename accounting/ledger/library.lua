@@ -22,16 +22,15 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua`, `archive.lua` and `merge.lua`, loaded as one. Its name and its
+-- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `merge.lua`, loaded as one. Its name and its
 -- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
--- format 4 until its first block is opened, in 5 from then on, in 7 once its blocks have paid for what its own account
--- does not accept, and in 6 once receipts of it were archived, so that versions which know no blocks, or no archive,
--- refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
+-- format 4 until its first block is opened, in 5 from then on, and in 7 once its blocks have paid for what its own account
+-- does not accept, so that versions which know no blocks refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
 -- is refused here. Words stand in place of the number: `forgotten`, `merged` and `abandoned`, which no version takes, and
 -- `merging`, which only the calls of a merge take.
 
 local VERSION = '39'
-local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_WITH_ARCHIVE, FORMAT_OF_BLOCKS_ALONE = '4', '5', '6', '7'
+local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_OF_BLOCKS_ALONE = '4', '5', '7'
 local MERGED, MERGING, ABANDONED = 'merged', 'merging', 'abandoned'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments

@@ -15,8 +15,8 @@ local function merge_lineage(keys, args)
     return {'charged-between'}
   elseif (redis.call('HGET', keys.account, 'acts') or '0') ~= text(amount(args.newest_act)) then
     return {'act-between'}
-  elseif account.blocks > 0 or account.archived > 0 then
-    malformed('a lineage with blocks or archived receipts is not merged')
+  elseif account.blocks > 0 then
+    malformed('a lineage with blocks is not merged')
   end
   check_stream(keys.receipts, account, 'the lineage')
   if is_stale(keys.account, act) then
@@ -81,7 +81,7 @@ local function reopen_lineage(keys, args)
   check_right('XADD', keys.acts, '*', '', '')
   write_act(keys.account, keys.acts, act)
   if is_closed then
-    redis.call('HSET', keys.account, 'merged', '', 'format', FORMAT) -- it has no blocks, and no archive
+    redis.call('HSET', keys.account, 'merged', '', 'format', FORMAT) -- it has no blocks
   end
   return {'done'}
 end

@@ -227,8 +227,6 @@ async def _read_part(
         raise account.closed
     if account.blocks:
         raise _refused(f"the lineage {lineage} has blocks, each with a budget of its own: such lineages are not merged")
-    if account.archived:
-        raise _refused(f"receipts of the lineage {lineage} are archived: such lineages are not merged")
     await ledger.check_newest(lineage)
     checked = await verify(ledger, lineage, watch=watch)
     if checked.findings:

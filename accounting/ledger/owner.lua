@@ -12,9 +12,7 @@
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
 -- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
 -- highest after a charge has raised: how often, a space, and the limit before the first time. A block's account has the
--- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for. Archived, of a
--- lineage or a client, is how many of the receipts that its seq counts are in a stream no more; for `sealed:` see
--- `archive.lua`.
+-- fields of a group's; its seq counts the receipts that name it, and asked the questions that it paid for.
 --
 -- An account may have a refill: how much it may spend in each calendar period (UTC), and never more than its limit in
 -- all. Fields: refill, `PICORHO/day`, `/week` or `/month`; and period, the day on which the last period began, in days
@@ -81,7 +79,7 @@ local ACCEPTS = {
 
 -- A lineage that was merged says into which, and one that is being made of others, or was to be, of which.
 local function check_format(key, format)
-  if format == FORMAT or format == FORMAT_WITH_BLOCKS or format == FORMAT_WITH_ARCHIVE or format == FORMAT_OF_BLOCKS_ALONE
+  if format == FORMAT or format == FORMAT_WITH_BLOCKS or format == FORMAT_OF_BLOCKS_ALONE
     or (format == MERGING and merges) then
     return
   end
@@ -91,7 +89,7 @@ end
 
 local function read_account(key, what)
   local fields = redis.call('HMGET', key, 'limit', 'spent', 'accepts', 'delta', 'coins', 'coined', 'seq', 'revoked',
-    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks', 'archived')
+    'number', 'format', 'asked', 'highest', 'group', 'refill', 'period', 'blocks')
   if not fields[1] then
     if redis.call('EXISTS', key) == 1 then
       damaged(what .. ' has no limit')
@@ -108,13 +106,13 @@ local function read_account(key, what)
     limit = stored(fields[1], what), spent = stored(fields[2], what), accepts = fields[3], delta = fields[4],
     coins = stored(fields[5], what), coined = stored(fields[6], what), seq = stored(fields[7], what),
     asked = stored(fields[11], what), highest = stored(fields[12], what), revoked = fields[8], number = fields[9],
-    group = fields[13] or '', blocks = stored(fields[16] or '0', what), archived = stored(fields[17] or '0', what),
+    group = fields[13] or '', blocks = stored(fields[16] or '0', what),
     counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
   }
-  local format = account.archived > 0 and FORMAT_WITH_ARCHIVE or account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
+  local format = account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
   if what == 'the lineage' and format ~= fields[10] and not (format == FORMAT and fields[10] == MERGING)
     and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
-    damaged('the number of blocks, or of archived receipts')
+    damaged('the number of blocks')
   end
   read_period(account, fields[14], fields[15], what)
   return account
@@ -128,18 +126,6 @@ local function fields_of(key)
     fields[#fields + 1], fields[#fields + 2] = 'period', written_period(read_account(key, key))
   end
   return fields
-end
-
--- Returns how many receipts of an account were archived when the lineage had archived those up to a number. What was
--- sealed is JSON, as the caller wrote it, without the numbers that are 0.
-local function sealed_receipts(account, archived)
-  local sealed = archived > 0 and redis.call('HGET', account, 'sealed:' .. text(archived))
-  if not sealed then
-    return 0 -- the account is newer
-  end
-  local ok, sums = pcall(cjson.decode, sealed)
-  local receipts = ok and type(sums) == 'table' and (sums.receipts or 0)
-  return whole(receipts) or damaged('what was sealed of an account cannot be read')
 end
 
 -- An account that is gone while other keys of its own are there was lost: it must not begin anew, with nothing spent.
@@ -602,20 +588,13 @@ local function page(keys, args)
   return redis.call('XRANGE', keys[1], text(amount(args.after) + 1), '+', 'COUNT', args.count)
 end
 
--- KEYS  a client's index; receipts, account, the client's account.  ARGV  as for `page`, and id, the name of that account's
--- key.  Replies the receipts that the index names, but for those that were archived: an index may be trimmed after the
--- receipts, and what was sealed of the client says how many of its entries these are.
+-- KEYS  a client's index; receipts.  ARGV  as for `page`.  Replies the receipts that the index names.
 local function page_of_client(keys, args)
-  local found, archived = {}, stored(redis.call('HGET', keys.account, 'archived') or '0', 'the lineage')
-  args.after = text(math.max(amount(args.after), sealed_receipts(keys[word(args.id)], archived)))
-  for _, entry in ipairs(page(keys, args)) do
+  local found = {}
+  for place, entry in ipairs(page(keys, args)) do
     local own, number = string.match(entry[1], '^(%d+)-(%d+)$')
     local id = number .. '-' .. own
-    if whole(number) > archived then
-      found[#found + 1] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
-    elseif not args.newest_first then
-      damaged('what was sealed of a client is not what its index says')
-    end
+    found[place] = redis.call('XRANGE', keys.receipts, id, id)[1] or damaged('a client\'s receipt is not there')
   end
   return found
 end

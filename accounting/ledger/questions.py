@@ -11,7 +11,6 @@ no names, lie in the folder for temporary files (`TMPDIR`), and are gone with th
 import os
 import tempfile
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,8 +153,6 @@ class Agreement:
     """Whether that holds of who paid for a question first."""
     wrong: frozenset[str]
     """The clients and groups (`account_subject`) whose later payments differ."""
-    stored: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions that are stored for the lineage, and for each client and group, from `compare_newer`."""
 
 
 @dataclass
@@ -378,36 +375,6 @@ class PaidQuestions:
                 for one in (odd, lacking):
                     wrong |= {account_subject(scope, names[number]) for number in np.unique(one[:, 2]).tolist()}
         return Agreement(first_right, frozenset(wrong))
-
-    def compare_newer(self, numbers: Numbers) -> Agreement:
-        """Return whether a store takes everything for paid that was paid for, where older receipts are not known.
-
-        It takes more for paid, which those paid for. numbers: as for `compare`.
-        """
-        self._write_waiting(self._payments)
-        of_owners = np.array([self._owner(text, numbers) for text in self._owners], np.int64)
-        first_right, wrong, stored = not self._has_odd_first, set(self._odd), Counter[str]()
-        subjects = {scope: self._numbers_of_subjects(scope) for scope in ("client", "group")}
-        of_pairs = np.array([*self._of_pairs, (-1, -1)], np.int64)  # the last is that of no owner
-        for part, stored_first, stored_later, _ in self._slices():
-            rows, owners = part.rows[part.is_first], of_pairs[of_owners[stored_first["payer"]]]
-            nobody = np.zeros(len(stored_first), np.int64)
-            firsts = _sorted(_columns(stored_first["high"], stored_first["low"], nobody))
-            stored["lineage"] += len(firsts)
-            expected = _columns(rows["high"], rows["low"], np.zeros(len(rows), np.int64))
-            first_right = first_right and not len(_without(expected, firsts))
-            for place, scope in enumerate(("client", "group")):
-                names = list(self._clients if scope == "client" else self._groups)
-                whose = subjects[scope][stored_later["payer"]]
-                laters = _sorted(_columns(stored_later["high"], stored_later["low"], whose)[whose > 0])
-                for number, count in zip(*np.unique(laters[:, 2], return_counts=True), strict=True):
-                    stored[account_subject(scope, names[int(number)])] += int(count)
-                own = part.clients if scope == "client" else part.groups
-                expected = _columns(part.rows["high"], part.rows["low"], own)[own > 0]
-                both = np.concatenate([_columns(stored_first["high"], stored_first["low"], owners[:, place]), laters])
-                lacking = _without(expected, both)
-                wrong |= {account_subject(scope, names[number]) for number in np.unique(lacking[:, 2]).tolist()}
-        return Agreement(first_right, frozenset(wrong), stored)
 
     def _owner(self, text: bytes, numbers: Numbers) -> int:
         """Return the number of the payment that the store's text for who first paid stands for; -1 for none."""

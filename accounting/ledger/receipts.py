@@ -235,16 +235,6 @@ class Receipt(Struct, frozen=True, kw_only=True, dict=True):
         return self.terms.times * self.lineage_questions
 
     @property
-    def later_questions(self) -> int:
-        """Number of questions that the client paid for after somebody else had: those that its own set holds."""
-        return len(self.questions) - self.lineage_questions
-
-    @property
-    def later_questions_of_group(self) -> int:
-        """Number of questions that the client's group paid for after somebody else had."""
-        return self.group_questions - self.lineage_questions
-
-    @property
     def flaw(self) -> str:
         """A sentence that says why no such charge can have been made; empty for a possible receipt."""
         terms = self.terms
@@ -276,7 +266,7 @@ class Act(Struct, frozen=True, kw_only=True):
     """One act of the owner, as written in the store.
 
     `kind` is open, add-client, add-group, add-block, budget, rename, group, revoke, add-key, rotate-key, remove-key,
-    unit, promote, forget, merge, finish-merge, abandon-merge, reopen, export, archive or reconcile; `subject` whom it
+    unit, promote, forget, merge, finish-merge, abandon-merge, reopen, export or reconcile; `subject` whom it
     is about, as `account_subject` names it; `detail` a JSON object of what was said of it; `by` who did it and `why`,
     in their own words; `time` the store's own, in seconds since the epoch, as text. `hash` covers all of it and the
     hash of the act before.

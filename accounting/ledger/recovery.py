@@ -16,15 +16,13 @@ bounded memory: whether something was paid for the store is asked.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from msgspec.structs import replace as replaced
 
-from accounting.ledger.accounts import reading
 from accounting.ledger.backups import batches
 from accounting.ledger.errors import (
     BlocksNotNamed,
@@ -39,13 +37,10 @@ from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.receipts import (
     QUESTION,
-    Act,
     Receipt,
     charge_terms,
     digest,
-    next_link,
 )
-from accounting.ledger.seals import RECONCILE, Seal, sealed_links, seals_of
 from accounting.ledger.values import LedgerRequest, Line
 from accounting.ledger.verification import Journal, Watcher, all_acts, unwatched
 from accounting.losses import Cost
@@ -53,9 +48,6 @@ from accounting.messages import OptionName
 
 _RECEIPTS_IN_A_CALL = 200
 _BITS = 1 << 15
-
-Unnamed = Callable[[str, Sequence[Seal]], Iterable[Receipt]]
-"""The receipts of a lineage's archive that its seals do not name: `archives.Archive.unnamed`."""
 
 
 class LossUndeclared(LedgerError):
@@ -130,15 +122,13 @@ async def reconcile(
     declared: DeclaredLoss | None = None,
     *,
     unit: str | None = None,
-    archived: Unnamed | None = None,
     watch: Watcher = unwatched,
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
     So is what journals of lineages that were merged into it hold, and the privacy unit under which they were charged.
     unit: that which the owner states, a column or empty for one record, where neither the store nor a journal knows it;
-    until then no model is charged to the lineage. archived: the receipts that were archived and that the store does not
-    know to be, as it is from before; they are put back, too.
+    until then no model is charged to the lineage.
 
     Raises LossUndeclared if receipts are lost that no journal holds, or a service wrote to the lineage whose journal
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
@@ -148,22 +138,10 @@ async def reconcile(
         name: [each for each in journals if each.lineage == name] for name in await ledger.merged_lineages(lineage)
     }
     account = await ledger.lineage(lineage)
-    acts = await all_acts(ledger, lineage, account.newest_act)
-    with reading(lineage):
-        seals = seals_of(acts)
-
-    def sources() -> list[Iterable[Receipt]]:
-        return [*(journal.receipts for journal in own), *([archived(lineage, seals)] if archived else [])]
-
     newest = max((journal.newest for journal in own), default=0)
     progress = partial(_show, watch, f"the journals of {lineage}", max(1, newest))
-    found = await _survey(ledger, lineage, sources(), progress)
-    with reading(lineage):
-        unread = _unread_calls(own, acts, seals)
-    if unread and archived is not None:
-        for link in _links_after(archived(lineage, seals)):
-            unread.discard(link)
-    missing = found.missing(account.newest_receipt) + len(unread)
+    found = await _survey(ledger, lineage, [journal.receipts for journal in own], progress)
+    missing = found.missing(account.newest_receipt)
     missing += await _survey_former(ledger, lineage, former, found, progress)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
@@ -178,9 +156,9 @@ async def reconcile(
         declaration = await _declaration(ledger, lineage, declared, paying)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
     charged = renumbered = as_one = 0
-    everywhere: list[list[Iterable[Receipt]]] = [[each.receipts for each in earlier] for earlier in former.values()]
-    for some in [*everywhere, sources()] if found.lost else []:
-        async for _, receipts in _lost_receipts(ledger, lineage, some, progress):
+    for some in [*former.values(), own] if found.lost else []:
+        sources = [journal.receipts for journal in some]
+        async for _, receipts in _lost_receipts(ledger, lineage, sources, progress):
             for old, new in await put_back(ledger, lineage, receipts, as_one=paying is None):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
                 as_one += old.terms.blocks != new.terms.blocks
@@ -191,7 +169,7 @@ async def reconcile(
     services = [{"service": journal.service, "writes": journal.writes, "link": journal.link.hex()} for journal in own]
     details = {"put_back": charged, "declared": releases, "services": services}
     writes = {"services": [{"service": one["service"], "writes": one["writes"]} for one in services]}
-    await ledger.act(lineage, "reconcile", [], writes, kind=RECONCILE, subject="lineage", details=details)
+    await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
     return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
 
@@ -359,7 +337,7 @@ async def _survey(ledger: Ledger, lineage: str, sources: Sequence[Iterable[Recei
 async def _lost_receipts(
     ledger: Ledger, lineage: str, sources: Sequence[Iterable[Receipt]], progress: Progress
 ) -> AsyncIterator[tuple[list[int], list[Receipt]]]:
-    """Yield the numbers of receipts of journals and files, some at a time, and the receipts that the store lacks.
+    """Yield the numbers of receipts of journals, some at a time, and the receipts that the store lacks.
 
     The store lacks one that names a question which it does not know as paid for by its client; of a receipt without a
     client, which is of the lineage alone, as paid for by anybody. They come by number, as far as each source has them
@@ -372,37 +350,6 @@ async def _lost_receipts(
         lost = [one for one, is_paid in zip(distinct, paid, strict=True) if not is_paid]
         yield [one.sequence for one in some], lost
         progress(some[-1].sequence)
-
-
-def _unread_calls(journals: Sequence[Journal], acts: Sequence[Act], seals: Sequence[Seal]) -> set[tuple[str, bytes]]:
-    """Return calls that no journal holds, as they were archived when their service went on, and the store neither.
-
-    Each by its service and the link that follows it. The archive has them, and a store from before does not know of it.
-    Raises KeyError or ValueError.
-    """
-    known, heard = {pair for seal in seals for pair in sealed_links([seal]).items()}, Counter[str]()
-    for act in acts:
-        for one in act.details["services"] if act.kind == RECONCILE else ():
-            heard[one["service"]] = max(heard[one["service"]], one["writes"])
-    resumed = {
-        (journal.service, resumption.link)
-        for journal in journals
-        for resumption in journal.resumptions
-        if resumption.writes > heard[journal.service]
-    }
-    return resumed - known
-
-
-def _links_after(receipts: Iterable[Receipt]) -> Iterator[tuple[str, bytes]]:
-    """Yield the service of each call among receipts, and the link that follows it."""
-    call = list[Receipt]()
-    for receipt in receipts:
-        if receipt.link and call:
-            yield call[0].service, next_link(call[0].link, call)
-            call = []
-        call.append(receipt)
-    if call:
-        yield call[0].service, next_link(call[0].link, call)
 
 
 async def _declaration(

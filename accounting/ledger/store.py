@@ -39,9 +39,9 @@ from accounting.ledger.errors import (
 )
 from accounting.messages import OptionName, Wording
 
-FORMATS = (4, 5, 6, 7)
-"""The ways of writing a lineage that the library knows: without blocks; with them; with archived receipts; and with
-blocks that have paid for what the lineage's own account does not accept."""
+FORMATS = (4, 5, 7)
+"""The ways of writing a lineage that the library knows: without blocks; with them; and with blocks that have paid for
+what the lineage's own account does not accept."""
 
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""
@@ -73,7 +73,7 @@ RIGHTS = (
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
-_PARTS = ("library", "owner", "charge", "recovery", "archive", "merge")
+_PARTS = ("library", "owner", "charge", "recovery", "merge")
 _OURS = "DPSERVE"
 """Prefix of the library's own errors."""
 
@@ -188,8 +188,8 @@ class Store:
         """Give each call `deadline` seconds, and share at most `connections` connections among the calls.
 
         A write counts as done once it is on the store's disk and on those of `replicas` replicas. `rehearsal`
-        asks neither, and accepts settings that lose what was acknowledged. `check` is called before each call and raises
-        LedgerUnavailable if it must not be made.
+        asks neither, and accepts settings that lose what was acknowledged. `check` is called before each call and
+        raises LedgerUnavailable if it must not be made.
         """
         if replicas < 0:
             raise ValueError(f"the number of replicas must not be negative, and {replicas} is")

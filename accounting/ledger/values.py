@@ -311,9 +311,6 @@ class Account:
 
     `created` is in seconds since the epoch. `coins_spent` counts the coins it paid for (`Cost.coins`), of the `coins`
     that its budget allows; `questions` how many the lineage has paid for, or a client or group after somebody else had.
-
-    `archived` is how many of the receipts of a lineage or a client are in the store no more, and `sealed` what any
-    account had paid for by the newest of the lineage's that is not (`seals`), by its number.
     """
 
     lineage: str
@@ -331,8 +328,6 @@ class Account:
     began: int | None = None
     before: int = 0
     group: str = ""
-    archived: int = 0
-    sealed: Mapping[int, bytes] = field(default_factory=dict, hash=False)
 
     scope: ClassVar[Scope]
 

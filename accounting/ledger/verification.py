@@ -1,7 +1,6 @@
 """Whether a lineage's books are right, and whether the store's other keys say what its receipts say.
 
-Promises: with no findings, what `books` promises, of archived receipts by what was sealed of them or, with the archive,
-by themselves; every API key leads to the client whose it is; every client is shown
+Promises: with no findings, what `books` promises; every API key leads to the client whose it is; every client is shown
 its own receipts, and is taken to have paid for what it paid for; and every receipt in the journals that are given is
 there. A service may go on charging meanwhile: what it charges after the accounts were read is left out.
 """
@@ -16,24 +15,20 @@ from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
 from accounting.ledger.books import FINISH, REOPEN, Books, IndexDigest
 from accounting.ledger.errors import (
-    CannotRecover,
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
-    SecretKeyMissing,
     UnknownLineage,
 )
 from accounting.ledger.journal import JournalContents, JournalFiles
 from accounting.ledger.questions import PaidQuestions
-from accounting.ledger.receipts import Act, Receipt, account_subject
-from accounting.ledger.seals import Seal
+from accounting.ledger.receipts import Act, Receipt
 from accounting.ledger.values import ClientAccount, GroupAccount, LineageAccount
 from accounting.ledger.wire import LineageKeys
 
 _PAGE = 1000
 _INDEX_PAGE = 5000
 _SHOWN = 5
-_TRIES = 3
 
 Journal = JournalContents | JournalFiles
 
@@ -51,8 +46,7 @@ class Verification:
     """The result of verifying a lineage: `findings` has one line for everything that is wrong.
 
     Receipts that services were given and the ledger lacks are summed up in lines for each client and model; `missing`
-    has all of them. `archived` is how many of the receipts are in an archive, and `unread` how many of these were not
-    read.
+    has all of them.
     """
 
     lineage: str
@@ -61,12 +55,6 @@ class Verification:
     acts_head: bytes
     findings: tuple[str, ...]
     missing: tuple[Receipt, ...] = ()
-    archived: int = 0
-    unread: int = 0
-
-
-Archived = Callable[[str, Sequence[Seal], int], Iterable[Receipt]]
-"""The receipts of a lineage that were archived, with numbers above one: `archives.Archive.receipts`."""
 
 
 async def all_receipts(ledger: Accounts, lineage: str, upto: int, *, after: int = 0) -> AsyncGenerator[Receipt, None]:
@@ -179,42 +167,20 @@ async def verify(
     lineage: str,
     witnesses: Iterable[Journal] = (),
     *,
-    archived: Archived | None = None,
     watch: Watcher = unwatched,
 ) -> Verification:
     """Walk a lineage's chains and compute its balances. Raises UnknownLineage.
 
-    `witnesses`: journals of services, whose receipts must be in the chain. archived: the receipts that were archived;
-    without them the books go on from what was sealed, and of questions it is checked alone that those of the receipts
-    in the store are there, and how many there are. What cannot be read at all is the one finding. Raises
-    SecretKeyMissing for an archive that is encrypted.
+    `witnesses`: journals of services, whose receipts must be in the chain. What cannot be read at all is the one
+    finding.
     """
-    journals = list(witnesses)
-    for _ in range(_TRIES):
-        before = await _archived_now(ledger, lineage)
-        try:
-            checked = await _walk(ledger, lineage, journals, archived, watch)
-        except LedgerDamaged as damage:
-            checked = Verification(lineage, 0, 0, b"", (damage.what,))
-        except SecretKeyMissing:  # which says nothing of the ledger
-            raise
-        except CannotRecover as damage:
-            checked = Verification(lineage, 0, 0, b"", (str(damage),))
-        if not checked.findings or await _archived_now(ledger, lineage) == before:
-            break  # or else receipts were archived while they were read
-    return checked
+    try:
+        return await _walk(ledger, lineage, list(witnesses), watch)
+    except LedgerDamaged as damage:
+        return Verification(lineage, 0, 0, b"", (damage.what,))
 
 
-async def _archived_now(ledger: Accounts, lineage: str) -> int:
-    """Return how many receipts are archived, as far as that can be read."""
-    with suppress(LedgerDamaged):
-        return (await ledger.lineage_or_closed(lineage)).archived
-    return 0
-
-
-async def _walk(
-    ledger: Accounts, lineage: str, witnesses: Sequence[Journal], archived: Archived | None, watch: Watcher
-) -> Verification:
+async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[Journal], watch: Watcher) -> Verification:
     damage = await _damaged_keys(ledger, lineage)
     if damage:
         return Verification(lineage, 0, 0, b"", tuple(damage))
@@ -227,37 +193,27 @@ async def _walk(
     acts = await all_acts(ledger, lineage, account.newest_act)
     witnessed = (receipt.sequence for journal in witnesses for receipt in journal.receipts)
     books = Books(lineage, acts, [account, *clients, *groups, *blocks], witnessed)
-    is_whole = archived is not None or not books.archived
     with reading(lineage):
-        if archived is not None:
-            for receipt in archived(lineage, books.seals, 0):
-                books.enter(receipt)
-        else:
-            books.go_on_from_seal()
-        async for page in receipt_pages(ledger, lineage, account.newest_receipt, after=books.archived):
+        async for page in receipt_pages(ledger, lineage, account.newest_receipt):
             for receipt in page:
                 books.enter(receipt)
             watch(f"the receipts of {lineage}", books.newest / account.newest_receipt)
         books.settle()
     books.compare(account, [*clients, *groups, *blocks])
     await _note_questions(ledger, account, books.paid, clients, groups, watch)
-    check = _check_questions if is_whole else _check_newer_questions
-    findings = [*books.findings, *await check(ledger, account, books, [*clients, *groups])]
+    findings = [*books.findings, *await _check_questions(ledger, account, books, [*clients, *groups])]
     if contents.others[1] != {block.block.encode(): b"%d" % block.number for block in blocks}:
         findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books, watch)
     findings += await _merge_findings(ledger, account, acts)
-    missing = _missing_receipts(books, witnesses, after=0 if is_whole else books.archived)
+    missing = _missing_receipts(books, witnesses)
     findings += _missing_in_words(missing)
     for journal in witnesses:
         if journal.charged_unit not in (None, account.unit):
             findings.append(f"the service {journal.service} charged under another privacy unit than the lineage's")
     counts = account.newest_receipt, account.newest_act
-    unread = 0 if is_whole else books.archived
-    return Verification(
-        lineage, *counts, account.acts_head, tuple(findings), tuple(missing), archived=books.archived, unread=unread
-    )
+    return Verification(lineage, *counts, account.acts_head, tuple(findings), tuple(missing))
 
 
 async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
@@ -304,31 +260,6 @@ async def _check_questions(
         for one in inner
         if one.subject in agreement.wrong
     ]
-    return findings
-
-
-async def _check_newer_questions(
-    ledger: Accounts, account: LineageAccount, books: Books, inner: Sequence[ClientAccount | GroupAccount]
-) -> list[str]:
-    """Return what is wrong with the questions that were noted as paid for, where receipts were archived.
-
-    Whoever paid first for an archived receipt's question only that receipt says, but how many each account has paid
-    for its sums and receipts do, and every question that a receipt in the store names must be there.
-    """
-    newest, late = (await ledger.lineage_or_closed(account.lineage)).newest_receipt, Counter[str]()
-    async for page in receipt_pages(ledger, account.lineage, newest, after=account.newest_receipt):
-        for receipt in page:
-            late["lineage"] += receipt.lineage_questions
-            late[account_subject("client", receipt.client)] += receipt.later_questions
-            late[account_subject("group", receipt.group)] += receipt.later_questions_of_group
-    agreement = books.paid.compare_newer(await ledger.numbers(account.lineage))
-    findings = []
-    if not agreement.is_first_right:
-        findings.append("questions that receipts paid for are not among those that the lineage has paid for")
-    for one in (account, *inner):
-        most = one.questions + late[one.subject]
-        if one.subject in agreement.wrong or not one.questions <= agreement.stored.get(one.subject, 0) <= most:
-            findings.append(f"the questions that {one.title} has paid for are not those of its receipts")
     return findings
 
 
@@ -382,23 +313,20 @@ async def _check_indices(ledger: Accounts, account: LineageAccount, books: Books
         shown, after, newest = IndexDigest(), 0, account.newest_receipt
         with suppress(LedgerDamaged):
             while page := await ledger.client_index(account.lineage, name, after=after, count=_INDEX_PAGE):
-                numbers = [int(entry.partition(b"-")[2]) for entry in page]
-                shown.add_entries(
-                    [entry for entry, number in zip(page, numbers, strict=True) if books.archived < number <= newest]
-                )
+                shown.add_entries([entry for entry in page if int(entry.partition(b"-")[2]) <= newest])
                 after = int(page[-1].partition(b"-")[0])
         if shown != paid.index:
             findings.append(f"the receipts that client {name} is shown are not those that name this client")
     return findings
 
 
-def _missing_receipts(books: Books, journals: Iterable[Journal], *, after: int) -> list[Receipt]:
-    """Return the receipts of the journals, with numbers above `after`, that are not in the ledger."""
+def _missing_receipts(books: Books, journals: Iterable[Journal]) -> list[Receipt]:
+    """Return the receipts of the journals that are not in the ledger."""
     missing = [
         receipt
         for journal in journals
         for receipt in journal.receipts
-        if receipt.sequence > after and books.hash_of(receipt.sequence) != receipt.hash
+        if books.hash_of(receipt.sequence) != receipt.hash
     ]
     if not missing or not books.is_reconciled:
         return missing

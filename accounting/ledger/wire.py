@@ -72,8 +72,6 @@ IDEMPOTENCY_KEYS = 20_000
 """Largest number of idempotency keys remembered for a client; the oldest are forgotten first."""
 
 TALLY = b"n:"
-SEALED = b"sealed:"
-"""Prefix of the fields of an account that say what it had paid for by archived receipts: their number follows."""
 PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
 
@@ -425,12 +423,10 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         own["is_unfinished"] = written == MERGING
         own["is_abandoned"] = written == ABANDONED
         own["blocks"] = int(fields.get(b"blocks", b"0"))
-        plain, with_blocks, with_archive, blocks_alone = map(str, FORMATS)
+        plain, with_blocks, blocks_alone = map(str, FORMATS)
         known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
-        if int(fields.get(b"archived", b"0")):
-            known = (with_archive,)
         if written not in (*known, *_WORDS):
-            raise ValueError("the lineage's format is not that of so many blocks or archived receipts")
+            raise ValueError("the lineage's format is not that of so many blocks")
         own["promoted"] = {
             name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())
             for name, models in fields.items()
@@ -478,8 +474,6 @@ def _account(fields: Fields) -> dict[str, Any]:
         "created": float(fields[b"created"]),
         "newest_receipt": int(fields[b"seq"]),
         "questions": int(fields[b"asked"]),
-        "archived": int(fields.get(b"archived", b"0")),
-        "sealed": {int(name.removeprefix(SEALED)): text for name, text in fields.items() if name.startswith(SEALED)},
     }
 
 

@@ -18,7 +18,6 @@ from accounting.explanation import (
 )
 from accounting.explanation import explain as explain_releases
 from accounting.ledger import Account, BlockAccount, ClientAccount, GroupAccount, Ledger, LineageAccount, OtherUnit
-from accounting.ledger.seals import sealed_sums
 from accounting.losses import Cost
 from accounting.report import Amount, Remaining
 from audit.reports import check_files
@@ -104,8 +103,7 @@ class AccountToExplain(LedgerOption):
         if self.client is not None:
             account, shared = await opened.payers(whole.lineage, self.client)
             shared = [each for each in shared if not (isinstance(each, LineageAccount) and each.blocks)]
-            unlimited = sealed_sums(account, whole.archived).holds
-            unlimited = unlimited or await _holds(opened, whole.lineage, self.client)
+            unlimited = await _holds(opened, whole.lineage, self.client)
         elif self.block is not None:
             account = await opened.block(whole.lineage, self.block)
             shared = [account]

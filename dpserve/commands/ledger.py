@@ -9,44 +9,33 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import typer
 
 from accounting.ledger import (
-    ActRefused,
     Ledger,
     LedgerDamaged,
-    LedgerError,
     LedgerUnavailable,
     LineageClosed,
     UnknownLineage,
 )
-from accounting.ledger.accounts import reading
 from accounting.ledger.backups import restore as restored
-from accounting.ledger.errors import CannotRecover
 from accounting.ledger.export import export as exported
 from accounting.ledger.journal import JournalFiles, journal_folder, open_journals
 from accounting.ledger.recovery import DeclaredLoss, Reconciliation
 from accounting.ledger.recovery import reconcile as reconciled
 from accounting.ledger.upkeep import Task, note_upkeep
-from accounting.ledger.values import LineageAccount
-from accounting.ledger.verification import Archived, Verification, Watcher, all_acts, unwatched
+from accounting.ledger.verification import Verification, Watcher, unwatched
 from accounting.ledger.verification import verify as verified
 from accounting.losses import Cost
-from accounting.messages import message_of
 from accounting.picorho import to_rho
 from dpserve.commands import options
-from dpserve.commands.acts import ActOnLineage, chosen_lineage, lineage_named, seconds_in
+from dpserve.commands.acts import ActOnLineage, lineage_named
 from dpserve.commands.command import Group, Options, option
 from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import AccountBudget, ActsOnLedger, LedgerOption
-from dpserve.wording import as_flag
 from service.errors import CannotServe
 from training.private_files import drafted
-
-if TYPE_CHECKING:
-    from accounting.ledger import archives
 
 app = Group("Check, copy and mend the ledger.")
 
@@ -89,59 +78,12 @@ class LostLineage(Options):
     yes: bool = option(False, "Do not ask before charging a declared loss.")
 
 
-class ArchivedLineages(ActsOnLedger):
-    """The lineages of a ledger whose receipts are archived."""
-
-    lineage: list[str] | None = option(
-        None,
-        "A lineage, or a bundle of it. Repeatable; needed when the ledger has several.",
-        complete=options.lineage_names,
-    )
-    every: bool = option(False, "Archive every lineage that the ledger has.", "--all")
-
-    async def chosen(self, ledger: Ledger) -> list[str]:
-        """Return the names of the lineages."""
-        if self.every:
-            return [account.lineage for account in await ledger.lineages()]
-        if self.lineage is None:
-            return [await chosen_lineage(ledger, None)]
-        return list(dict.fromkeys(map(lineage_named, self.lineage)))
-
-
-class NamedArchive(Options):
-    """The archive of receipts that are in the store no more."""
-
-    archive: str | None = option(
-        None, "The folder or URL of archived receipts, to read them, too.", default_text="what was sealed of them"
-    )
-    archive_identity: Path | None = option(None, "A file of secret keys of age or SSH, for an encrypted archive.")
-
-    def receipts(self, watch: Watcher) -> Archived | None:
-        """Return the receipts of the archive, if one is named."""
-        opened = self.opened(watch)
-        return None if opened is None else opened.receipts
-
-    def opened(self, watch: Watcher) -> "archives.Archive | None":
-        """Return the archive, if one is named."""
-        from accounting.ledger import archives, backup_chains, backup_streams
-
-        if self.archive is None:
-            return None
-        keys = backup_streams.identities(self.archive_identity)
-        return archives.Archive(backup_chains.Place(self.archive), keys=keys, watch=watch)
-
-
 @app.command("status")
 def status(ledger: LedgerOption) -> None:
-    """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree.
+    """Say for each lineage what is spent, how many receipts and acts it has, and whether the journals agree."""
 
-    Below, where its archived receipts are.
-    """
-
-    async def read(opened: Ledger) -> tuple[list[tuple[str, ...]], list[str]]:
+    async def read(opened: Ledger) -> list[tuple[str, ...]]:
         await _lineages_to_recover(opened, None)
-        accounts = await opened.lineages()
-        archived = [line for account in accounts if account.archived for line in await _archived_words(opened, account)]
         return [
             (
                 account.lineage,
@@ -153,32 +95,13 @@ def status(ledger: LedgerOption) -> None:
                 account.acts_head.hex()[:16],
                 await _fence(opened, account.lineage),
             )
-            for account in accounts
-        ], archived
+            for account in await opened.lineages()
+        ]
 
     table = whole("lineage", "rho spent", "releases", "receipts", "acts", "newest act's hash", "journals")
-    rows, archived = ledger.run(read)
-    for row in rows:
+    for row in ledger.run(read):
         table.add_row(*row)
     stdout_console().print(table, highlight=False)
-    for line in archived:
-        typer.echo(line)
-
-
-async def _archived_words(ledger: Ledger, account: LineageAccount) -> list[str]:
-    """Return a line for each place that receipts of a lineage were archived to."""
-    from accounting.ledger.seals import Seal, seals_of
-
-    places: dict[str, list[Seal]] = {}
-    with reading(account.lineage):
-        for seal in seals_of(await all_acts(ledger, account.lineage, account.newest_act)):
-            places.setdefault(seal.place, []).append(seal)
-    return [
-        f"{account.lineage}: {sum(seal.receipts - seal.after for seal in seals):,} receipts are archived, "
-        f"{seals[0].after + 1:,} to {seals[-1].receipts:,}, in {len(seals)} files of "
-        f"{sum(seal.size for seal in seals):,} bytes in {place or 'a place that was not noted'}"
-        for place, seals in places.items()
-    ]
 
 
 async def _fence(ledger: Ledger, lineage: str) -> str:
@@ -190,13 +113,9 @@ async def _fence(ledger: Ledger, lineage: str) -> str:
 @app.command("verify")
 def verify(
     of: EveryLineage,
-    named: NamedArchive,
     as_json: bool = option(False, "Print a line of JSON for each lineage, with every missing receipt.", "--json"),
 ) -> None:
-    """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong.
-
-    Of archived receipts it takes what was sealed of them, or with --archive reads them, too.
-    """
+    """Walk the chains of receipts and acts, and compute every balance again. Exit status 1 if anything is wrong."""
 
     async def apply(opened: Ledger) -> list[Verification]:
         findings = []
@@ -204,7 +123,7 @@ def verify(
             # Of those that the store lists, one may never have been opened.
             with nullcontext() if of.lineage is not None else suppress(UnknownLineage):
                 journals = _journals_of([name], of.journal)
-                findings.append(await verified(opened, name, journals, archived=named.receipts(watch), watch=watch))
+                findings.append(await verified(opened, name, journals, watch=watch))
         return findings
 
     with shares("verifying") as watch:
@@ -216,7 +135,7 @@ def verify(
             typer.echo(json.dumps(_verification_fields(checked)))
             continue
         typer.echo(
-            f"{checked.lineage}: {checked.receipts} receipts{_unread(checked)}, {checked.acts} acts, the newest act's "
+            f"{checked.lineage}: {checked.receipts} receipts, {checked.acts} acts, the newest act's "
             f"hash {checked.acts_head.hex()}: "
             f"{'wrong' if checked.findings else 'right'}"
         )
@@ -229,16 +148,10 @@ def verify(
         )
 
 
-def _unread(checked: Verification) -> str:
-    return f" ({checked.unread} of them archived, by their seal)" if checked.unread else ""
-
-
 def _verification_fields(checked: Verification) -> dict[str, object]:
     return {
         "lineage": checked.lineage,
         "receipts": checked.receipts,
-        "archived": checked.archived,
-        "archived_unread": checked.unread,
         "acts": checked.acts,
         "newest_act_hash": checked.acts_head.hex(),
         "right": not checked.findings,
@@ -264,7 +177,6 @@ def _verification_fields(checked: Verification) -> dict[str, object]:
 @app.command("export")
 def export(
     lineage: ActOnLineage,
-    named: NamedArchive,
     form: str = option("csv", "csv or jsonl.", "--format"),
     out: Path | None = option(None, "The file to write.", default_text="standard output"),
 ) -> None:
@@ -273,11 +185,7 @@ def export(
         raise typer.BadParameter("must be csv or jsonl", param_hint="--format")
 
     async def apply(opened: Ledger, chosen: str) -> None:
-        receipts = named.receipts(unwatched)
-        kept = (await opened.lineage_or_closed(chosen)).archived
-        if receipts is None and kept:
-            typer.echo(f"receipts 1 to {kept} are archived and not in this: name their --archive", err=True)
-        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl", archived=receipts)
+        lines = exported(opened, chosen, "csv" if form == "csv" else "jsonl")
         if out is not None:
             await _write(out, lines)
             return
@@ -330,12 +238,11 @@ def backup(
     ),
     chain: ChainOfBackups,
     encrypted: EncryptedFor,
-    named: NamedArchive,
     ledger: LedgerOption,
 ) -> None:
     """Write accounts, acts and receipts of every lineage, compressed. A service may go on meanwhile.
 
-    A file holds everything, archived receipts, too. In a folder, or a URL, each file holds what came since the one
+    A file holds everything. In a folder, or a URL, each file holds what came since the one
     before.
     """
     from accounting.ledger import backup_chains, backup_streams
@@ -347,9 +254,7 @@ def backup(
     async def write(opened: Ledger) -> str:
         lineages = await _lineages_to_recover(opened, None)
         if not to_chain:
-            await backup_chains.write_file(
-                opened, Path(place), lineages, keys=keys, archived=named.receipts(watch), watch=watch
-            )
+            await backup_chains.write_file(opened, Path(place), lineages, keys=keys, watch=watch)
             return f"backed up to {place}"
         days = chain.full_after
         new = await backup_chains.add_to_chain(
@@ -360,15 +265,8 @@ def backup(
             full=chain.full,
             full_after=None if days is None else days * 86_400,
             kept=chain.keep,
-            archived=named.receipts(watch),
             watch=watch,
         )
-        if new.postponed:
-            typer.echo(
-                "Warning: the newest chain went on, although it is old enough for a new one, which holds the archived "
-                f"receipts of {', '.join(new.postponed)}, too: name their archive with --archive",
-                err=True,
-            )
         return f"backed up to {new.name} in {place}, number {new.number} of its chain, {new.size:,} bytes"
 
     async def apply(opened: Ledger) -> str:
@@ -389,61 +287,6 @@ async def _note(ledger: Ledger, task: Task, began: float) -> None:
         await note_upkeep(ledger, task, began)
     except LedgerUnavailable as error:
         typer.echo(f"Warning: the {task} could not be noted in the ledger: {error}", err=True)
-
-
-@app.command("archive")
-def archive(
-    *,
-    place: str = option(..., "A folder, or a URL as s3://bucket/folder, which keeps the files.", argument=True),
-    older_than: str = option("90d", "Of requests that came so long ago: 90d, 12h, 30m or 45s."),
-    encrypted: EncryptedFor,
-    lineages: ArchivedLineages,
-) -> None:
-    """Move lineages' oldest receipts from the store to files, once each is verified. What was charged stays charged.
-
-    Keep the files: they are the only copy beside backups. A service may go on meanwhile. A lineage that cannot be
-    archived keeps no other one from it, and makes the exit status 1.
-    """
-    from accounting.ledger import archives, backup_chains, backup_streams
-
-    seconds = seconds_in(older_than, "--older-than")
-    keys = backup_streams.recipients(encrypted.recipient or ())
-
-    failures = list[LedgerError]()
-
-    async def apply(opened: Ledger) -> list[archives.Archived]:
-        files, before, done = backup_chains.Place(place), time.time() - seconds, list[archives.Archived]()
-        for name in await lineages.chosen(opened):
-            try:
-                done.append(await archives.archive(opened, name, files, before=before, keys=keys, watch=watch))
-            except (CannotRecover, ActRefused, LedgerDamaged, UnknownLineage, LineageClosed) as error:
-                failures.append(error)
-        return done
-
-    with shares("archiving") as watch, _files_at(place, "write"):
-        all_done = lineages.run(apply)
-    for done in all_done:
-        _say_archived(done, place)
-    if len(failures) == 1:
-        raise failures[0]
-    if failures:
-        raise CannotServe("\n".join(message_of(error).worded(as_flag) for error in failures))
-
-
-def _say_archived(done: "archives.Archived", place: str) -> None:
-    if done.unnamed:
-        typer.echo(
-            f"Warning: the ledger names none of these files in {place}: {', '.join(done.unnamed)}. An archive did not "
-            "end, or the store was restored from a time before it: keep them until you know which",
-            err=True,
-        )
-    if not done.receipts:
-        typer.echo(f"{done.lineage}: no receipt is that old and not archived yet; {done.upto:,} are")
-        return
-    typer.echo(
-        f"{done.lineage}: archived {done.receipts:,} receipts, up to number {done.upto:,}, in {len(done.files)} files "
-        f"of {done.size:,} bytes in {place}: keep them"
-    )
 
 
 @app.command("rehearse")
@@ -496,12 +339,11 @@ def _files_at(place: str, what: str) -> Iterator[None]:
 
 
 @app.command("reconcile")
-def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, given: AccountBudget) -> None:
+def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) -> None:
     """Put back the receipts that a store has lost and the services' journals hold, and let the services on again.
 
     With --lineage and its budget (--epsilon and --delta, or --rho) a lineage that the store has lost altogether is
-    opened again first. Its clients come back without a budget, revoked: add them under new names. With --archive,
-    receipts of files that the store does not know to be archived are put back, too.
+    opened again first. Its clients come back without a budget, revoked: add them under new names.
     """
     budget = given.budget(given.accepts or "gaussian") if given.is_given else None
     if budget is not None and of.lineage is None:
@@ -521,24 +363,12 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, named: NamedArchive, giv
             declared = await _declared_loss(opened, name, journals, lost)
             # Nothing was charged to one that was forgotten; the heir of one that was merged gets what that lost.
             with nullcontext() if of.lineage is not None else suppress(LineageClosed):
-                done.append(
-                    await reconciled(
-                        opened,
-                        name,
-                        journals,
-                        declared,
-                        unit=of.unit,
-                        archived=unnamed,
-                        watch=watch,
-                    )
-                )
+                done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
         return done
 
     # A question and a bar would not share the screen.
     asks = lost.declare_lost is not None and not lost.yes
     with nullcontext(unwatched) if asks else shares("reconciling") as watch:
-        archive = named.opened(unwatched)
-        unnamed = None if archive is None else archive.unnamed
         all_done = of.run(apply)
     for one in all_done:
         typer.echo(

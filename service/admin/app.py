@@ -436,7 +436,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
     @app.get("/api/lineages/{lineage}/receipts", summary="Read a lineage's receipts, page by page", dependencies=owner)
     async def receipts(lineage: Lineage, after: AfterReceipt = 0, count: Count = 100) -> Response:
         """Each with whose request it was for, and what the lineage was charged for it."""
-        receipts_read, archived = await ledger.lineage_page(lineage, after=after, count=count + 1)
+        receipts_read = await ledger.lineage_page(lineage, after=after, count=count + 1)
         currency = (await ledger.lineage(lineage)).budget.currency
         page, next_after = paged(receipts_read, count, lambda receipt: receipt.sequence)
         names = models.names_by_id(lineage)
@@ -445,7 +445,7 @@ def _add_account_routes(app: FastAPI, models: Models, ledger: Ledger, owner: lis
             shown = receipt_out(each, each.sequence, each.lineage_releases, currency, names.get(each.model))
             fields = msgspec.structs.asdict(shown) | {"client": each.client}
             listed.append({name: value for name, value in fields.items() if value is not msgspec.UNSET})
-        return Json({"receipts": listed, "next_after": next_after, "archived": archived})
+        return Json({"receipts": listed, "next_after": next_after})
 
     read: defaultdict[str, Spending] = defaultdict(Spending)
     reading = asyncio.Lock()

@@ -66,12 +66,12 @@ def add_account_routes(app: FastAPI, models: Models, authentication: Authenticat
     ) -> Response:
         predictor = models.named(request.path_params.get("name"))
         client = (await authentication.caller(request, predictor.lineage, "budget-read")).client
-        entries, archived = await predictor.receipts(client, after=after, count=count + 1)
+        entries = await predictor.receipts(client, after=after, count=count + 1)
         page, next_after = paged(entries, count, lambda receipt: receipt.number)
         currency = await predictor.currency(client)
         names = models.names_by_id(predictor.lineage)
         listed = [receipt_out(each, each.number, each.releases, currency, names.get(each.model)) for each in page]
-        return Json(ReceiptsOut(listed, next_after, archived))
+        return Json(ReceiptsOut(listed, next_after))
 
 
 def receipt_out(receipt: Receipt, number: int, rows: int, currency: Currency, model: str | None) -> ClientReceiptOut:

@@ -42,7 +42,6 @@ class ProblemType(StrEnum):
     KEY_REVOKED = "key-revoked", HTTPStatus.UNAUTHORIZED
     NOT_READY = "not-ready", HTTPStatus.SERVICE_UNAVAILABLE
     TOKENS_UNAVAILABLE = "tokens-unavailable", HTTPStatus.SERVICE_UNAVAILABLE
-    RECEIPTS_ARCHIVED = "receipts-archived", HTTPStatus.GONE
     RATE_UNKNOWN = "rate-unknown", HTTPStatus.SERVICE_UNAVAILABLE
     TOO_MANY_REQUESTS = "too-many-requests", HTTPStatus.TOO_MANY_REQUESTS
     UNKNOWN_MODEL = "unknown-model", HTTPStatus.NOT_FOUND

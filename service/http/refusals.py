@@ -15,7 +15,6 @@ from accounting.ledger import (
     LedgerUnavailable,
     LineageClosed,
     MechanismNotAccepted,
-    ReceiptsArchived,
     ScopeMissing,
     UnknownClient,
     UnknownKey,
@@ -69,8 +68,8 @@ def as_problem(error: Exception) -> Problem:
             return _exhausted(error)
         case InvalidRows():
             return Problem(ProblemType.INVALID_ROWS, str(error), row=error.row, column=error.column)
-        case ReceiptsArchived() | ScopeMissing():
-            return _with_a_member(error)
+        case ScopeMissing():
+            return Problem(ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
         case MechanismNotAccepted():
             return Problem(ProblemType.MECHANISM_NOT_ACCEPTED, str(error), scope=error.scope)
         case Overloaded():
@@ -84,12 +83,6 @@ def as_problem(error: Exception) -> Problem:
             return Problem(kind, sentence or str(error))
     _log.error("unexpected refusal of the ledger: %s", type(error).__name__)
     return Problem(ProblemType.INTERNAL, FAILED)
-
-
-def _with_a_member(error: ReceiptsArchived | ScopeMissing) -> Problem:
-    if isinstance(error, ReceiptsArchived):
-        return Problem(ProblemType.RECEIPTS_ARCHIVED, str(error), archived=error.archived)
-    return Problem(ProblemType.INSUFFICIENT_SCOPE, str(error), scope=error.needed)
 
 
 def _exhausted(error: BudgetExhausted) -> Problem:

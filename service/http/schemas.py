@@ -273,8 +273,6 @@ class ReceiptsOut(Struct):
     receipts: list[ClientReceiptOut]
     next_after: int | None
     """Ask for the next page with this as `after`; null if there is none."""
-    archived: int
-    """The owner has archived the receipts up to this number, which come before these; 0 if none."""
 
 
 class ModelsOut(Struct, omit_defaults=True):

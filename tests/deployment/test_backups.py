@@ -8,7 +8,6 @@ import sys
 from contextlib import contextmanager
 
 import httpx
-import pyrage
 import pytest
 
 from accounting.ledger.embedded import server_binary
@@ -56,8 +55,7 @@ def rehearsal(rendered, tmp_path):
         program.chmod(0o755)
     (tmp_path / "clock").write_text(str(MIDDAY))
     (tmp_path / "state").mkdir()
-    for folder in ("backups", "archive", "etc"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "backups").mkdir()
     rehearsal = Rehearsal(tmp_path, [], free_port())
     rehearsal.script = [*container["command"], rehearsal.place(container["args"][0])]
     return rehearsal
@@ -75,8 +73,7 @@ class Rehearsal:
 
     def place(self, text):
         """Put this machine's folders in place of a pod's."""
-        for there, here in (("/backups/", "backups/"), (" /archive/", "archive/"), ("/etc/", "etc/")):
-            text = text.replace(there, f"{' ' if there[0] == ' ' else ''}{self.folder}/{here}")
+        text = text.replace("/backups/", f"{self.folder}/backups/")
         return text.replace("/var/lib/dpserve", f"{self.folder}/state")
 
     def owner(self, *names):
@@ -157,25 +154,3 @@ def test_a_backup_holds_the_journals_as_well(rehearsal):
         kept = [each for each in (copy / "journals").rglob("*") if each.is_file()]
         assert kept
         assert all(each.stat().st_mode & 0o077 == 0 for each in kept)
-
-
-def test_a_backup_reads_an_archive_that_is_encrypted_for_the_owner(rehearsal):
-    key = pyrage.x25519.Identity.generate()
-    place = rehearsal.folder / "archive"
-    identity = rehearsal.folder / "etc" / "dpserve-archive" / "identity.txt"
-    identity.parent.mkdir()
-    bundle = small_bundle(rehearsal.folder)
-    with store(rehearsal.folder / "store", rehearsal.port), rehearsal.service(bundle, free_port()) as url:
-        client = rehearsal.dpserve("clients", "add", "alice", "--rho", "0.1", "--delta", "1e-6").splitlines()[-1]
-        for row in ROWS[:3]:
-            asked(url, client, [row])
-        words = ("ledger", "archive", f"{place}/", "--all", "--older-than", "0s", "--recipient", key.to_public())
-        rehearsal.dpserve(*words)
-        assert list(place.iterdir())
-        refused = rehearsal.run(*rehearsal.script, expected=1)
-        assert "identity" in refused
-        identity.write_text(f"{key}\n")
-        rehearsal.run(*rehearsal.script)
-        again = ("--archive", f"{place}/", "--archive-identity", identity)
-        assert ": right" in rehearsal.dpserve("ledger", "verify", *again)
-    assert list((rehearsal.folder / "backups" / "ledger").iterdir())

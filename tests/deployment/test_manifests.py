@@ -18,7 +18,6 @@ import yaml
 from accounting.ledger.store import RIGHTS
 from dpserve import configuration
 from dpserve.settings import ServeSettings
-from tests.docs.test_shown_commands import parsed
 from training.devices import DEVICES
 
 from .conftest import (
@@ -39,7 +38,7 @@ CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 
 NAMES = {"k8s-app": "kube-dns"}
 """The labels of the pods that resolve names, in every cluster; they have none of ours."""
-THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls", "dpserve-archive-identity"}
+THE_OWNERS = {"dpserve-tls", "dpserve-edge-tls", "dpserve-valkey-tls"}
 """Secrets that no manifest makes: docs/deploying.md has the owner make them, or have them made."""
 SETS = (*OVERLAYS, SECOND, EVERYTHING, LOAD_BUNDLE)
 
@@ -302,7 +301,7 @@ def test_the_owners_pod_restores_from_where_backups_and_journals_are(rendered):
     commands = re.findall(r"kubectl exec deployment/dpserve-owner -- dpserve (.*)", page)
     assert [words.split()[1] for words in commands] == ["restore", "reconcile", "verify"]
     places = {word for words in commands for word in words.split() if "/" in word}
-    assert places == {"/backups/ledger/", "/archive/"}
+    assert places == {"/backups/ledger/"}
     assert all(f" {place} " in " ".join(containers(backup)[0]["args"]) for place in places)
 
 
@@ -319,7 +318,7 @@ def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
         for claim in (each["persistentVolumeClaim"] for each in volumes if "persistentVolumeClaim" in each):
             if modes[claim["claimName"]] == ["ReadWriteOnce"]:
                 shared.setdefault(claim["claimName"], []).append(pod)
-    assert {name: len(pods) for name, pods in shared.items()} == {"dpserve-backups": 3, "dpserve-archive": 2}
+    assert {name: len(pods) for name, pods in shared.items()} == {"dpserve-backups": 3}
     for pods in shared.values():
         for pod in pods:
             (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -328,10 +327,10 @@ def test_pods_that_share_a_claim_of_one_node_run_on_one_node(rendered):
 
 
 def test_pods_have_room_for_what_verify_and_backup_note(rendered):
-    """Each question of a full store takes 80 bytes, and an archived one 42 in the store (docs/ledger.md)."""
+    """Each question of a full store takes 80 bytes there, and 74 in the store (docs/ledger.md, docs/scaling.md)."""
     conf, *_ = store_of(rendered["redis"])
     megabytes = int(re.search(r"^maxmemory (\d+)mb$", conf, re.MULTILINE)[1])
-    needed = megabytes * 2**20 / 42 * 80
+    needed = megabytes * 2**20 / 74 * 80
     for kind, name in (("Deployment", "dpserve"), ("Deployment", "dpserve-owner"), ("CronJob", "dpserve-backup")):
         pod = template_of(named(rendered["redis"], kind, name))["spec"]
         sizes = {each["name"]: each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each}

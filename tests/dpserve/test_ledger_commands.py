@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -53,42 +52,6 @@ def test_the_books_are_shown_and_right(run, spent):
     assert dict(zip(header.split(","), row.split(","), strict=True))["name"] == "alice"
     shown = run("clients", "show", "alice").stdout
     assert "rho spent: 0.002 of 0.1" in shown
-
-
-def test_an_encrypted_archive_is_read_with_its_key(run, bundle, spent):
-    pyrage = pytest.importorskip("pyrage")
-    identity = pyrage.x25519.Identity.generate()
-    (run.folder / "key.txt").write_text(str(identity))
-    _ask(run, bundle, spent, ROWS + 1)
-    run("ledger", "backup", "chain/")
-    made = run("ledger", "archive", "kept/", "--older-than", "0s", "--recipient", str(identity.to_public()))
-    assert "archived 1 receipts, up to number 1, in 1 files" in made.stdout
-    assert "2 receipts (1 of them archived, by their seal)" in run("ledger", "verify").stdout
-    assert "--archive-identity" in run.fails("ledger", "verify", "--archive", "kept/")
-    key = ("--archive", "kept/", "--archive-identity", "key.txt")
-    assert "2 receipts, " in run("ledger", "verify", *key).stdout
-    assert "name their archive with --archive" in run.fails("ledger", "backup", "ledger.backup")
-    assert "name their archive with --archive" in run.fails("ledger", "backup", "chain/", "--full")
-    later = run("ledger", "backup", "chain/", "--full-after", "0")
-    assert "number 2 of its chain" in later.stdout
-    assert "name their archive with --archive" in later.stderr
-    assert "number 1 of its chain" in run("ledger", "backup", "chain/", "--full-after", "0", *key).stdout
-    run("ledger", "backup", "ledger.backup", *key)
-    assert "can be restored" in run("ledger", "rehearse", "ledger.backup").stdout
-    status = run("ledger", "status").stdout
-    assert re.search(r": 1 receipts are archived, 1 to 1, in 1 files of [\d,]+ bytes in /.*/kept\n", status)
-    exported = run("ledger", "export", "--format", "jsonl")
-    assert exported.stdout.count('"kind": "receipt"') == 1
-    assert "receipts 1 to 1 are archived" in exported.stderr
-    assert run("ledger", "export", "--format", "jsonl", *key).stdout.count('"kind": "receipt"') == 2
-    assert "no receipt is that old" in run("ledger", "archive", "kept/").stdout
-    run("ledger", "reconcile", "--lineage", "another", "--epsilon", "1", "--delta", "1e-6")
-    assert "several lineages" in run.fails("ledger", "archive", "kept/")
-    assert run("ledger", "archive", "kept/", "--all").stdout.count("no receipt is that old") == 2
-    both = run("ledger", "archive", "kept/", "--lineage", "another", "--lineage", "nobodys", status=1)
-    assert "another: no receipt is that old" in both.stdout
-    assert "nobodys" in both.stderr
-    assert "is no duration" in run("ledger", "archive", "kept/", "--older-than", "soon", status=2).stderr
 
 
 def test_a_lost_ledger_is_restored_from_its_backup_and_the_journal(run, bundle, spent):

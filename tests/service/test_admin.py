@@ -6,8 +6,6 @@ import time
 import pytest
 
 from accounting.ledger import key_digest
-from accounting.ledger.archives import archive
-from accounting.ledger.backup_chains import Place
 from service.admin import verdicts
 from service.admin.app import AdminPort, admin_port
 from service.listener import bind, url_of
@@ -141,37 +139,6 @@ def test_the_receipts_of_a_lineage_say_whose_they_are_and_what_the_lineage_paid(
     paid = sum(each["charged"] for page in (first, second) for each in page["receipts"])
     assert paid == pytest.approx(lineage["account"]["spent"]["rho"])
     problem(owner.get("/api/lineages/no-such/receipts"), 404, "not-found")
-
-
-def test_what_was_archived_stays_in_the_owners_figures(service, owner, tmp_path):
-    path, asked = f"/api/lineages/{service.predictor.lineage}", 0
-
-    def ask(http, count):
-        nonlocal asked
-        for _ in range(count):
-            asked += 1
-            assert http.post("/predict", json={"instances": [[asked / 100] * 4]}).status_code == 200
-
-    def check(sizes):
-        service.call(archive(service.ledger, service.predictor.lineage, Place(str(tmp_path)), before=time.time() + 60))
-        page = owner.get(f"{path}/receipts").json()
-        assert ([each["id"] for each in page["receipts"]], page["archived"]) == ([asked], asked - 1)
-        problem(owner.get(f"{path}/receipts?after=1"), 410, "receipts-archived")
-        (model,) = owner.get(f"{path}/models").json()["models"]
-        spending = owner.get(f"{path}/spending").json()
-        (lineage,) = owner.get("/api/lineages").json()["lineages"]
-        assert model["releases"] == asked
-        assert model["spent"] == pytest.approx(lineage["account"]["spent"]["rho"])
-        assert spending["lineage"][-1][1] == pytest.approx(lineage["account"]["spent"]["rho"])
-        assert {name: len(points) for name, points in spending["clients"].items()} == sizes
-
-    alice, bob = service.http(service.add_client("alice")), service.http(service.add_client("bob"))
-    ask(alice, 3)
-    ask(bob, 3)
-    check({"alice": 1, "bob": 2})  # what is sealed is one point
-    ask(bob, 2)
-    ask(alice, 1)
-    check({"alice": 2, "bob": 1})  # though what was read last is gone
 
 
 def test_the_models_that_a_lineage_paid_for_add_up_to_its_account(service, owner):

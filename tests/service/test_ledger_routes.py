@@ -1,12 +1,8 @@
 """Quotes and receipts over HTTP."""
 
-import time
-
 import numpy as np
 import pytest
 
-from accounting.ledger.archives import archive
-from accounting.ledger.backup_chains import Place
 from mechanisms.answer_noise import DRAWN
 from mechanisms.mechanism import priced
 
@@ -73,21 +69,3 @@ def test_a_client_reads_its_own_receipts_page_by_page_and_nothing_of_what_others
     assert len(rest["receipts"][0]["hash"]) == 64
     assert alice.get("/budget/receipts?count=0").status_code == 422
     assert service.http().get("/budget/receipts").status_code == 401
-
-
-def test_a_client_that_asks_for_archived_receipts_hears_that_they_are(service, tmp_path):
-    http = service.http(service.add_client("alice"))
-    for place in range(5):
-        http.post("/predict", json={"instances": [[place / 10] * 4]})
-    assert http.get("/budget/receipts").json()["archived"] == 0
-    budget = http.get("/budget").json()
-    service.call(archive(service.ledger, service.predictor.lineage, Place(str(tmp_path)), before=time.time() + 60))
-    page = http.get("/budget/receipts").json()
-    assert ([receipt["id"] for receipt in page["receipts"]], page["next_after"], page["archived"]) == ([5], None, 4)
-    assert http.get("/budget/receipts?after=4").json() == page | {"archived": 0}
-    refused = http.get("/budget/receipts?after=2")
-    assert refused.status_code == 410
-    assert (refused.json()["type"], refused.json()["archived"]) == ("urn:dpserve:problem:receipts-archived", 4)
-    assert http.get("/budget").json() == budget
-    again = http.post("/predict", json={"instances": [[0.0] * 4]}).json()
-    assert again["receipt"]["charged"] == 0

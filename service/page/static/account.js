@@ -173,23 +173,19 @@ function analyses(explanation) {
   return [shown];
 }
 
-export function showSpend({ receipts, complete, archived }, budget) {
+export function showSpend({ receipts, complete }, budget) {
   const body = byId("spend-body");
   const note = byId("spend-note");
-  const spent = budget.spent[budget.currency];
-  if (receipts.length === 0 || (archived && !complete)) {
-    // Of receipts that are neither archived nor here nobody knows here where the course begins.
+  if (receipts.length === 0) {
     note.textContent = "";
-    const said = archived ? `Spent so far: ${budget.currency} = ${figure(spent)}, in charges whose receipts are archived.` : "Nothing has been charged yet.";
-    body.replaceChildren(el("p", { class: "loading" }, said));
+    body.replaceChildren(el("p", { class: "loading" }, "Nothing has been charged yet."));
     return;
   }
-  const sum = (name) => receipts.reduce((amount, receipt) => amount + receipt[name], 0);
-  let total = archived ? Math.max(0, spent - sum("charged")) : 0;
+  let total = 0;
   const points = receipts.map(({ time, charged }) => ({ time, total: (total += charged) }));
-  const before = archived ? `, after ${whole(archived)} that are archived` : "";
-  note.textContent = `${counted(receipts.length, "charge")} for ${counted(sum("charged_rows"), "row")}${complete ? "" : ", the oldest"}${before}.`;
-  const summary = `Spent so far: ${budget.currency} = ${figure(total)} of ${figure(budget.limit[budget.currency])}, in ${counted(receipts.length + archived, "charge")}.`;
+  const rows = receipts.reduce((count, receipt) => count + receipt.charged_rows, 0);
+  note.textContent = `${counted(receipts.length, "charge")} for ${counted(rows, "row")}${complete ? "" : ", the oldest"}.`;
+  const summary = `Spent so far: ${budget.currency} = ${figure(total)} of ${figure(budget.limit[budget.currency])}, in ${counted(receipts.length, "charge")}.`;
   const figure_ = el("figure", {});
   const host = el("div", {});
   figure_.append(host, el("figcaption", {}, summary));

@@ -68,21 +68,16 @@ export function requestName() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/**
- * Every receipt, oldest first, or the first `most`. Returns {receipts, complete, archived}: the number of the newest one
- * before these that the owner has archived, or 0.
- */
+/** Every receipt, oldest first, or the first `most`. Returns {receipts, complete}. */
 async function everyReceipt(path, key, most = 20000) {
   const receipts = [];
-  let archived = 0;
   let after = 0;
   while (after !== null && receipts.length < most) {
     const page = (await ask(`${path}?after=${after}&count=1000`, { key })).content;
     receipts.push(...page.receipts);
-    archived ||= page.archived;
     after = page.next_after;
   }
-  return { receipts, complete: after === null, archived };
+  return { receipts, complete: after === null };
 }
 
 export class Account {

@@ -14,12 +14,11 @@ const COLUMNS = [
   { title: "hash" },
 ];
 
-/** complete: whether these are all; archived: up to which number they are not here. body: where to show them. */
-export function showReceipts({ receipts, complete, archived }, body = byId("receipts-body")) {
-  const gone = archived > 0 && el("p", { class: "notice" }, `Receipts 1 to ${whole(archived)} are archived: the owner has them in a file.`);
+/** complete: whether these are all. body: where to show them. */
+export function showReceipts({ receipts, complete }, body = byId("receipts-body")) {
   if (receipts.length === 0) {
     const none = "There is none yet. The first answer that is paid for makes one.";
-    body.replaceChildren(gone || el("p", { class: "loading" }, none));
+    body.replaceChildren(el("p", { class: "loading" }, none));
     return;
   }
   const withClients = receipts[0].client !== undefined;
@@ -43,7 +42,6 @@ export function showReceipts({ receipts, complete, archived }, body = byId("rece
   const older = button("Older", () => turn(1));
   turn(0);
   body.replaceChildren(
-    ...(gone ? [gone] : []),
     ...(complete ? [] : [el("p", { class: "notice" }, `The oldest ${counted(newest.length, "receipt")}; the rest are left out here.`)]),
     host,
     el("div", { class: "buttons" }, pages > 1 && [newer, older], place),

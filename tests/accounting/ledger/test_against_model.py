@@ -1,8 +1,6 @@
 """Any interleaving of the ledger's calls, by two services, against a plain model of what they mean."""
 
 import asyncio
-import math
-import tempfile
 from copy import deepcopy
 
 import pytest
@@ -12,7 +10,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -30,9 +27,6 @@ from accounting.ledger import (
     UnknownClient,
 )
 from accounting.ledger import store as store_module
-from accounting.ledger.archives import Archive, archive
-from accounting.ledger.backup_chains import Place
-from accounting.ledger.seals import seals_of
 from accounting.ledger.verification import verify
 from accounting.losses import ClaimedGaussianLoss, Cost, GaussianLoss, LaplaceLoss
 from accounting.sampling_error import PURE_DELTA
@@ -68,20 +62,15 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.ledgers = [self.runner.run(Ledger.connect(self.url)) for _ in range(2)]
         self.lineage = new_lineage()
         self.seen: list[ChargeRequest] = []
-        self.folder = tempfile.TemporaryDirectory(prefix="dpserve-test-")
-        self.archive = Place(self.folder.name)
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "model"):
                 assert self.runner.run(verify(self.ledgers[0], self.lineage)).findings == ()
-                receipts = Archive(self.archive).receipts
-                assert self.runner.run(verify(self.ledgers[0], self.lineage, archived=receipts)).findings == ()
         finally:
             for ledger in self.ledgers:
                 self.runner.run(ledger.close())
             self.runner.close()
-            self.folder.cleanup()
 
     @initialize(amounts=st.tuples(*[limits] * 5), kinds=st.tuples(*[accepts] * 5))
     def open(self, amounts: tuple[int, ...], kinds: tuple[str, ...]) -> None:
@@ -200,30 +189,14 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert found[name].spent == account.spent == total
             assert dict(found[name].tally) == account.tally
             assert (found[name].budget.limit, found[name].budget.accepts) == (account.limit, account.accepts)
-        seals = seals_of(self.runner.run(ledger.acts(self.lineage)))
-        receipts = [*Archive(self.archive).receipts(self.lineage, seals)]
-        receipts += self.runner.run(ledger.receipts(self.lineage, count=1000))
+        receipts = self.runner.run(ledger.receipts(self.lineage, count=1000))
         said = [(r.client, r.number, r.releases, r.group_releases, r.lineage_releases) for r in receipts]
         assert said == self.model.receipts
         assert [r.sequence for r in receipts] == list(range(1, len(receipts) + 1))
 
 
-class ArchivedLedgerAgainstModel(LedgerAgainstModel):
-    """The same, while receipts are archived in between."""
-
-    @precondition(lambda self: hasattr(self, "model") and len(self.model.receipts) > 1)
-    @rule(service=services, most=st.integers(1, 4))
-    def move_receipts(self, service: int, most: int) -> None:
-        """Archive all receipts but those of the newest call, while services go on: no decision changes."""
-        moving = archive(self.ledgers[service], self.lineage, self.archive, before=math.inf, most=most)
-        done = self.runner.run(moving)
-        left = self.runner.run(self.ledgers[0].receipts(self.lineage, count=1000))
-        assert done.upto + len(left) == len(self.model.receipts)
-        assert len({one.service for one in left}) <= 1
-
-
-def _run(url: str, examples: int, base: type[LedgerAgainstModel] = LedgerAgainstModel) -> None:
-    machine = type("Machine", (base,), {"url": url})
+def _run(url: str, examples: int) -> None:
+    machine = type("Machine", (LedgerAgainstModel,), {"url": url})
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -239,10 +212,6 @@ def _run(url: str, examples: int, base: type[LedgerAgainstModel] = LedgerAgainst
 
 def test_every_interleaving_means_what_the_model_says(store_url: str) -> None:
     _run(store_url, 30)
-
-
-def test_every_interleaving_means_the_same_while_receipts_are_archived(store_url: str) -> None:
-    _run(store_url, 20, ArchivedLedgerAgainstModel)
 
 
 MUTANTS = {
@@ -274,23 +243,9 @@ MUTANTS = {
 }
 
 
-ARCHIVE_MUTANTS = {
-    "an archive takes away what was spent": (
-        "  redis.call('XTRIM', keys.receipts, 'MINID', text(upto + 1))\n",
-        "  redis.call('XTRIM', keys.receipts, 'MINID', text(upto + 1))\n"
-        "  redis.call('HSET', keys.account, 'spent', '0')\n",
-    ),
-    "an archive gives up a receipt too many": (
-        "  redis.call('XTRIM', keys.receipts, 'MINID', text(upto + 1))\n",
-        "  redis.call('XTRIM', keys.receipts, 'MINID', text(upto + 2))\n",
-    ),
-}
-ALL_MUTANTS = MUTANTS | ARCHIVE_MUTANTS
-
-
 def _mutate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the library with one line that is wrong, under a version of its own."""
-    library = faulty_version(ALL_MUTANTS[name], 9000 + list(ALL_MUTANTS).index(name))
+    library = faulty_version(MUTANTS[name], 9000 + list(MUTANTS).index(name))
     monkeypatch.setattr(store_module, "our_library", lambda: library)
 
 
@@ -301,12 +256,3 @@ def test_a_library_that_charges_wrongly_is_found_out(
     _mutate(name, monkeypatch)
     with pytest.raises((AssertionError, ExceptionGroup)):
         _run(embedded_url, 30)
-
-
-@pytest.mark.parametrize("name", ARCHIVE_MUTANTS)
-def test_a_library_that_archives_wrongly_is_found_out(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    _mutate(name, monkeypatch)
-    with pytest.raises((AssertionError, ExceptionGroup, LedgerError)):
-        _run(embedded_url, 60, ArchivedLedgerAgainstModel)

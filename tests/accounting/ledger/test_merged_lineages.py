@@ -43,7 +43,6 @@ from accounting.ledger import (
     merging,
 )
 from accounting.ledger import store as store_module
-from accounting.ledger.archives import archive
 from accounting.ledger.backup_chains import Place, add_to_chain, links_of_chain
 from accounting.ledger.backups import backup, restore
 from accounting.ledger.errors import CannotRecover
@@ -347,25 +346,19 @@ async def test_what_cannot_be_added_up_is_refused_and_nothing_is_changed(
     assert [dump(store_url, lineage) for lineage in (*names.of, names.into)] == before
 
 
-async def test_blocks_archives_and_names_that_are_taken_are_refused(
-    ledger: Ledger, names: Merge, tmp_path: Path
-) -> None:
+async def test_blocks_and_names_that_are_taken_are_refused(ledger: Ledger, names: Merge) -> None:
     await two(ledger, names)
     await asked(ledger, names)
-    blocked, archived = new_lineage(), new_lineage()
+    blocked, taken = new_lineage(), new_lineage()
     await ledger.open_lineage(blocked, WHOLE, time=0.0)
     await ledger.open_block(blocked, "2026-09", releases(3), time=0.0)
-    await open_accounts(ledger, archived, WHOLE, ann=releases(9))
-    for row in "12":
-        await ledger.charge(asking(archived, "ann", row, model="archived"))
-    await archive(ledger, archived, Place(str(tmp_path)), before=float("inf"))
+    await open_accounts(ledger, taken, WHOLE, ann=releases(9))
     a, b = names.of
     for merge, refusal in (
         (Merge((a, blocked), names.into), "has blocks"),
-        (Merge((archived, b), names.into), "are archived"),
         (Merge((a, a), names.into), "three names"),
         (Merge((a, b), a), "three names"),
-        (Merge((a, b), archived), "already"),
+        (Merge((a, b), taken), "already"),
     ):
         with pytest.raises(ActRefused, match=refusal):
             await plan_merge(ledger, merge, lambda accepts: WHOLE)

@@ -18,8 +18,6 @@ from playwright.sync_api import expect
 
 from accounting.budgets import Budget
 from accounting.ledger import key_digest, new_api_key
-from accounting.ledger.archives import archive
-from accounting.ledger.backup_chains import Place
 from accounting.picorho import to_rho
 from mechanisms.gaussian import Gaussian
 from tests.service.people import head_on
@@ -599,31 +597,6 @@ def test_what_is_open_and_has_the_focus_stays_so_when_the_account_is_read_again(
     expect(page.locator("#answers-left")).not_to_have_text(left)
     expect(page.locator("#refusal pre")).not_to_have_text(before)
     expect(page.locator("#refusal pre")).to_be_visible()
-
-
-def test_archived_receipts_are_said_to_be_and_stay_spent(service, tab, key, tmp_path):
-    http = service.http(key)
-    for place in range(4):
-        http.post("/predict", json={"instances": [[place / 60] * 4]})
-    service.call(archive(service.ledger, service.predictor.lineage, Place(str(tmp_path)), before=time.time() + 60))
-    page = tab.sign_in(service.url, key)
-    archived = http.get("/budget/receipts").json()["archived"]
-    assert archived == 3
-    expect(page.locator("#receipts-body tbody tr")).to_have_count(1)
-    expect(page.locator("#receipts-body .notice")).to_have_text(
-        "Receipts 1 to 3 are archived: the owner has them in a file."
-    )
-    expect(page.locator("#spend-note")).to_have_text("1 charge for 1 row, after 3 that are archived.")
-    expect(page.locator("#spend-body figcaption")).to_contain_text("Spent so far: rho = 0.02 of")
-    expect(page.locator("#spend-body figcaption")).to_contain_text("in 4 charges.")
-    service.http(service.add_client("eve")).post("/predict", json={"instances": [[0.9] * 4]})
-    service.call(archive(service.ledger, service.predictor.lineage, Place(str(tmp_path)), before=time.time() + 60))
-    page.reload()
-    tab.sign_in(service.url, key)
-    expect(page.locator("#receipts-body .notice")).to_contain_text("Receipts 1 to 4 are archived")
-    expect(page.locator("#spend-body")).to_have_text(
-        "Spent so far: rho = 0.02, in charges whose receipts are archived."
-    )
 
 
 def test_receipts_are_paged_newest_first(service, tab, key):
