@@ -50,11 +50,10 @@ from accounting.picorho import to_rho
 from dpserve.client import BudgetExhausted
 from dpserve.commands.console import Terminal, counting, shares
 from dpserve.commands.options import (
-    current,
     journals_folder,
     open_ledger,
     operating_systems_user,
-    refuse_closed,
+    refuse_forgotten,
     state_folder,
 )
 from dpserve.frames import check_rows, names_of, rows_for
@@ -455,7 +454,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes = self.classes if schema is not None else classes_of(self.classes, label_type)
             request = self._request(schema, price, classes)
             check(request, unit=self.unit)
-            refuse_closed(request.lineage)
+            refuse_forgotten(request.lineage)
             records = self._records(table, label, schema, classes)
             if request.made_kind.outputs(records.declaration).classes is None:
                 raise WrongValue("release", "must be a kind that answers with probabilities", value=self.release)
@@ -635,11 +634,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             joined_blocks=joined_blocks,
         )
         with _in_python():
-            model = None if self._model is None else current(self._model)
+            model = self._model
             asked, named = asked_at(self.certificate_, model, tier)
             certificate, parts, whole = asked.certificate, parts_named(report), _picorho("epsilon", epsilon, delta)
             payer = Payer.chosen(certificate, lineage, choice, _budget(lineage_budget))
-            refuse_closed(payer.lineage)
+            refuse_forgotten(payer.lineage)
             records = self._held_out(X, y, certificate.unit, choice.declared(needs_budget=False))
 
             async def charged(law: Law, evaluation_id: str) -> None:
@@ -696,7 +695,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         it was before. Raises what `fit` raises.
         """
         with _in_python():
-            certificate = current(load_model(Path(path))).certificate
+            certificate = load_model(Path(path)).certificate
             if certificate.status == "unproven":
                 raise TrainingError(f"nothing is proved about the model in {path}: serve it with 'dpserve serve'")
             name = certificate.name

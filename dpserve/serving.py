@@ -67,7 +67,6 @@ from service.opening import (
     check_together,
     check_unit,
     find_lineage,
-    heirs_of,
     hold_together,
     new_blocks,
     open_blocks,
@@ -88,7 +87,7 @@ from service.telemetry.usage import Usage
 from service.watching import Stamp, Version, Watch, stamp_of
 from training.errors import extra
 from training.exact.questions import MeteredModel
-from training.kinds.loading import after_merges, load_model
+from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, pay_once
 from training.pay_once.model import ReleasedModel
 
@@ -177,7 +176,6 @@ class ConfiguredService:
         with _stopped_afterwards():
             portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
-        loaded = {each: portal.call(_after_merges, ledger, model) for each, model in loaded.items()}
         models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
         metrics, counts, application = self._application(folder)
         if admin is not None:
@@ -210,7 +208,7 @@ class ConfiguredService:
         """
 
         async def verified(bundle: Path) -> Model:
-            return await _after_merges(ledger, await asyncio.to_thread(self._load, bundle))
+            return await asyncio.to_thread(self._load, bundle)
 
         prepared: list[Path] = []
 
@@ -459,11 +457,6 @@ class ConfiguredService:
             own = _address(self.settings.host, self.grpc_port)
             typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
         typer.echo(logs.announcement(f"serving {names} on {address}", kind))
-
-
-async def _after_merges(ledger: Ledger, model: Model) -> Model:
-    """Return a model of the lineages that count what its own spent, since these were merged. Raises LedgerError."""
-    return cast(Model, after_merges(model, await heirs_of(ledger, model.certificate)))
 
 
 async def _first_look(watch: Watch, *, strict: bool) -> None:

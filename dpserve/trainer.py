@@ -17,7 +17,7 @@ from accounting.ledger import (
     HoldRequest,
     LedgerError,
     LineageAccount,
-    LineageClosed,
+    LineageForgotten,
     UnknownLineage,
 )
 from accounting.losses import Cost
@@ -25,12 +25,12 @@ from accounting.messages import OptionName
 from accounting.picorho import to_rho
 from dpserve.commands import console
 from dpserve.commands.options import (
-    closed_lineage,
+    forgotten_lineage,
     journals_folder,
     ledger_location,
     open_ledger,
     operating_systems_user,
-    refuse_closed,
+    refuse_forgotten,
     state_folder,
 )
 from dpserve.commands.tables import LOCAL, check_public
@@ -79,7 +79,7 @@ def _trained(given: TrainOptions, purse: "LedgerPurse") -> FittedModel:
     on_ray = given.engine != LOCAL
 
     check_together(request, unit=given.unit, on_ray=on_ray)
-    refuse_closed(request.lineage)
+    refuse_forgotten(request.lineage)
     _warn_of_poor_lineage(request)
     _, records = given.read_all(lambda: check_options(request))
     read.append(records)
@@ -98,15 +98,15 @@ def _warn_of_poor_lineage(request: Request) -> None:
     """Say before the training where the lineage's budget does not pay for the model, as far as a ledger knows it.
 
     The ledger is the usual one. One that cannot be asked is spoken of once the model is there. Raises WrongOption where
-    the lineage was forgotten or merged.
+    the lineage was forgotten.
     """
     price = request.whole_price
     if price is None:
         return
     try:
         account = asyncio.run(_account_of(request.lineage))
-    except LineageClosed as closed:
-        raise closed_lineage(request.lineage, closed) from None
+    except LineageForgotten:
+        raise forgotten_lineage(request.lineage) from None
     except (LedgerError, OSError, ValueError, WrongOption):
         return
     if account is None or account.blocks or account.budget.currency is not RHO or account.remaining >= price:

@@ -45,14 +45,6 @@ async def find_lineage(ledger: Ledger, lineage: str) -> LineageAccount | None:
         return None
 
 
-async def heirs_of(ledger: Ledger, certificate: ModelCertificate) -> dict[str, str]:
-    """Return the lineages that count what a certificate's lineages spent, by the names of these. Raises LedgerError.
-
-    They differ where the owner has merged lineages since the model was trained.
-    """
-    return {lineage: await ledger.heir(lineage) for lineage in certificate.lineages}
-
-
 def unopened_account(lineage: str, budget: Budget | None) -> LineageAccount:
     """Return the account that a lineage would have with this budget, to check what it pays for before it is opened.
 
@@ -327,7 +319,6 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     A lineage with blocks opens with the budget that the certificate declares of them. Raises UnknownLineage for another
     one that is not open, and what `open_and_charge` raises.
     """
-    certificate = certificate.after_merges(await heirs_of(ledger, certificate))
     await ledger.join(certificate.lineage)
     wish = hold_request(certificate, "", tier, time.time())
     budgets = block_budgets_of(certificate, accepts_for(certificate.tiers[-1].cost))

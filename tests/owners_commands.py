@@ -9,12 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
-from accounting.ledger import merging
 from dpserve.cli import app
 from dpserve.commands.options import journals_folder, open_ledger
 from tests.faults.books import asking
@@ -150,23 +148,7 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
     owner("clients", "revoke", "ann", "--lineage", "people")
     owner("ledger", "export", "--lineage", "people", "--out", str(folder / "trail"))
     assert "people" in owner("ledger", "status")
-    (folder / "left.csv").write_text("age,income,ok\n" + "".join(row.replace(",", ".7,", 1) for row in ROWS))
-    left = ["train", "--data", str(folder / "left.csv"), *COLUMNS, "--lam", "1", "--lineage", "left"]
-    assert CliRunner().invoke(app, [*left, "--out", str(folder / "left")]).exit_code == 0
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merging, "_settle", _ended)
-        assert isinstance(owner.error("lineage", "merge", "held", "left", "--into", "never", *BUDGET, "--yes"), Ended)
-    assert "abandoned" in owner("lineage", "abandon-merge", "never", "--yes")
-    owner("lineage", "merge", "held", "left", "--into", "both", *BUDGET, "--yes")
     assert " right" in owner("ledger", "verify")
-
-
-class Ended(Exception):
-    """The process of a command ended."""
-
-
-async def _ended(*_: object) -> None:
-    raise Ended
 
 
 def _named(more: tuple[str, ...]) -> tuple[str | None, int | None]:

@@ -397,7 +397,7 @@ def fit(
         raise WrongOption("blocks", "is not what the records were read by")
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
-    inherited = _inherited(request, KnownRecords(state))
+    inherited = _inherited(request)
     if inherited is not None:
         feature_map = inherited.check(records.declaration, feature_map, records.unit)
         inherited = _apart(inherited, records, request, state, pay_earlier)
@@ -435,7 +435,7 @@ def fit(
     return FittedModel(certificate, out, warning)
 
 
-def _inherited(request: Request, records: KnownRecords) -> "Inherited | None":
+def _inherited(request: Request) -> "Inherited | None":
     """Return the model that this one begins at or is added to, if one is named. Raises WrongOption, BundleError."""
     options: tuple[Literal["start"], Literal["add"]] = ("start", "add")
     for option in options:
@@ -443,7 +443,7 @@ def _inherited(request: Request, records: KnownRecords) -> "Inherited | None":
             # Other trainings need not load one.
             from training.kinds.inherited import Inherited
 
-            return Inherited.read(option, folder, records.heir)
+            return Inherited.read(option, folder)
     return None
 
 

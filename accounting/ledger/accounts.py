@@ -29,9 +29,6 @@ from accounting.ledger.errors import (
     LedgerDamaged,
     LedgerRefusal,
     LineageForgotten,
-    LineageMerged,
-    MergeAbandoned,
-    MergeUnfinished,
     OtherUnit,
     ScopeMissing,
     StoreBehind,
@@ -41,21 +38,14 @@ from accounting.ledger.errors import (
     UnknownKey,
     UnknownLineage,
     WouldBeDone,
-    WrongFormat,
 )
 from accounting.ledger.journal import (
     Acknowledged,
     Journal,
-    Merge,
     Witness,
-    abandoned_merge,
     is_forgotten,
     journal_folder,
-    mark_abandoned,
     mark_forgotten,
-    mark_merged,
-    merge_into,
-    merge_of,
     read_acknowledged,
 )
 from accounting.ledger.receipts import (
@@ -157,17 +147,6 @@ class Accounts:
         self._by, self._why = "", ""
         self._after: int | None = None
         self._dry = False
-        self._merges = False
-
-    def merging(self) -> Self:
-        """Return this ledger for the calls of a merge, which alone may be about the lineage that it makes."""
-        other = copy(self)
-        other._merges = True
-        return other
-
-    def sent(self, arguments: Arguments) -> Arguments:
-        """Return the arguments of a call, with what says that it is one of a merge."""
-        return {**arguments, "merges": True} if self._merges else arguments
 
     def acting(self, by: str, why: str = "", *, after: int | None = None, dry: bool = False) -> Self:
         """Return this ledger for what one person does: acts say by whom, and why.
@@ -193,10 +172,9 @@ class Accounts:
     async def join(self, lineage: str) -> None:
         """Take up this service's journal of the lineage: from now on a store that is older is not believed.
 
-        Raises StoreBehind if the store is older than any journal of the lineage in the folder says, LineageClosed if it
-        was forgotten or merged here, whatever the store says, or is to be what others were merged into and is not in
-        this store, and LedgerUnavailable if the journal cannot be written. Without a folder of journals nothing is
-        checked.
+        Raises StoreBehind if the store is older than any journal of the lineage in the folder says, LineageForgotten if
+        it was forgotten here, whatever the store says, and LedgerUnavailable if the journal cannot be written. Without
+        a folder of journals nothing is checked.
         """
         if self._journals_folder is None:
             return
@@ -204,96 +182,9 @@ class Accounts:
             raise LineageForgotten(lineage)
         if isinstance(self._witnesses.get(lineage), Journal):
             return
-        if (heir := await self._merged_into(lineage)) is not None:
-            raise LineageMerged(lineage, heir)
-        await self._check_merged(lineage)
         self._witnesses[lineage] = await asyncio.to_thread(Journal.open, self._journals_folder, lineage)
         self.store.forget(lineage)
         await self._read_fields(lineage)
-
-    async def heir(self, lineage: str) -> str:
-        """Return the lineage that counts what this one spent: itself, or the one that it was merged into, and so on.
-
-        This machine knows of merges, whatever the store says, as it may have been restored from before; the store knows
-        of those that other machines did. Raises LineageClosed if the merge is not done in this store, and LedgerDamaged
-        if merges lead back.
-        """
-        seen = [lineage]
-        while (into := await self._merged_into(seen[-1])) is not None:
-            if into in seen:
-                raise LedgerDamaged(lineage, f"it was merged into {into}, and that into itself by others")
-            seen.append(into)
-        if len(seen) > 1:
-            await self._check_merged(seen[-1])
-            with suppress(UnknownLineage):
-                await self.lineage(seen[-1])
-        return seen[-1]
-
-    async def merged_lineages(self, lineage: str) -> list[str]:
-        """Return the lineages that were merged into this one, and those that were merged into these, and so on."""
-        found, new = list[str](), [lineage]
-        while new:
-            account = None
-            with suppress(UnknownLineage):
-                account = await self.lineage_or_closed(new.pop())
-            more = [name for name in (account.merges if account is not None else ()) if name not in (lineage, *found)]
-            found, new = found + more, new + more
-        return found
-
-    async def _merged_into(self, lineage: str) -> str | None:
-        """Return the lineage that one was merged into, by this machine or by any account of the store."""
-        if self._journals_folder is not None and (merge := merge_of(self._journals_folder, lineage)) is not None:
-            return merge.into
-        with suppress(UnknownLineage, LedgerDamaged):  # which whoever charges it finds out
-            if (account := await self.lineage_or_closed(lineage)).merged_into:
-                return account.merged_into
-        for account in await self._accounts_of_lineages():
-            # Before it is done both are closed, or else nothing was taken from them.
-            if lineage in account.merges and not (account.is_unfinished or account.is_abandoned):
-                return account.lineage
-        return None
-
-    async def _check_merged(self, lineage: str) -> None:
-        """Raise MergeUnfinished where this machine knows of a merge into the lineage and the store does not.
-
-        Raises MergeAbandoned where this machine knows that it was given up.
-        """
-        self._check_marks(lineage)
-        merge = None if self._journals_folder is None else merge_into(self._journals_folder, lineage)
-        account = None
-        with suppress(UnknownLineage):
-            account = await self.lineage_or_closed(lineage)
-        if merge is not None and (account is None or account.merges != merge.of):
-            raise MergeUnfinished(lineage, " ".join(merge.of))
-
-    async def note_merge(self, merge: Merge) -> None:
-        """Write down on this machine that lineages were merged, if it keeps journals. Raises LedgerUnavailable."""
-        if self._journals_folder is not None:
-            await asyncio.to_thread(mark_merged, self._journals_folder, merge)
-
-    async def check_abandoned(self, lineage: str) -> None:
-        """Raise MergeAbandoned where a merge into the lineage was given up, as this machine knows or the store."""
-        self._check_marks(lineage)
-        with suppress(UnknownLineage):
-            if isinstance(closed := (await self.lineage_or_closed(lineage)).closed, MergeAbandoned):
-                raise closed
-
-    def _check_marks(self, lineage: str) -> None:
-        folder = self._journals_folder
-        if folder is not None and (abandoned := abandoned_merge(folder, lineage)) is not None:
-            raise MergeAbandoned(lineage, " ".join(abandoned.of))
-
-    async def note_abandoned(self, merge: Merge) -> None:
-        """Write down on this machine that a merge was given up, if it keeps journals. Raises LedgerUnavailable."""
-        if self._journals_folder is not None:
-            await asyncio.to_thread(mark_abandoned, self._journals_folder, merge)
-
-    async def check_newest(self, lineage: str) -> None:
-        """Raise StoreBehind if the store is older than any journal of the lineage on this machine says."""
-        if self._journals_folder is not None:
-            folder = journal_folder(self._journals_folder, lineage)
-            for journal in await asyncio.to_thread(read_acknowledged, folder):
-                await self._read_fields(lineage, asker=journal.asker)
 
     async def _compare(self, lineage: str, mark: str) -> None:
         """Raise StoreBehind if the store is older than any journal of a lineage that this service has joined says.
@@ -362,7 +253,7 @@ class Accounts:
         self, lineage: str, function: str, keys: Sequence[str], arguments: Arguments, *, durably: bool, mark: str = ""
     ) -> list[Any]:
         """Call a function of the library on a lineage, as this service, and return its reply. mark: of `Store.call`."""
-        named, sent = [wire.services_key(lineage), *keys], self.sent(arguments)
+        named, sent = [wire.services_key(lineage), *keys], arguments
         asker = self._asker(lineage)
         return (await self.store.call(lineage, function, named, sent, asker=asker, durably=durably, mark=mark))[0]
 
@@ -508,7 +399,7 @@ class Accounts:
         """
         folder, account = self._journals_folder, None
         with suppress(UnknownLineage):
-            account = await self.lineage_or_closed(lineage)
+            account = await self.lineage_or_forgotten(lineage)
         journals = [] if folder is None else await asyncio.to_thread(read_acknowledged, journal_folder(folder, lineage))
         if not (account and account.newest_receipt) and any(journal.writes for journal in journals):
             raise ActRefused("has-charged", _HAS_CHARGED.format(lineage))
@@ -602,31 +493,25 @@ class Accounts:
         await self.store.command(wire.LINEAGES, "SADD", wire.LINEAGES, lineage, durably=True)
 
     async def lineage(self, lineage: str) -> LineageAccount:
-        """Return the lineage's account. Raises UnknownLineage, and LineageClosed."""
-        account = await self.lineage_or_closed(lineage)
-        return account if self._merges and account.is_unfinished else _open(account)
+        """Return the lineage's account. Raises UnknownLineage, and LineageForgotten."""
+        return _open(await self.lineage_or_forgotten(lineage))
 
-    async def lineage_or_closed(self, lineage: str) -> LineageAccount:
-        """Return the lineage's account, also of one that was forgotten or merged. Raises UnknownLineage."""
+    async def lineage_or_forgotten(self, lineage: str) -> LineageAccount:
+        """Return the lineage's account, also of one that was forgotten. Raises UnknownLineage."""
         return await self._read_account(LineageKeys(lineage).own)
 
     async def lineages(self) -> list[LineageAccount]:
-        """Return every lineage's account, by name, but of those that were forgotten or merged."""
-        return [account for account in await self._accounts_of_lineages(damaged=True) if account.closed is None]
-
-    async def _accounts_of_lineages(self, *, damaged: bool = False) -> list[LineageAccount]:
-        """Return every lineage's account. damaged: whether to raise for one that cannot be read, or to leave it out."""
+        """Return every lineage's account, by name, but of those that were forgotten."""
         names = await self.lineage_names()
         accounts: list[LineageAccount | BaseException] = []
         for start in range(0, len(names), _LINEAGES_AT_ONCE):  # each with the store's deadline, which waiting counts in
-            some = map(self.lineage_or_closed, names[start : start + _LINEAGES_AT_ONCE])
+            some = map(self.lineage_or_forgotten, names[start : start + _LINEAGES_AT_ONCE])
             accounts += await asyncio.gather(*some, return_exceptions=True)
-        # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
-        passing = UnknownLineage if damaged else (UnknownLineage, LedgerDamaged, WrongFormat)
         for error in accounts:
-            if isinstance(error, BaseException) and not isinstance(error, passing):
+            # Listed, but the call that would have opened it did not arrive: it is no lineage yet.
+            if isinstance(error, BaseException) and not isinstance(error, UnknownLineage):
                 raise error
-        return [account for account in accounts if isinstance(account, LineageAccount)]
+        return [account for account in accounts if isinstance(account, LineageAccount) and not account.is_forgotten]
 
     async def lineage_names(self) -> list[str]:
         """Return the names of the lineages that the store lists: some may be damaged, closed, or not opened yet."""
@@ -659,7 +544,7 @@ class Accounts:
     ) -> tuple[LineageAccount, list[ClientAccount], list[GroupAccount], list[BlockAccount]]:
         """Return the accounts of a lineage and of its clients, groups and blocks, by name, as they were at one instant.
 
-        Of one that was forgotten or merged, too. Raises UnknownLineage.
+        Of one that was forgotten, too. Raises UnknownLineage.
         """
         fields = await self.read_accounts(lineage)
         keys = LineageKeys(lineage)
@@ -751,20 +636,6 @@ class Accounts:
         more = {"group": group, "key": wire.key_arguments(first)}
         await self._add(LineageKeys(lineage).client(client), budget, time, display, details, more)
         return await self.client(lineage, client)
-
-    async def copy_account(
-        self, lineage: str, account: ClientAccount | GroupAccount, budget: Budget, *, time: float
-    ) -> None:
-        """Open an account with the name, group and display name of one of another lineage, and no API key.
-
-        Raises as `add_client` does.
-        """
-        keys = LineageKeys(lineage)
-        if isinstance(account, GroupAccount):
-            await self._add(keys.group(account.group), budget, time, account.display, {}, {"group": ""})
-        else:
-            named = {"group": account.group}
-            await self._add(keys.client(account.client), budget, time, account.display, named, named)
 
     async def add_group(
         self, lineage: str, group: str, budget: Budget, *, time: float, display: str = ""
@@ -1062,7 +933,7 @@ class Accounts:
 
 
 NOTHING = Budget(0, "any", 1e-9)
-"""The budget of a lineage that is opened to be forgotten or merged, or to be told that it is not to be."""
+"""The budget of a lineage that is opened to be forgotten, or to be told that it is not to be."""
 
 _HAS_CHARGED = (
     "a journal of this machine says that a service charged the lineage {}, in this store or in another one: what was "
@@ -1071,7 +942,6 @@ _HAS_CHARGED = (
 
 _REFUSALS: Mapping[ActRefusal, str] = {
     "act-between": "something else was done since this was prepared: look at the accounts again",
-    "charged-between": "the lineage was charged meanwhile: end the services that answer from its models first",
     "exists": "the lineage already has a client or group of this name, and a name is not given again once it is "
     "revoked",
     "has-asked": "the client has asked as a member of its group, or of none, and stays there: what the members of a "
@@ -1110,9 +980,9 @@ def _charge_act_fields(key: ApiKey) -> dict[str, str]:
 
 
 def _open(account: LineageAccount) -> LineageAccount:
-    """Return the account, unless it is closed. Raises LineageClosed."""
-    if account.closed is not None:
-        raise account.closed
+    """Return the account, unless it was forgotten. Raises LineageForgotten."""
+    if account.is_forgotten:
+        raise LineageForgotten(account.lineage)
     return account
 
 

@@ -19,8 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from accounting.ledger.accounts import UNREADABLE, reading
-from accounting.ledger.books import REOPEN, Books
-from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerUnavailable, UnknownLineage
+from accounting.ledger.books import Books
+from accounting.ledger.errors import CannotRecover, LedgerDamaged, LedgerUnavailable, LineageForgotten, UnknownLineage
 from accounting.ledger.ledger import Ledger
 from accounting.ledger.questions import PaidQuestions
 from accounting.ledger.receipts import (
@@ -156,30 +156,18 @@ class Backup:
 
     async def _sections(self, lineages: Iterable[str]) -> AsyncIterator[_Line]:
         yield _Line(format=_FORMAT, link=self._link)
-        open_before, unfinished = set[str](), set[str]()
         for lineage in lineages:
             keys = LineageKeys(lineage)
             fields = await self._ledger.read_accounts(lineage, keys.services)
             account, (services,) = fields.lineage, fields.others
             if not account:
                 try:
-                    await self._ledger.lineage_or_closed(lineage)
+                    await self._ledger.lineage_or_forgotten(lineage)
                 except UnknownLineage:
                     continue  # listed, and never opened
             with reading(lineage):
                 newest, newest_act = int(account[b"seq"]), int(account[b"acts"])
-                whole = read_account(keys.own, account)
-            abandoned = whole is not None and whole.is_abandoned
-            if whole is not None and newest and not abandoned and open_before.intersection(whole.merges):
-                raise CannotRecover(f"lineages were merged into {lineage} while they were backed up: begin again")
-            if whole is not None and not whole.merged_into:
-                open_before.add(lineage)
-            if whole is not None and whole.is_unfinished:
-                unfinished.add(lineage)
             acts = await all_acts(self._ledger, lineage, newest_act)
-            with reading(lineage):
-                if unfinished.intersection(act.details["into"] for act in acts if act.kind == REOPEN):
-                    raise CannotRecover(f"a merge of {lineage} was abandoned while it was backed up: begin again")
             section = _Section(lineage, account, fields.clients, fields.groups, services, acts, fields.blocks)
             async for line in self._section(section, newest):
                 yield line
@@ -314,8 +302,8 @@ async def restore(ledger: Ledger, *links: Iterable[str], watch: Watcher = unwatc
         raise CannotRecover(f"the backup cannot be read: {error}") from error
     for lineage in contents:
         with suppress(UnknownLineage, LedgerDamaged):  # what was half restored is gone on with, and compared at the end
-            if (closed := (await ledger.lineage_or_closed(lineage)).closed) is not None:
-                raise CannotRecover(str(closed))
+            if (await ledger.lineage_or_forgotten(lineage)).is_forgotten:
+                raise CannotRecover(str(LineageForgotten(lineage)))
             raise CannotRecover(f"the ledger has a lineage {lineage} already; restore into an empty one")
     async with AsyncExitStack() as stack:
         restoring = {one: await stack.enter_async_context(_Restoring(ledger, one)) for one in contents}

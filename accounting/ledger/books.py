@@ -24,12 +24,6 @@ from accounting.ledger.values import Account, BlockAccount, ClientAccount, Group
 from accounting.ledger.wire import budget_arguments
 from accounting.losses import Cost
 
-FINISH = "finish-merge"
-"""The kind of act that says that a lineage has all that those spent that were merged into it."""
-
-ABANDON, REOPEN = "abandon-merge", "reopen"
-"""The kinds of acts that say that a merge was given up: of the lineage that it was to make, and of the two others."""
-
 _SHOWN = 5
 _HASH = 32
 _IN_WORDS = {
@@ -172,8 +166,6 @@ class Books:
             for name in ("display", "group"):
                 if name in details:
                     self._last[name, act.subject] = details
-            if act.kind == REOPEN:
-                self._last.pop(("merge", "lineage"), None)
             if "key" in details or "ends" in details:
                 self._enter_keys(self._keys[act.subject], details)
             if act.kind == "reconcile":
@@ -329,18 +321,6 @@ class Books:
     def _compare_settings(self, whole: LineageAccount) -> None:
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
-        merge, opened = (self._last.get((kind, "lineage"), {}) for kind in ("merge", "open"))
-        if whole.merged_into != merge.get("into", ""):
-            self.findings.append("the lineage was merged by other acts than its account says, or by none")
-        elif merge and whole.newest_receipt != merge.get("receipts"):
-            self.findings.append("the lineage has other receipts than when it was merged")
-        if [*whole.merges] != opened.get("merges", []):
-            self.findings.append("other lineages were merged into this one than its account says")
-        kinds = {kind for kind, _ in self._last}
-        done, abandoned = FINISH in kinds, ABANDON in kinds
-        unfinished = bool(whole.merges) and not (done or abandoned)
-        if (whole.is_unfinished, whole.is_abandoned) != (unfinished, abandoned) or (done and abandoned):
-            self.findings.append("the merge into this lineage is done by its account and not by its acts, or otherwise")
         promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
         if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:
             self.findings.append("a served name has another model than the owner gave it")

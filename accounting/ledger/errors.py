@@ -170,60 +170,12 @@ class UnknownLineage(LedgerRefusal):
     says = "the ledger has no lineage {!r}"
 
 
-class LineageClosed(LedgerRefusal):
-    """Nothing of the lineage is charged or answered under its name: it was forgotten or merged, or is being merged."""
-
-
-class LineageForgotten(LineageClosed):
+class LineageForgotten(LedgerRefusal):
     """The owner had the lineage forgotten, as a mistake that charged nothing. Takes its name, which is used up."""
 
     says = (
         "the lineage {!r} was forgotten: nothing of it is charged or answered any more, and its name is not given again"
     )
-
-
-class LineageMerged(LineageClosed):
-    """The owner merged the lineage into another one. Takes its name and `into`, that of the other one."""
-
-    says = "the lineage {!r} was merged into {!r}, which has what it spent, its clients and models: name that one"
-
-    def __init__(self, lineage: str, into: str) -> None:
-        """Name both."""
-        self.lineage, self.into = lineage, into
-        super().__init__(lineage, into)
-
-
-class MergeUnfinished(LineageClosed):
-    """Two lineages are being merged, and this one does not have all yet that they spent.
-
-    Takes its name, and those of the two with a space between them.
-    """
-
-    def __init__(self, lineage: str, merges: str) -> None:
-        """Say what finishes it."""
-        self.lineage = lineage
-        super().__init__(
-            f"the lineage {lineage!r} is one into which others are merged, and does not have yet in this ledger what "
-            f"these spent: 'dpserve lineage merge {merges}' with "
-            + OptionName("into", lineage)
-            + f" goes on with it, and 'dpserve lineage abandon-merge {lineage}' opens these again instead"
-        )
-
-
-class MergeAbandoned(LineageClosed):
-    """The owner gave up a merge before this lineage had all of it: it never answered, and its name is used up.
-
-    Takes its name, and those of the two with a space between them.
-    """
-
-    def __init__(self, lineage: str, merges: str) -> None:
-        """Say what opens the two, where that was not done yet."""
-        self.lineage = lineage
-        super().__init__(
-            f"the merge of {' and '.join(merges.split())} into the lineage {lineage!r} was abandoned, and its name is "
-            f"not given again: 'dpserve lineage abandon-merge {lineage}', on each machine where that was not run yet, "
-            "opens the two again, and they can be merged into another one"
-        )
 
 
 class UnknownKey(LedgerRefusal):
@@ -257,7 +209,6 @@ class ScopeMissing(LedgerRefusal):
 
 ActRefusal = Literal[
     "act-between",
-    "charged-between",
     "charged-without-blocks",
     "coins",
     "delta",
@@ -266,7 +217,6 @@ ActRefusal = Literal[
     "has-blocks",
     "has-charged",
     "key-in-use",
-    "merge",
     "more-than-above",
     "no-keys",
     "other-currency",

@@ -70,10 +70,10 @@ async def export(ledger: Accounts, lineage: str, form: Format) -> AsyncIterator[
 
     Times are in UTC, as ISO 8601 has them, hashes hexadecimal, amounts in rho, and as epsilon rounded up.
     CSV begins with the names of columns. That it was exported is an act itself, the newest of them, unless the lineage
-    was forgotten or merged, which has no acts any more.
+    was forgotten, which has no acts any more.
     """
-    account = await ledger.lineage_or_closed(lineage)
-    if account.closed is None:
+    account = await ledger.lineage_or_forgotten(lineage)
+    if not account.is_forgotten:
         await ledger.note(lineage, "export", {"what": "audit trail", "receipts": account.newest_receipt})
     account, clients, *_ = await ledger.snapshot(lineage)
     budgets = {client.client: client.budget for client in clients} | {"": account.budget}

@@ -38,9 +38,8 @@ FORGETFUL = "~"
 _FORMAT = 6
 _BETWEEN_SYNCS = 1.0
 _SUFFIX = ".jsonl"
-_FORGOTTEN, _MERGED, _MERGES, _ABANDONED = "forgotten", "merged", "merges", "abandoned"
-"""Files beside a lineage's journals: the owner had it forgotten, or merged into another one, or others into it, or gave
-that up."""
+_FORGOTTEN = "forgotten"
+"""The file beside a lineage's journals that says that the owner had it forgotten."""
 _CLOSED = -1
 
 
@@ -81,13 +80,6 @@ class Acknowledged(_Entry, frozen=True, kw_only=True):
             link=link_after(self.link, receipts),
             newest=receipts[-1].sequence if receipts else self.newest,
         )
-
-
-class Merge(Struct, frozen=True):
-    """A merge of two lineages, `of`, into a new one."""
-
-    of: tuple[str, str]
-    into: str
 
 
 class JournalContents(Acknowledged, frozen=True, kw_only=True):
@@ -318,62 +310,11 @@ def is_forgotten(folder: Path, lineage: str) -> bool:
 
 def mark_forgotten(folder: Path, lineage: str) -> None:
     """Write down, durably, that the owner had a lineage forgotten. Raises LedgerUnavailable."""
-    _mark(folder, lineage, _FORGOTTEN, b"")
-
-
-def merge_of(folder: Path, lineage: str) -> Merge | None:
-    """Return the merge that ended a lineage on this machine and was not abandoned, or None. folder: of all journals."""
-    merge = _merge_in(folder, lineage, _MERGED)
-    return None if merge is None or abandoned_merge(folder, merge.into) else merge
-
-
-def merge_into(folder: Path, lineage: str) -> Merge | None:
-    """Return the merge that a lineage came of on this machine, or None. folder: of all journals."""
-    return _merge_in(folder, lineage, _MERGES)
-
-
-def abandoned_merge(folder: Path, lineage: str) -> Merge | None:
-    """Return the merge that was to make a lineage, until it was abandoned on this machine, or None."""
-    return _merge_in(folder, lineage, _ABANDONED)
-
-
-def mark_abandoned(folder: Path, merge: Merge) -> None:
-    """Write down, durably, that the owner gave up a merge: `merge_of` does not find it. Raises LedgerUnavailable."""
-    _mark(folder, merge.into, _ABANDONED, msgspec.json.encode(merge))
-
-
-def mark_merged(folder: Path, merge: Merge) -> None:
-    """Write down, durably, that the owner merged lineages. Raises LedgerUnavailable."""
-    text = msgspec.json.encode(merge)
-    _mark(folder, merge.into, _MERGES, text)
-    for lineage in merge.of:
-        _mark(folder, lineage, _MERGED, text)
-
-
-def _merge_in(folder: Path, lineage: str, name: str) -> Merge | None:
-    path = journal_folder(folder, lineage) / name
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Merge)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise LedgerUnavailable(f"what {path} says of a merge cannot be read: {error}") from error
-
-
-def _mark(folder: Path, lineage: str, name: str, text: bytes) -> None:
-    """Put a file beside a lineage's journals, durably."""
     home = journal_folder(folder, lineage)
     try:
         for one in (folder, home):
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = home / f"{name}.new"
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, text)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        fresh.replace(home / name)
+        (home / _FORGOTTEN).touch(mode=0o600)
         for one in (home, folder):
             _sync_folder(one)
     except OSError as error:

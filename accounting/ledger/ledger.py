@@ -33,7 +33,7 @@ from typing import Any, Self
 from accounting.ledger import wire
 from accounting.ledger.accounts import UNREADABLE, Accounts, in_turn, reading, unreadable
 from accounting.ledger.embedded import EmbeddedStore
-from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageClosed
+from accounting.ledger.errors import LedgerBusy, LedgerDamaged, LedgerError, LedgerUnavailable, LineageForgotten
 from accounting.ledger.holdings import HoldRequest, JointHoldRequest
 from accounting.ledger.journal import Acknowledged, Witness
 from accounting.ledger.receipts import Receipt, pairs
@@ -170,7 +170,7 @@ class Ledger(Accounts):
             asked = [requests[place].ledger_request for place in own]
             try:
                 decided = await self._decide(lineage, "charge", asked)
-            except (LedgerUnavailable, LineageClosed) as error:
+            except (LedgerUnavailable, LineageForgotten) as error:
                 decided = [error] * len(own)
             decisions.update(zip(own, decided, strict=True))
         return [decisions[place] for place in range(len(requests))]
@@ -227,7 +227,7 @@ class Ledger(Accounts):
                 requests, self._groups, writes=acknowledged.writes, link=acknowledged.link
             )
             replies, writes = await self.store.call(
-                lineage, function, [services, *keys], self.sent(arguments), asker=acknowledged.asker
+                lineage, function, [services, *keys], arguments, asker=acknowledged.asker
             )
             if replies == [b"stale"]:
                 await self._catch_up(lineage, witness, writes)

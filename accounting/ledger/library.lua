@@ -22,16 +22,15 @@
 -- Lua's numbers are IEEE doubles, which hold these exactly; a sum or product beyond 2^53 may be rounded, but rounding is
 -- monotone and every limit is below 2^53, so what is over the limit stays over it.
 --
--- The library is this file, `owner.lua`, `charge.lua`, `recovery.lua` and `merge.lua`, loaded as one. Its name and its
+-- The library is this file, `owner.lua`, `charge.lua` and `recovery.lua`, loaded as one. Its name and its
 -- functions' names carry the version, so that a store runs several versions side by side. A lineage is written in the
 -- format 4 until its first block is opened, in 5 from then on, and in 7 once its blocks have paid for what its own account
 -- does not accept, so that versions which know no blocks refuse it, and those that read what such a lineage paid for by what its own account accepts; one in any other format
--- is refused here. Words stand in place of the number: `forgotten`, `merged` and `abandoned`, which no version takes, and
--- `merging`, which only the calls of a merge take.
+-- is refused here. A word stands in place of the number where the owner had the lineage forgotten,
+-- `forgotten`, which no version takes.
 
 local VERSION = '39'
 local FORMAT, FORMAT_WITH_BLOCKS, FORMAT_OF_BLOCKS_ALONE = '4', '5', '7'
-local MERGED, MERGING, ABANDONED = 'merged', 'merging', 'abandoned'
 local LARGEST = 9007199254740991
 local SLICE = 1000 -- Lua's stack holds about 8000 arguments
 
@@ -152,9 +151,6 @@ local function count_write(asker)
   redis.call('HSET', asker.services, asker.id, asker.number .. ' ' .. text(asker.writes))
 end
 
--- Whether the call under way is one of a merge, which makes a lineage that nothing else may be done to yet.
-local merges = false
-
 -- What a caller must have looked at: the store since it started, and the lineage since it began. What stands here is
 -- gone when the server ends, and with the library. A lineage may begin in a store that was emptied while it ran, so
 -- whoever looked before it began has to look again.
@@ -191,7 +187,6 @@ local function answer(run, keys, args)
     error({word = 'unseen', line = mark_of(keys[1])}, 0)
   end
   local asker = read_asker(keys[1], word(sent.service), amount(sent.acknowledged))
-  merges = sent.merges == true
   local reply = run(found, sent, asker)
   table.insert(reply, 1, word(sent.nonce))
   table.insert(reply, 2, text(asker.writes))

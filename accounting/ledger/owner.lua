@@ -4,8 +4,7 @@
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
 -- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
 -- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model), blocks
--- (how many it has), merged (the lineage that it was merged into) or merges (the two that were merged into it, a space
--- between them); for each name that the owner gave to a model `v:` and the name: the model's id, a space, and the id
+-- (how many it has); for each name that the owner gave to a model `v:` and the name: the model's id, a space, and the id
 -- that the name had before it, or nothing; and for each cost that it paid for `n:` and the cost, how often. A client's
 -- account has number and
 -- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
@@ -77,14 +76,10 @@ local ACCEPTS = {
   ['unproven-pure'] = {counts_epsilon = true, takes_claims = true},
 }
 
--- A lineage that was merged says into which, and one that is being made of others, or was to be, of which.
-local function check_format(key, format)
-  if format == FORMAT or format == FORMAT_WITH_BLOCKS or format == FORMAT_OF_BLOCKS_ALONE
-    or (format == MERGING and merges) then
-    return
+local function check_format(format)
+  if format ~= FORMAT and format ~= FORMAT_WITH_BLOCKS and format ~= FORMAT_OF_BLOCKS_ALONE then
+    error({word = 'format', line = format}, 0)
   end
-  local others = format == MERGED and 'merged' or (format == MERGING or format == ABANDONED) and 'merges'
-  error({word = 'format', line = others and format .. ' ' .. (redis.call('HGET', key, others) or '') or format}, 0)
 end
 
 local function read_account(key, what)
@@ -97,7 +92,7 @@ local function read_account(key, what)
     return nil
   end
   if what == 'the lineage' then
-    check_format(key, fields[10] or '1')
+    check_format(fields[10] or '1')
   end
   if not ACCEPTS[fields[3] or ''] or not fields[4] then
     damaged(what .. ' cannot be read')
@@ -110,7 +105,7 @@ local function read_account(key, what)
     counts_epsilon = ACCEPTS[fields[3]].counts_epsilon, takes_claims = ACCEPTS[fields[3]].takes_claims, format = fields[10],
   }
   local format = account.blocks > 0 and FORMAT_WITH_BLOCKS or FORMAT
-  if what == 'the lineage' and format ~= fields[10] and not (format == FORMAT and fields[10] == MERGING)
+  if what == 'the lineage' and format ~= fields[10]
     and not (format == FORMAT_WITH_BLOCKS and fields[10] == FORMAT_OF_BLOCKS_ALONE) then
     damaged('the number of blocks')
   end
@@ -283,9 +278,9 @@ end
 
 local EVEN_WHEN_FULL = {'allow-oom'}
 
--- KEYS  every key of a lineage of its own.  ARGV  and budget, created; in a call of a merge `of`, the two that are merged
+-- KEYS  every key of a lineage of its own.  ARGV  and budget, created
 local function open_lineage(keys, args, asker)
-  local act, budget, of = read_act(args), read_budget(args), merges and word(args.of)
+  local act, budget = read_act(args), read_budget(args)
   if read_account(keys.account, 'the lineage') then
     return {'exists'}
   end
@@ -294,11 +289,8 @@ local function open_lineage(keys, args, asker)
     return {'stale'}
   end
   write_act(keys.account, keys.acts, act)
-  redis.call('HSET', keys.account, 'format', merges and MERGING or FORMAT, 'highest', '0', 'spent', '0', 'coined', '0',
+  redis.call('HSET', keys.account, 'format', FORMAT, 'highest', '0', 'spent', '0', 'coined', '0',
     'seq', '0', 'asked', '0', 'clients', '0', 'created', word(args.created), unpack(written_budget(budget)))
-  if of then
-    redis.call('HSET', keys.account, 'merges', of)
-  end
   note_beginning(asker.services)
   return {'done'}
 end

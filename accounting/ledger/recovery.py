@@ -16,7 +16,7 @@ bounded memory: whether something was paid for the store is asked.
 """
 
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,6 @@ from accounting.ledger.errors import (
     OtherUnit,
     UnknownBlock,
     UnknownClient,
-    UnknownLineage,
 )
 from accounting.ledger.journal import FORGETFUL
 from accounting.ledger.ledger import Ledger
@@ -126,7 +125,7 @@ async def reconcile(
 ) -> Reconciliation:
     """Put back every receipt that the lineage's journals hold and the store lacks, and let the services on again.
 
-    So is what journals of lineages that were merged into it hold, and the privacy unit under which they were charged.
+    So is the privacy unit under which they were charged.
     unit: that which the owner states, a column or empty for one record, where neither the store nor a journal knows it;
     until then no model is charged to the lineage.
 
@@ -134,15 +133,11 @@ async def reconcile(
     is not given, and no loss is declared; CannotRecover; UnknownLineage.
     """
     own = [journal for journal in journals if journal.lineage == lineage]
-    former = {
-        name: [each for each in journals if each.lineage == name] for name in await ledger.merged_lineages(lineage)
-    }
     account = await ledger.lineage(lineage)
     newest = max((journal.newest for journal in own), default=0)
     progress = partial(_show, watch, f"the journals of {lineage}", max(1, newest))
     found = await _survey(ledger, lineage, [journal.receipts for journal in own], progress)
     missing = found.missing(account.newest_receipt)
-    missing += await _survey_former(ledger, lineage, former, found, progress)
     wrote = (await ledger.numbers(lineage))["service"].values()
     # A service that forgets keeps no journal, so none of its journals can be missing.
     kept = {service for service in wrote if not service.startswith(FORGETFUL)}
@@ -156,8 +151,8 @@ async def reconcile(
         declaration = await _declaration(ledger, lineage, declared, paying)
     await _restore_unit(ledger, lineage, {journal.charged_unit for journal in own} | {unit})
     charged = renumbered = as_one = 0
-    for some in [*former.values(), own] if found.lost else []:
-        sources = [journal.receipts for journal in some]
+    if found.lost:
+        sources = [journal.receipts for journal in own]
         async for _, receipts in _lost_receipts(ledger, lineage, sources, progress):
             for old, new in await put_back(ledger, lineage, receipts, as_one=paying is None):
                 charged, renumbered = charged + 1, renumbered + (new.sequence != old.sequence)
@@ -172,28 +167,6 @@ async def reconcile(
     await ledger.act(lineage, "reconcile", [], writes, kind="reconcile", subject="lineage", details=details)
     empty = tuple(block.block for block in await ledger.blocks(lineage) if block.spent and not block.budget.limit)
     return Reconciliation(lineage, charged, renumbered, releases, len(own), as_one, empty)
-
-
-async def _survey_former(
-    ledger: Ledger, lineage: str, former: Mapping[str, Sequence[Journal]], survey: "_Survey", progress: "Progress"
-) -> int:
-    """Add what journals of lineages that were merged into this one hold; return how many receipts are in none.
-
-    Their numbers are those of the lineage that they were charged to.
-    """
-    missing = 0
-    for name, journals in former.items():
-        lost = await _survey(ledger, lineage, [each.receipts for each in journals], progress)
-        missing += lost.missing(await _newest_of(ledger, name))
-        survey.add(lost)
-    return missing
-
-
-async def _newest_of(ledger: Ledger, lineage: str) -> int:
-    """Return the number of a lineage's newest receipt, of one that was merged, too; 0 of one that the store lacks."""
-    with suppress(UnknownLineage):
-        return (await ledger.lineage_or_closed(lineage)).newest_receipt
-    return 0
 
 
 async def _restore_unit(ledger: Ledger, lineage: str, units: set[str | None]) -> None:

@@ -29,9 +29,6 @@ from accounting.ledger.errors import (
     LedgerError,
     LedgerUnavailable,
     LineageForgotten,
-    LineageMerged,
-    MergeAbandoned,
-    MergeUnfinished,
     StoreBehind,
     TooFewDisks,
     UnsafeStore,
@@ -45,15 +42,6 @@ what the lineage's own account does not accept."""
 
 FORGOTTEN = "forgotten"
 """The format of a lineage that the owner had forgotten: every function of every version refuses it."""
-
-MERGED = "merged"
-"""The format of a lineage that was merged into another one: every function of every version refuses it."""
-
-MERGING = "merging"
-"""The format of a lineage into which two are being merged: only the calls of that take it."""
-
-ABANDONED = "abandoned"
-"""The format of a lineage into which two were to be merged, until the owner gave that up: no function takes it."""
 
 DEADLINE = 5.0
 """Seconds that a call may take, the wait for a free connection included."""
@@ -73,7 +61,7 @@ RIGHTS = (
 _SENT = ("SADD", "SMEMBERS", "HSET", "HMGET")
 """The commands on the ledger's keys that are sent beside those that the library calls."""
 
-_PARTS = ("library", "owner", "charge", "recovery", "merge")
+_PARTS = ("library", "owner", "charge", "recovery")
 _OURS = "DPSERVE"
 """Prefix of the library's own errors."""
 
@@ -539,12 +527,6 @@ def said_by_library(lineage: str, word: str, line: str) -> LedgerError:
             return LedgerDamaged(lineage, line)
         case "FORMAT" if line == FORGOTTEN:
             return LineageForgotten(lineage)
-        case "FORMAT" if line.startswith(MERGED):
-            return LineageMerged(lineage, line.partition(" ")[2])
-        case "FORMAT" if line.startswith(MERGING):
-            return MergeUnfinished(lineage, line.partition(" ")[2])
-        case "FORMAT" if line.startswith(ABANDONED):
-            return MergeAbandoned(lineage, line.partition(" ")[2])
         case "FORMAT":
             return WrongFormat(lineage, line, FORMATS)
         case "MALFORMED":

@@ -28,11 +28,6 @@ from accounting.ledger.api_keys import ApiKey
 from accounting.ledger.errors import (
     ActRefused,
     LedgerRefusal,
-    LineageClosed,
-    LineageForgotten,
-    LineageMerged,
-    MergeAbandoned,
-    MergeUnfinished,
 )
 from accounting.ledger.receipts import (
     QUESTION,
@@ -415,9 +410,6 @@ class LineageAccount(Account):
     the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `blocks` is how many it has:
     with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
     `promoted`: of each served name that the owner gave to a model, the model's id, and the one that it had before.
-    `merged_into`: the lineage that counts since a merge what this one spent; `merges`: the two that this one was made
-    of by a merge, which `is_unfinished` until it has all that they spent, or `is_abandoned` for good: then these count
-    what they spend.
     """
 
     newest_act: int
@@ -426,23 +418,8 @@ class LineageAccount(Account):
     is_forgotten: bool = False
     blocks: int = 0
     promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    merged_into: str = ""
-    merges: tuple[str, ...] = ()
-    is_unfinished: bool = False
-    is_abandoned: bool = False
 
     scope = "lineage"
-
-    @property
-    def closed(self) -> LineageClosed | None:
-        """The error to raise where it is to be charged and cannot be, whatever it has left; None where it can."""
-        if self.is_forgotten:
-            return LineageForgotten(self.lineage)
-        if self.merged_into:
-            return LineageMerged(self.lineage, self.merged_into)
-        if self.is_abandoned:
-            return MergeAbandoned(self.lineage, " ".join(self.merges))
-        return MergeUnfinished(self.lineage, " ".join(self.merges)) if self.is_unfinished else None
 
     @property
     def state(self) -> AccountState:

@@ -8,17 +8,16 @@ there. A service may go on charging meanwhile: what it charges after the account
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from accounting.ledger import wire
 from accounting.ledger.accounts import Accounts, reading
-from accounting.ledger.books import FINISH, REOPEN, Books, IndexDigest
+from accounting.ledger.books import Books, IndexDigest
 from accounting.ledger.errors import (
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
-    UnknownLineage,
 )
 from accounting.ledger.journal import JournalContents, JournalFiles
 from accounting.ledger.questions import PaidQuestions
@@ -93,75 +92,6 @@ async def all_acts(ledger: Accounts, lineage: str, upto: int) -> list[Act]:
     return acts[:upto]
 
 
-async def difference_from_merged(ledger: Accounts, lineage: str, parts: Sequence[tuple[str, int]]) -> str:
-    """Say of the first receipt that is not the one it was made of by a merge; nothing where each of them is.
-
-    parts: the lineages that were merged into this one, in order, and how many receipts each had. Those of one that the
-    store does not have are not compared.
-    """
-    before = 0
-    for former, count in parts:
-        async with aclosing(all_receipts(ledger, lineage, before + count, after=before)) as ours:
-            async for page in receipt_pages(ledger, former, count):
-                for receipt in page:
-                    copied = await anext(ours, None)
-                    if copied is None or _charge_of(copied) != _charge_of(receipt):
-                        return (
-                            f"receipt {before + receipt.sequence} is not receipt {receipt.sequence} of {former} again"
-                        )
-        before += count
-    return ""
-
-
-def _charge_of(receipt: Receipt) -> tuple[object, ...]:
-    whose = receipt.client, receipt.group, receipt.microseconds
-    return *whose, receipt.terms, receipt.questions, receipt.group_questions, receipt.lineage_questions
-
-
-async def _merge_findings(ledger: Accounts, account: LineageAccount, acts: Sequence[Act]) -> list[str]:
-    """Return what is wrong with what a lineage has of those that were merged into it, or in its being open again."""
-    if findings := await _reopened_findings(ledger, account, acts):
-        return findings
-    finished = [act for act in acts if act.kind == FINISH]
-    if not account.merges or not finished:
-        return []  # what the books say of it they say
-    with reading(account.lineage):
-        parts = [(name, int(finished[0].details["receipts"][name])) for name in account.merges]
-    findings = []
-    for name, count in parts:
-        try:
-            former = await ledger.lineage_or_closed(name)
-        except UnknownLineage:
-            continue  # as where this one alone was restored
-        except LedgerDamaged as damage:
-            findings.append(f"the lineage {name}, which was merged into this one, is damaged: {damage.what}")
-            continue
-        if former.merged_into != account.lineage:
-            findings.append(f"the lineage {name} was merged into this one, and can be charged by itself")
-        if former.newest_receipt != count:
-            findings.append(
-                f"the lineage {name} had {count} receipts when it was merged into this one, and now "
-                f"{former.newest_receipt}"
-            )
-    if not findings and (difference := await difference_from_merged(ledger, account.lineage, parts)):
-        findings.append(difference)
-    return findings
-
-
-async def _reopened_findings(ledger: Accounts, account: LineageAccount, acts: Sequence[Act]) -> list[str]:
-    """Return what is wrong where a merge of the lineage was abandoned, and can be gone on with all the same."""
-    with reading(account.lineage):
-        given_up = {str(act.details["into"]) for act in acts if act.kind == REOPEN}
-    findings = []
-    for into in sorted(given_up):
-        with suppress(UnknownLineage, LedgerDamaged):  # nothing can be charged to one that is not there, or is damaged
-            if not (await ledger.lineage_or_closed(into)).is_abandoned:
-                findings.append(
-                    f"the lineage was opened again as its merge into {into} was abandoned, and {into} does not say so"
-                )
-    return findings
-
-
 async def verify(
     ledger: Accounts,
     lineage: str,
@@ -206,7 +136,6 @@ async def _walk(ledger: Accounts, lineage: str, witnesses: Sequence[Journal], wa
         findings.append("a block's number is not the one that the lineage lists")
     findings += _check_api_keys(contents.others[0], [holder for holder in holders if holder is not None])
     findings += await _check_indices(ledger, account, books, watch)
-    findings += await _merge_findings(ledger, account, acts)
     missing = _missing_receipts(books, witnesses)
     findings += _missing_in_words(missing)
     for journal in witnesses:
@@ -233,7 +162,7 @@ async def _damaged_keys(ledger: Accounts, lineage: str) -> list[str]:
         if is_a not in (kinds[key], "none"):
             damage.append(f"{key} is a {is_a} and not a {kinds[key]}")
         elif newest and key in (keys.receipts, keys.acts):
-            now = await ledger.lineage_or_closed(lineage)  # it may have been charged meanwhile
+            now = await ledger.lineage_or_forgotten(lineage)  # it may have been charged meanwhile
             if int(newest) > (now.newest_receipt if key == keys.receipts else now.newest_act):
                 damage.append(f"{key} has an entry {newest}, which nothing accounts for")
     return damage
@@ -247,7 +176,7 @@ async def _check_questions(
     A service may have charged more of them since `account` was read. A question is stored after its receipt, in one
     step, so the receipts that are read after the questions explain all that came meanwhile.
     """
-    newest = (await ledger.lineage_or_closed(account.lineage)).newest_receipt
+    newest = (await ledger.lineage_or_forgotten(account.lineage)).newest_receipt
     numbers = await ledger.numbers(account.lineage)
     async for page in receipt_pages(ledger, account.lineage, newest, after=account.newest_receipt):
         books.paid.enter_late(page)

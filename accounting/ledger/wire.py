@@ -49,7 +49,7 @@ from accounting.ledger.receipts import (
     pairs,
     read_terms,
 )
-from accounting.ledger.store import ABANDONED, FORGOTTEN, FORMATS, MERGED, MERGING, binary, said_by_library
+from accounting.ledger.store import FORGOTTEN, FORMATS, binary, said_by_library
 from accounting.ledger.values import (
     Account,
     Balance,
@@ -74,9 +74,6 @@ IDEMPOTENCY_KEYS = 20_000
 TALLY = b"n:"
 PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
-
-_WORDS = (FORGOTTEN, MERGED, MERGING, ABANDONED)
-"""Formats in which no function charges a lineage."""
 
 Fields = dict[bytes, bytes]
 
@@ -413,19 +410,15 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         return None
     if keys.kind is LineageAccount:
         written = fields.get(b"format", b"1").decode(errors="replace")
-        if written not in (*map(str, FORMATS), *_WORDS):
+        if written not in (*map(str, FORMATS), FORGOTTEN):
             raise WrongFormat(keys.lineage, written, FORMATS)
         own: dict[str, Any] = {"newest_act": int(fields[b"acts"]), "acts_head": fields.get(b"acts_head", GENESIS)}
         own["unit"] = fields[b"unit"].decode() if b"unit" in fields else None
         own["is_forgotten"] = written == FORGOTTEN
-        own["merged_into"] = fields[b"merged"].decode() if written == MERGED else ""
-        own["merges"] = tuple(fields.get(b"merges", b"").decode().split())
-        own["is_unfinished"] = written == MERGING
-        own["is_abandoned"] = written == ABANDONED
         own["blocks"] = int(fields.get(b"blocks", b"0"))
         plain, with_blocks, blocks_alone = map(str, FORMATS)
         known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
-        if written not in (*known, *_WORDS):
+        if written not in (*known, FORGOTTEN):
             raise ValueError("the lineage's format is not that of so many blocks")
         own["promoted"] = {
             name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())

@@ -18,6 +18,7 @@ from accounting.ledger import (
     GroupAccount,
     Ledger,
     LineageAccount,
+    LineageForgotten,
     Receipt,
 )
 from accounting.ledger.charged_models import charged_models
@@ -82,10 +83,8 @@ def show_lineage(
     _print_spent(out, f"the lineage {account.lineage}, opened {_when(account.created)} UTC", account)
     protects = {None: "not settled before the first model", "": "one record"}
     unit = protects.get(account.unit, f"all records with one value of {account.unit}")
-    if account.closed is not None:
-        out.print(str(account.closed), highlight=False)
-    elif account.merges:
-        out.print(f"merged from {' and '.join(account.merges)}", highlight=False)
+    if account.is_forgotten:
+        out.print(str(LineageForgotten(account.lineage)), highlight=False)
     out.print(f"privacy unit: {unit}", highlight=False)
     for served, ids in sorted(account.promoted.items()):
         before = f", before it {_shown_model(ids[1])}" if ids[1:] else ""

@@ -16,17 +16,11 @@ from typing import Any, TypeVar, get_args
 import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from rich.table import Table
 
 from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, Promote, SetBlockBudget, SetBudget
-from accounting.budgets import Budget, Scope
-from accounting.currency import RHO
+from accounting.budgets import Scope
 from accounting.ledger import ActRefused, Ledger, UnknownLineage
-from accounting.ledger.accounts import NOTHING
-from accounting.ledger.journal import Merge
-from accounting.ledger.merging import MergePlan, abandon_merge, check_abandonable, merge_lineages, plan_merge
 from dpserve.commands.command import Group, option
-from dpserve.commands.console import shares, stdout_console, whole
 from dpserve.commands.options import (
     ActsOnLedger,
     ChargedLedger,
@@ -34,13 +28,12 @@ from dpserve.commands.options import (
     PacedBudget,
     bundle_names,
     client_names,
-    current,
     lineage_names,
     state_folder,
 )
 from service.errors import CannotServe
 from training.bundles.sealing import CERTIFICATE_FILE
-from training.inputs.lineage import KnownRecords, check_lineage_name
+from training.inputs.lineage import KnownRecords
 from training.kinds.loading import load_model
 
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
@@ -79,15 +72,9 @@ class ActOnLineage(LineageOption, ActsOnLedger):
     """A lineage of a ledger that a command changes."""
 
 
-def lineage_of_bundle(given: str) -> str:
+def lineage_named(given: str) -> str:
     """Return the lineage that a bundle was trained in, or the name itself."""
     return load_model(Path(given)).certificate.lineage if (Path(given) / CERTIFICATE_FILE).exists() else given
-
-
-def lineage_named(given: str) -> str:
-    """Return the lineage that a bundle belongs to, also since a merge, or the name itself."""
-    lineage = lineage_of_bundle(given)
-    return lineage if lineage == given else KnownRecords(state_folder()).heir(lineage)
 
 
 async def chosen_lineage(ledger: Ledger, given: str | None) -> str:
@@ -277,7 +264,7 @@ def forget_lineage(
     async def apply(opened: Ledger) -> None:
         account = None
         with suppress(UnknownLineage):
-            account = await opened.lineage_or_closed(name)
+            account = await opened.lineage_or_forgotten(name)
         if account is None and not known.is_noted(name):
             raise CannotServe(f"neither the ledger nor a training of yours knows the lineage {name!r}")
         known.check_ended(name)
@@ -297,114 +284,6 @@ def forget_lineage(
     ledger.run(apply)
 
 
-@lineages.command("merge")
-def merge_two(
-    *,
-    first: str = option(..., "One lineage's name, or a bundle of it.", argument=True, complete=lineage_names),
-    second: str = option(..., "The other one's.", argument=True, complete=lineage_names),
-    into: str = option(..., "The name of the lineage that both become: a new one."),
-    given: PacedBudget,
-    ledger: ChargedLedger,
-    yes: bool = option(False, "Do not ask before the two are closed."),
-) -> None:
-    """Make one lineage of two whose records overlap: what was spent of both adds up in it.
-
-    Its clients, groups, API keys and models are those of both, and what was paid for stays paid for. A client of both
-    keeps the larger of its budgets. Nobody is charged under the former names again: end the services that answer from
-    their models first, and start them after it. Say it again after a crash, and on each machine where one of the two
-    was trained or served.
-    """
-    known = KnownRecords(state_folder())
-    merge = Merge((lineage_of_bundle(first), lineage_of_bundle(second)), check_lineage_name(into))
-
-    async def apply(opened: Ledger) -> None:
-        known.check_mergeable(merge.of, into)
-        with shares("merging") as watch:
-            plan = await plan_merge(opened, merge, given.terms.budget, may_be_unknown=known.is_noted, watch=watch)
-            begun = plan.is_begun or any(known.heir(name) == into for name in merge.of)  # in a store that was restored
-            if not begun and known.is_noted(into):
-                raise CannotServe(f"records were trained on in a lineage {into} already: a merge makes a new one")
-        if plan.whole is None:
-            await merge_lineages(opened, plan)
-        else:
-            stdout_console().print(table_of_merge(plan), highlight=False)
-            question = f"Merge {' and '.join(merge.of)} into {into}? Their names are used up, and this cannot be undone"
-            if not yes and not typer.confirm(question):
-                typer.echo("nothing was changed")
-                return
-            with shares("merging") as watch:
-                await merge_lineages(opened, plan, watch=watch)
-        # Only now: where the ledger refuses, their records lie in them as before.
-        known.merge(merge.of, into)
-        typer.echo(f"the lineages {' and '.join(merge.of)} are merged into {into}, which their bundles belong to now")
-
-    try:
-        ledger.run(apply)
-    except ActRefused as refused:
-        raise CannotServe(str(refused)) from None
-
-
-@lineages.command("abandon-merge")
-def abandon_merge_into(
-    *,
-    into: str = option(..., "The lineage that the two were to become.", argument=True, complete=lineage_names),
-    ledger: ChargedLedger,
-    yes: bool = option(False, "Do not ask before the name is used up."),
-) -> None:
-    """Give up a merge that is not done: the two lineages are open again, as if it had never begun.
-
-    The name that was to be theirs is refused for good: merge them into another one. Where the merge is done, nothing is
-    changed. Say it again after a crash, and on each machine where the merge was said.
-    """
-    known = KnownRecords(state_folder())
-
-    async def apply(opened: Ledger) -> None:
-        merge = await check_abandonable(opened, into)
-        if any(known.heir(name) == into for name in merge.of):
-            raise CannotServe(
-                f"the merge into {into} was done on this machine, in this ledger or in one that this is older than: "
-                "say the words of the merge again"
-            )
-        account = await opened.lineage_or_closed(into)
-        question = (
-            f"Abandon the merge of {' and '.join(merge.of)}? The name {into} is used up, and this cannot be undone"
-        )
-        if not (account.is_abandoned or yes or typer.confirm(question)):
-            typer.echo("nothing was changed")
-            return
-        await abandon_merge(opened, into)
-        typer.echo(f"the merge into {into} is abandoned: {' and '.join(merge.of)} are lineages of their own, as before")
-        for lineage in merge.of:
-            if (await opened.lineage_or_closed(lineage)).budget == NOTHING:
-                typer.echo(
-                    f"{lineage} was never served, and has no budget yet: 'dpserve lineage set-budget' gives it one"
-                )
-
-    try:
-        ledger.run(apply)
-    except ActRefused as refused:
-        raise CannotServe(str(refused)) from None
-
-
-def table_of_merge(plan: MergePlan) -> Table:
-    """Return what will add up, as a table: of each account what it spent in both, and its budget afterwards."""
-    table = whole("account", *(f"spent in {name}" for name in plan.merge.of), "will have spent", "of", "at delta")
-    named = [("the lineage", plan.whole), *((f"group {name}", each) for name, each in plan.groups.items())]
-    for name, merged in [*named, *((f"client {name}", each) for name, each in plan.clients.items())]:
-        if merged is not None:
-            by = {each.lineage: _in_figures(each.budget, each.spent) for each in merged.of}
-            spent, limit = (_in_figures(merged.budget, amount) for amount in (merged.spent, merged.budget.limit))
-            delta = f"{merged.budget.delta:g}" if merged.budget.currency is RHO else "0 (pure)"
-            table.add_row(name, *(by.get(lineage, "") for lineage in plan.merge.of), spent, limit, delta)
-    return table
-
-
-def _in_figures(budget: Budget, amount: int) -> str:
-    """Return an amount of an account as rho, if that is what it counts, and as epsilon."""
-    epsilon = f"epsilon {budget.epsilon_at(amount):.4g}"
-    return f"rho {RHO.value(amount):.6g}, {epsilon}" if budget.currency is RHO else epsilon
-
-
 @models.command("promote")
 def promote_model(
     *,
@@ -422,7 +301,7 @@ def promote_model(
     """
     if (bundle is None) != back:
         raise typer.BadParameter("name the bundle, or say --back, and not both", param_hint="BUNDLE")
-    certificate = None if bundle is None else current(load_model(bundle)).certificate
+    certificate = None if bundle is None else load_model(bundle).certificate
     if certificate is not None and lineage.lineage is None:
         lineage = lineage.model_copy(update={"lineage": certificate.lineage})
 

@@ -241,7 +241,7 @@ def _warn_of_members(errors: Console, bundle: Path, others: "Labelled") -> None:
     from training.inputs.records import Declaration, Records, Units
     from training.kinds.loading import load_model
 
-    records, certificate = KnownRecords(options.state_folder()), options.current(load_model(bundle)).certificate
+    records, certificate = KnownRecords(options.state_folder()), load_model(bundle).certificate
     if not records.folder.exists():
         return
     names, feature_map = certificate.feature_names, certificate.feature_map

@@ -141,7 +141,7 @@ def export(
     ledger: ChargedLedger,
 ) -> None:
     """Write a pay-once model into one file that anyone may have. The lineage pays for its tier, once."""
-    model = options.current(load_model(bundle))
+    model = load_model(bundle)
     file = exported(model, to, tier)
     certificate = model.certificate
     suffix = f"-{file.tier}{file.suffix}" if len(certificate.tiers) > 1 else file.suffix
@@ -236,7 +236,7 @@ def evaluate(
     whole, parts = whole_picorho(reported.price), parts_named(named)
     if reported.plot is not None and parts is not None and not {"calibration", "roc", "coverage"} & set(parts):
         raise WrongOption("plot", "draws calibration, ROC and coverage, and none of these is reported")
-    loaded = options.current(load_model(bundle))
+    loaded = load_model(bundle)
     asked, tier = asked_at(loaded.certificate, pay_once(loaded), reported.tier)
     certificate = asked.certificate
     payer = Payer.chosen(certificate, held_out.lineage, choice, budget)

@@ -84,7 +84,7 @@ class AccountToExplain(LedgerOption):
     async def _account(self, opened: Ledger, price: Cost | None) -> AccountExplanation:
         lineage, unit, shown = self.lineage, None, ""
         if self.bundle is not None:
-            certificate = options.current(load_model(self.bundle)).certificate
+            certificate = load_model(self.bundle).certificate
             if lineage is not None and lineage != certificate.lineage:
                 raise ValueError(f"{self.bundle} is of the lineage {certificate.lineage!r}, and not of {lineage!r}")
             lineage, unit = certificate.lineage, getattr(certificate, "unit", None)

@@ -16,7 +16,7 @@ from accounting.ledger import (
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
-    LineageClosed,
+    LineageForgotten,
     UnknownLineage,
 )
 from accounting.ledger.backups import restore as restored
@@ -359,10 +359,10 @@ def reconcile(of: ReconciledLineage, lost: LostLineage, given: AccountBudget) ->
         if budget is not None and of.lineage is not None:
             await opened.open_lineage(lineage_named(of.lineage), budget, time=time.time())
         for name in await _lineages(opened, of):
-            journals = _journals_of([name, *await opened.merged_lineages(name)], of.journal)
+            journals = _journals_of([name], of.journal)
             declared = await _declared_loss(opened, name, journals, lost)
-            # Nothing was charged to one that was forgotten; the heir of one that was merged gets what that lost.
-            with nullcontext() if of.lineage is not None else suppress(LineageClosed):
+            # Nothing was charged to one that was forgotten.
+            with nullcontext() if of.lineage is not None else suppress(LineageForgotten):
                 done.append(await reconciled(opened, name, journals, declared, unit=of.unit, watch=watch))
         return done
 
@@ -460,7 +460,7 @@ async def _lineages_to_recover(ledger: Ledger, given: list[Path] | None) -> list
     for name in sorted(written):
         try:
             await ledger.lineage(name)
-        except (LedgerDamaged, LineageClosed):
+        except (LedgerDamaged, LineageForgotten):
             continue  # it is there, and `verify` says what is wrong
         except UnknownLineage as error:
             raise CannotServe(

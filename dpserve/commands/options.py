@@ -16,9 +16,8 @@ from accounting import sampling_error
 from accounting.acts import BudgetTerms
 from accounting.budgets import Accepts, Budget, accepted_at, currency_of
 from accounting.currency import EPSILON
-from accounting.ledger import Ledger, LineageClosed, LineageForgotten, LineageMerged, MergeAbandoned
-from accounting.ledger.journal import abandoned_merge, is_forgotten
-from accounting.messages import OptionName
+from accounting.ledger import Ledger
+from accounting.ledger.journal import is_forgotten
 from dpserve.commands.command import Options, option
 from training.errors import WrongOption
 
@@ -216,44 +215,14 @@ def journals_folder() -> Path:
     return state_folder() / "journals"
 
 
-def refuse_closed(lineage: str) -> None:
-    """Raise WrongOption, before anything is trained, for a lineage that this machine knows to be closed for good.
-
-    It was forgotten, or merged, or was to be what others are merged into, until that was given up.
-    """
-    from training.inputs.lineage import KnownRecords
-
+def refuse_forgotten(lineage: str) -> None:
+    """Raise WrongOption, before anything is trained, for a lineage that was forgotten on this machine."""
     if is_forgotten(journals_folder(), lineage):
-        raise closed_lineage(lineage, LineageForgotten(lineage))
-    if (abandoned := abandoned_merge(journals_folder(), lineage)) is not None:
-        raise closed_lineage(lineage, MergeAbandoned(lineage, " ".join(abandoned.of)))
-    if (heir := KnownRecords(state_folder()).heir(lineage)) != lineage:
-        raise closed_lineage(lineage, LineageMerged(lineage, heir))
+        raise forgotten_lineage(lineage)
 
 
-def current(model: Any) -> Any:
-    """Return a bundle's model, of the lineages that its own were merged into on this machine."""
-    from training.inputs.lineage import KnownRecords
-    from training.kinds.loading import after_merges
-
-    known = KnownRecords(state_folder())
-    return after_merges(model, {lineage: known.heir(lineage) for lineage in model.certificate.lineages})
-
-
-def closed_lineage(lineage: str, closed: LineageClosed) -> WrongOption:
-    """Return the refusal of a training in a lineage that is closed."""
-    if isinstance(closed, LineageMerged):
-        return WrongOption(
-            "lineage",
-            f"was merged into {closed.into!r}",
-            value=lineage,
-            remedy="train with " + OptionName("lineage", closed.into),
-        )
-    if isinstance(closed, MergeAbandoned):
-        reason = "was to be made by a merge that was abandoned, and its name is not given again"
-        return WrongOption("lineage", reason, value=lineage, remedy="take another name")
-    if not isinstance(closed, LineageForgotten):
-        return WrongOption("lineage", f"cannot be trained in yet: {closed}", value=lineage)
+def forgotten_lineage(lineage: str) -> WrongOption:
+    """Return the refusal of a training in a lineage that was forgotten."""
     reason = "was forgotten, and its name is not given again"
     return WrongOption("lineage", reason, value=lineage, remedy="take another name")
 

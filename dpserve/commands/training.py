@@ -12,7 +12,7 @@ from accounting.picorho import to_rho
 from dpserve.commands.bundles import print_certificate
 from dpserve.commands.command import Options
 from dpserve.commands.console import stdout_console
-from dpserve.commands.options import ledger_location, open_ledger, refuse_closed, state_folder
+from dpserve.commands.options import ledger_location, open_ledger, refuse_forgotten, state_folder
 from dpserve.commands.tables import LOCAL
 from dpserve.train_options import NewBundle, TrainOptions, declared_option, default_in_words
 from dpserve.trainer import Screen, run_training
@@ -79,7 +79,7 @@ def train_published(new: NewBundle, network: OwnOptions) -> None:
         overlapping_lineage_is_accepted=new.overlapping_lineage_is_accepted,
     )
     check_together(request, unit=new.unit, on_ray=new.engine != LOCAL)
-    refuse_closed(request.lineage)
+    refuse_forgotten(request.lineage)
     _, records = new.read_all(lambda: check_options(request))
     certificate = fit(records, request, new.out, state=state_folder(), watcher=Screen()).certificate
     lines = (f"Wrote the bundle {new.out}: {certificate.status}.", *getattr(certificate, "objections", ()))

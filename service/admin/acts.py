@@ -27,7 +27,7 @@ from accounting.ledger import (
     ActRefused,
     ClientRevoked,
     Ledger,
-    LineageClosed,
+    LineageForgotten,
     UnknownClient,
     UnknownGroup,
     UnknownKey,
@@ -223,7 +223,7 @@ def refusing() -> Iterator[None]:
     """Have what the ledger refuses of an act answered as problems."""
     try:
         yield
-    except (UnknownClient, UnknownGroup, UnknownLineage, LineageClosed, UnknownKey) as error:
+    except (UnknownClient, UnknownGroup, UnknownLineage, LineageForgotten, UnknownKey) as error:
         raise Problem(ProblemType.NOT_FOUND, str(error)) from error
     except (ActRefused, ClientRevoked) as error:
         raise Problem(ProblemType.ACT_REFUSED, str(error)) from error

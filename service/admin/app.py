@@ -29,7 +29,7 @@ from accounting.ledger import (
     ClientAccount,
     KeyScope,
     Ledger,
-    LineageClosed,
+    LineageForgotten,
     UnknownLineage,
     key_digest,
 )
@@ -322,7 +322,7 @@ def _open_lineage(ledger: Ledger) -> Callable[[str], Awaitable[str]]:
     async def open_lineage(lineage: str) -> str:
         try:
             await ledger.lineage(lineage)
-        except (UnknownLineage, LineageClosed, ValueError):  # the latter of what can be no name
+        except (UnknownLineage, LineageForgotten, ValueError):  # the latter of what can be no name
             raise Problem(ProblemType.NOT_FOUND, "the ledger has no lineage of this name") from None
         return lineage
 

@@ -13,7 +13,7 @@ from accounting.ledger import (
     LedgerDamaged,
     LedgerError,
     LedgerUnavailable,
-    LineageClosed,
+    LineageForgotten,
     MechanismNotAccepted,
     ScopeMissing,
     UnknownClient,
@@ -75,7 +75,7 @@ def as_problem(error: Exception) -> Problem:
         case Overloaded():
             detail = "too many requests are waiting; nothing was charged: ask again later"
             return Problem(ProblemType.OVERLOADED, detail, retry_after=error.retry_after)
-        case LedgerUnavailable() | UnknownLineage() | LineageClosed():
+        case LedgerUnavailable() | UnknownLineage() | LineageForgotten():
             return Problem(ProblemType.LEDGER_UNAVAILABLE, _why_unavailable(error))
     for known in type(error).__mro__:
         if known in _IN_WORDS:

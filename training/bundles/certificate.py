@@ -270,13 +270,6 @@ class ModelCertificate(SealedCertificate):
         """The lineages of its records, and of those of the models that it was computed from."""
         return frozenset({self.lineage})
 
-    def after_merges(self, heirs: Mapping[str, str]) -> Self:
-        """Return it with the lineages that count, since merges, what the named ones spent. heirs: these by the former.
-
-        A merged lineage's records are its heir's.
-        """
-        return self.model_copy(update={"lineage": heirs.get(self.lineage, self.lineage)})
-
     @property
     def kind_name(self) -> str:
         """The name of the model's kind (`training.kinds.registry`): the field `release` of a kind that has it."""

@@ -99,9 +99,6 @@ _UNIT = ".unit"
 _SETTLED = f".lineage{_UNIT}"
 """The name of the column of units that the lineage's models have; not there where they protect records."""
 
-_MERGES = ".merged"
-"""The name of a hidden folder beside the lineages': a file for each that was merged, with the one that it is now."""
-
 _OF_FEATURES = b"dpserve: the encoded columns of a record\0"
 _UNIT_NAMES, _IDS = "unit", "id"
 _FILES_BY_NAMES = {
@@ -176,7 +173,6 @@ class KnownRecords:
         blocks_of: a lineage whose blocks take the place of lineages, in a folder of its own.
         """
         self._key = folder / "lineage.key"
-        self._merges = folder / "trained" / _MERGES
         self._blocks = folder / "blocks"
         self.folder = folder / "trained" if blocks_of is None else self._blocks / check_lineage_name(blocks_of)
 
@@ -286,61 +282,6 @@ class KnownRecords:
             folder.rmdir()
         if (blocks := self._blocks / lineage).is_dir():
             shutil.rmtree(blocks)
-
-    def heir(self, lineage: str) -> str:
-        """Return the lineage that has the records of one that was merged on this machine, or itself."""
-        seen = [check_lineage_name(lineage)]
-        with suppress(FileNotFoundError):
-            while seen[-1] not in seen[:-1]:
-                seen.append((self._merges / seen[-1]).read_text("ascii"))
-            raise TrainingError(f"{self._merges} says that the lineage {seen[-1]!r} was merged into itself by others")
-        return seen[-1]
-
-    def check_mergeable(self, lineages: Sequence[str], into: str) -> None:
-        """Raise TrainingError where the digests of lineages cannot be made those of another, and change nothing."""
-        units = set[str | None]()
-        for lineage in lineages:
-            self.check_ended(lineage)
-            if (self._blocks / lineage).is_dir():
-                raise TrainingError(f"records of the lineage {lineage!r} lie in blocks: such lineages are not merged")
-            paths = files_in(self.folder / check_lineage_name(lineage))
-            rows = (path for suffix in (_ROWS, *_FORMER, *_ROW_NOTES) for path in paths.get(suffix, ()))
-            units |= {_noted_unit(path) for path in rows}
-        if len(units) > 1:
-            protected = ", ".join("one record" if each is None else repr(each) for each in sorted(units, key=str))
-            raise TrainingError(
-                f"models of the lineages {' and '.join(map(repr, lineages))} protect different privacy units, and a "
-                f"budget bounds one: {protected}"
-            )
-        self.check_ended(into)
-
-    def merge(self, lineages: Sequence[str], into: str) -> None:
-        """Make the digests of lineages those of another one: their records are that one's from now on.
-
-        Nothing of these lineages may be charged any more but as that one's: see `accounting.ledger.merging`. It may be
-        said again, as after a crash, until when some digests may be still where they were, and count there. Raises
-        TrainingError, as `check_mergeable`, and OSError.
-        """
-        self.check_mergeable(lineages, into)
-        home = self.folder / check_lineage_name(into)
-        for folder in (self._merges, home):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for lineage in lineages:
-            write_whole(self._merges / lineage, into.encode("ascii"))
-        for lineage in lineages:
-            folder = self.folder / lineage
-            hidden = list(folder.glob(".*"))
-            for path in hidden:  # digests without their unit are of records: it is in both places while they move
-                if path.suffix == _UNIT:
-                    write_whole(home / path.name, path.read_bytes())
-            for path in sorted(folder.glob("[!.]*")):  # whose names are random, and so none is taken
-                path.replace(home / path.name)
-            for path in hidden:
-                path.unlink(missing_ok=True)
-            with suppress(OSError):  # not there, or another training has begun
-                folder.rmdir()
-        with suppress(OSError):  # of two of which no training is known
-            home.rmdir()
 
     def how_to_forget(self, lineages: Iterable[str]) -> str:
         """Say what trainings of lineages that were killed left, and when it can be removed; nothing of none."""
@@ -612,10 +553,10 @@ def advice(lineage: str, elsewhere: Iterable[str], *, here: bool) -> Message:
         # Each of them would refuse for the others.
         lie_in = [*([lineage] if here else []), *others]
         keep = (
-            f" They lie in {', '.join(map(repr, lie_in))}, so that no name keeps one budget yet: make one lineage of "
-            f"two, 'dpserve lineage merge {lie_in[0]} {lie_in[1]}' with "
-            + OptionName("into", "NAME")
-            + f", and train in that, or leave records out that are in other lineages than {lineage!r}"
+            f" They lie in {', '.join(map(repr, lie_in))}, so that no name keeps one budget: leave records out that "
+            f"are in other lineages than {lineage!r}, or begin a new lineage and declare in it what these spent, with "
+            + OptionName("declare_lost")
+            + " of 'dpserve ledger reconcile'"
         )
     undone = f". A lineage that was a mistake and charged nothing can be undone: 'dpserve lineage forget {others[0]}'"
     return keep + undone + ". To open another one all the same, add " + OptionName("overlapping_lineage_is_accepted")

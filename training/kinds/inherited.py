@@ -1,6 +1,5 @@
 """A pay-once model that another one is computed from: what of it is taken, and whether it fits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from accounting.messages import OptionName
 from training.bundles.certificate import Declared
 from training.errors import BundleError, NotExportable, WrongOption
 from training.features.maps import FeatureMap
-from training.kinds.loading import after_merges, load_model
+from training.kinds.loading import load_model
 from training.kinds.registry import kind_of
 from training.pay_once.classifier import Classifier
 from training.pay_once.earlier import EarlierModel
@@ -32,11 +31,8 @@ class Inherited:
     earlier: tuple[EarlierModel, ...]
 
     @classmethod
-    def read(cls, option: Option, folder: str, heir: Callable[[str], str]) -> "Inherited":
-        """Read and verify a bundle. Raises WrongOption for what is none, and for a model that is not private itself.
-
-        heir: returns the lineage that one was merged into, or itself.
-        """
+    def read(cls, option: Option, folder: str) -> "Inherited":
+        """Read and verify a bundle. Raises WrongOption for what is none, and for a model that is not private itself."""
         try:
             model = load_model(Path(folder))
         except BundleError as error:
@@ -51,7 +47,7 @@ class Inherited:
             )
         if len(model.certificate.tiers) > 1:
             raise WrongOption(option, "has several tiers, and is held in parts", value=folder, remedy="take one of one")
-        return cls.released(option, after_merges(model, {name: heir(name) for name in model.certificate.lineages}))
+        return cls.released(option, model)
 
     @classmethod
     def released(cls, option: Option, model: Any, *, apart: bool = False) -> "Inherited":

@@ -1,6 +1,5 @@
 """Loading a bundle of any kind, by the kind that its certificate names."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,16 +37,6 @@ def load_model(folder: Path, device: str | None = None) -> Any:
         return model
     arithmetic = arithmetic_on(device)
     return model if arithmetic is NUMPY else computed_by(model, arithmetic)
-
-
-def after_merges(model: Any, heirs: Mapping[str, str]) -> Any:
-    """Return a model whose certificate names the lineages that count what its own spent, since these were merged.
-
-    Its weights, noise and questions are what they were. heirs: lineages by the names of those merged into them.
-    """
-    if not any(name != into for name, into in heirs.items()):
-        return model
-    return replace(model, certificate=model.certificate.after_merges(heirs))
 
 
 def computed_by(model: Any, arithmetic: Arithmetic) -> Any:

@@ -265,13 +265,6 @@ class ReleaseCertificate(ProvenCertificate):
         """The lineages of its records, and of those of earlier models."""
         return super().lineages | {each.lineage for each in self.earlier}
 
-    def after_merges(self, heirs: Mapping[str, str]) -> Self:
-        """Return it with the heirs of its own lineage and of earlier models', under which they are held."""
-        earlier = tuple(
-            each.model_copy(update={"lineage": heirs.get(each.lineage, each.lineage)}) for each in self.earlier
-        )
-        return super().after_merges(heirs).model_copy(update={"earlier": earlier})
-
     @property
     def earlier_here(self) -> tuple[EarlierModel, ...]:
         """Earlier models of its own lineage, the first trained first: whoever holds this one holds them, too."""

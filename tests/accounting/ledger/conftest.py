@@ -22,7 +22,6 @@ from accounting.ledger import (
 )
 from accounting.ledger import store as store_module
 from accounting.ledger.embedded import server_binary
-from accounting.ledger.journal import Merge
 from accounting.ledger.store import FunctionLibrary
 from accounting.losses import Cost, GaussianLoss
 
@@ -124,12 +123,6 @@ async def ledger(store_url: str) -> AsyncIterator[Ledger]:
 def lineage() -> str:
     """A lineage that no other test uses."""
     return new_lineage()
-
-
-@pytest.fixture
-def names() -> Merge:
-    """Two lineages that no other test uses, and what they are to be merged into."""
-    return Merge((new_lineage(), new_lineage()), new_lineage())
 
 
 def new_lineage() -> str:

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from accounting.ledger import ApiKey, Ledger, key_digest, merging
+from accounting.ledger import ApiKey, Ledger, key_digest
 from accounting.ledger import store as store_module
 from accounting.ledger.backups import backup, restore
-from accounting.ledger.journal import Merge
-from accounting.ledger.merging import abandon_merge, merge_lineages, plan_merge
 from accounting.ledger.recovery import reconcile
 from accounting.ledger.store import FunctionLibrary
 from accounting.ledger.verification import verify
@@ -124,16 +122,6 @@ async def use_every_function(ledger: Ledger, lineage: str, folder: Path) -> None
     await open_accounts(ledger, lineage, releases(2 * RECEIPTS), ann=releases(RECEIPTS), bob=releases(RECEIPTS))
     await ledger.open_lineage(f"{lineage}-mistaken", releases(1), time=0.0)
     await ledger.forget_lineage(f"{lineage}-mistaken", time=0.0)
-    merge = Merge((f"{lineage}-one", f"{lineage}-other"), f"{lineage}-both")
-    for each in merge.of:
-        await open_accounts(ledger, each, releases(RECEIPTS), ann=releases(RECEIPTS))
-        await ledger.charge(asking(each, "ann", "a", model=each))
-    plan = await plan_merge(ledger, Merge(merge.of, f"{lineage}-given-up"), lambda _: releases(2 * RECEIPTS))
-    assert plan.whole is not None
-    await merging._open(ledger.merging(), plan, plan.whole)
-    await merging._close(ledger, plan.parts[0], plan.merge)
-    await abandon_merge(ledger, plan.merge.into)
-    await merge_lineages(ledger, await plan_merge(ledger, merge, lambda _: releases(2 * RECEIPTS)))
     await ledger.add_group(lineage, "team", releases(5), time=0.0)
     await ledger.set_group(lineage, "bob", "team")
     await ledger.set_budget(lineage, releases(3 * RECEIPTS))

@@ -89,7 +89,7 @@ async def test_one_that_charged_nothing_is_refused_for_good(ledger: Ledger, line
 
 async def test_one_that_was_never_opened_is_refused_for_good(ledger: Ledger, lineage: str) -> None:
     await ledger.forget_lineage(lineage, time=1.0)
-    account = await ledger.lineage_or_closed(lineage)
+    account = await ledger.lineage_or_forgotten(lineage)
     assert (account.is_forgotten, account.budget.limit) == (True, 0)
     with pytest.raises(LineageForgotten):
         await ledger.open_lineage(lineage, WHOLE, time=1.0)
@@ -139,7 +139,7 @@ async def test_of_a_charge_and_a_forgetting_at_once_one_is_done(store_url: str) 
             )
             assert isinstance(charged, LineageForgotten) is (forgotten is None)
             assert isinstance(forgotten, ActRefused) is not isinstance(charged, LineageForgotten)
-            account = await one.lineage_or_closed(lineage)
+            account = await one.lineage_or_forgotten(lineage)
             assert account.is_forgotten is (account.newest_receipt == 0)
             outcomes.add(account.is_forgotten)
     finally:
@@ -223,7 +223,7 @@ async def test_after_a_crash_it_is_refused_and_can_be_forgotten_again(
             await _join_and_charge(ledger, lineage, opens=step == "opened")
         await ledger.forget_lineage(lineage, time=2.0)
         assert is_forgotten(tmp_path, lineage)
-        assert (await ledger.lineage_or_closed(lineage)).is_forgotten
+        assert (await ledger.lineage_or_forgotten(lineage)).is_forgotten
 
 
 async def _join_and_charge(ledger: Ledger, lineage: str, *, opens: bool) -> None:
@@ -318,7 +318,7 @@ class Forgetting(RuleBasedStateMachine):
         listed = {each.lineage for each in self.runner.run(self.ledger.lineages())} & set(self.names)
         assert listed == self.open.keys() - self.forgotten
         for name in self.forgotten:
-            assert self.runner.run(self.ledger.lineage_or_closed(name)).newest_receipt == 0
+            assert self.runner.run(self.ledger.lineage_or_forgotten(name)).newest_receipt == 0
 
 
 async def _all(ledger: Ledger, names: list[str]) -> list[str]:

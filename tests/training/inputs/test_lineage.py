@@ -346,66 +346,6 @@ def test_a_lineage_that_is_forgotten_keeps_no_record_from_others(known, records)
         assert among(known, records).keys() == {"others"}
 
 
-def test_records_of_merged_lineages_are_those_of_the_new_one(known, records):
-    first = of_persons(records, "who", ["ann", "bo"])
-    noted_as(known, "spring", first)
-    noted_as(known, "autumn", replace(first, source=records.source[:3]))
-    before = among(known, records)
-    with known.noted("spring", known.digests(first), "who"), pytest.raises(TrainingError, match="is being trained"):
-        known.merge(("spring", "autumn"), "year")
-    assert among(known, records) == before
-    for _ in range(2):
-        known.merge(("spring", "autumn"), "year")
-        assert known.lineages == ["year"]
-        assert among(known, records) == {"year": before["spring"]}
-        assert (known.heir("spring"), known.heir("autumn"), known.heir("year")) == ("year", "year", "year")
-    with pytest.raises(TrainingError, match="one record"):
-        noted_as(known, "year", records)
-    assert known.among(known.digests(first), "year") == {}
-    known.merge(("year", "winter"), "all")
-    assert (known.heir("spring"), known.lineages) == ("all", ["all"])
-
-
-def test_lineages_of_different_units_and_blocks_are_not_merged(tmp_path, known, records):
-    noted_as(known, "spring", of_persons(records, "who", ["ann", "bo"]))
-    noted_as(known, "autumn", records)
-    before = among(known, records)
-    with pytest.raises(TrainingError, match="different privacy units"):
-        known.merge(("spring", "autumn"), "year")
-    (tmp_path / "state" / "blocks" / "winter").mkdir(parents=True)
-    with pytest.raises(TrainingError, match="lie in blocks"):
-        known.merge(("spring", "winter"), "year")
-    assert among(known, records) == before
-    assert known.heir("spring") == "spring"
-
-
-@pytest.mark.parametrize("moved", range(1, 8))
-def test_wherever_a_merge_of_digests_ends_no_record_is_unknown(known, records, monkeypatch, moved):
-    noted_as(known, "spring", of_persons(records, "who", ["ann", "bo"]))
-    noted_as(known, "autumn", of_persons(replace(records, source=records.source[:3]), "who", ["ann", "bo"]))
-    everything, move, count = dict(among(known, records))["spring"], Path.replace, iter(range(100))
-
-    def ends(self, target):
-        if next(count) == moved:
-            raise OSError("the process ends")
-        return move(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", ends)
-        with pytest.raises(OSError, match="ends"):
-            known.merge(("spring", "autumn"), "year")
-    assert sum(np.array(each[0]) for each in among(known, records).values()) >= everything[0]
-    known.merge(("spring", "autumn"), "year")
-    assert among(known, records) == {"year": everything}
-
-
-def test_merges_that_lead_back_are_refused(known):
-    known.merge(("spring", "autumn"), "year")
-    known.merge(("year", "winter"), "spring")
-    with pytest.raises(TrainingError, match="into itself"):
-        known.heir("autumn")
-
-
 def small_table(rows, names):
     """Records of two columns, whose rows number as `rows` say, with units if there are names."""
     X = np.array([[row % 4, row % 3] for row in rows], dtype=np.float64)
