@@ -62,7 +62,7 @@ from dpserve.wording import as_parameter, in_python
 from mechanisms.gaussian_vector import picorho_for
 from mechanisms.randomness import SystemRandomness
 from service.errors import CannotServe, NotPaidFor
-from service.opening import account_to_be, block_budgets_of, check_unit, hold_earlier, is_open, open_and_charge
+from service.opening import account_to_be, block_budgets_of, check_unit, is_open, open_and_charge
 from service.pay_once import hold_request
 from training.block_choice import BlockChoice
 from training.bundles.certificate import ProvenCertificate
@@ -83,7 +83,6 @@ from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
-from training.pay_once.certificate import ReleaseCertificate
 from training.pay_once.coverage import thousandths
 from training.sets_choice import SetsChoice
 
@@ -246,11 +245,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The largest norm of a record's gradient: at least 1e-30 and at most 1e+30. For dpsgd.
     learning_rate : float, optional
         The learning rate: above 0. For dpsgd.
-    start : str or Path, optional
-        The bundle of a pay-once model of the same features and classes, at whose weights the steps begin. For
-        class-sums, dpsgd.
-    add : str or Path, optional
-        The bundle of class sums of other records, to whose noisy sums those of these records are added. For class-sums.
     canaries : int, optional
         How many made records join the training by fair coins, on coordinates of their own, to measure what it tells: at
         least 64 and at most 10000. For class-sums, weights, dpsgd.
@@ -337,8 +331,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         step_noise: float | None = None,
         gradient_clip: float | None = None,
         learning_rate: float | None = None,
-        start: str | Path | None = None,
-        add: str | Path | None = None,
         canaries: int | None = None,
         prediction_sets: str = "auto",
         encoder: str | Path | None = None,
@@ -406,8 +398,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.step_noise = step_noise
         self.gradient_clip = gradient_clip
         self.learning_rate = learning_rate
-        self.start = start
-        self.add = add
         self.canaries = canaries
         self.prediction_sets = prediction_sets
         self.encoder = encoder
@@ -467,7 +457,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 Path(folder) / "bundle",
                 state=state_folder(),
                 watcher=_Owner(),
-                pay_earlier=self._pay_for_earlier,
             )
             self._levels = _levels(schema, label, classes)
             self._take(fitted.folder, fitted.certificate, _run(self._charged(fitted.certificate, budget)), label_type)
@@ -1013,15 +1002,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise _exhausted(written.lineage, refused) from None
             except accounts.LedgerRefusal as refused:
                 raise CannotServe(f"the lineage {written.lineage!r} does not pay for this release: {refused}") from None
-
-    def _pay_for_earlier(self, certificate: ReleaseCertificate) -> None:
-        """Charge another lineage for a model of its records, unless it has paid for it."""
-
-        async def held() -> None:
-            async with self._opened() as ledger:
-                await hold_earlier(ledger, certificate, by=operating_systems_user())
-
-        _run(held())
 
     def _opened(self) -> Any:
         given = None if self.ledger is None else str(self.ledger)

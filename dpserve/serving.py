@@ -409,7 +409,7 @@ class ConfiguredService:
         return self.settings.budget(self.settings.accepting(self.settings.accepts, accepts_for(cost)))
 
     def _block_budgets(self, model: Model) -> dict[str, Budget | None]:
-        """Return the budgets with which the model's blocks open, and those that it was computed from."""
+        """Return the budgets with which the model's blocks open."""
         released = pay_once(model)
         cost = self._priced(model).cost if released is None else Cost.parse(released.certificate.cost)
         return block_budgets_of(model.certificate, accepts_for(cost))

@@ -90,7 +90,6 @@ def _trained(given: TrainOptions, purse: "LedgerPurse") -> FittedModel:
         state=state_folder(),
         watcher=Screen(),
         purse=purse,
-        pay_earlier=purse.pay_for_earlier,
     )
 
 
@@ -213,20 +212,6 @@ class LedgerPurse:
         count = 0 if among is None else len(among.candidates)
         cost = to_rho(tier.cost.picorho)
         typer.echo(f"the lineage {self.lineage} was charged rho = {cost:g} for all {count} candidates")
-
-    def pay_for_earlier(self, certificate: ReleaseCertificate) -> None:
-        """Charge another lineage for a model of its records, which costs nothing where it has paid for it."""
-        charged = asyncio.run(self._held(certificate))
-        if charged:
-            self.charges.append(certificate.name)
-            paid = f"rho = {to_rho(charged):g} for {certificate.name}, which had not been paid for"
-            typer.echo(f"the lineage {certificate.lineage} was charged {paid}")
-
-    async def _held(self, certificate: ReleaseCertificate) -> int:
-        from service.opening import hold_earlier
-
-        async with self._opened() as ledger:
-            return await hold_earlier(ledger, certificate, by=operating_systems_user())
 
     @property
     def _block_budget(self) -> Budget | None:

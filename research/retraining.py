@@ -6,15 +6,12 @@ held out are asked after each month. The ways:
 - `all`: DP-SGD trained again each month on all records so far. The first month's are in every model: each costs the
   budget over the number of months.
 - `window`: the same on the last months alone, as many as `--window`: each costs the budget over that.
-- `started`: DP-SGD on the new month alone, which begins at the last month's model: it costs the new month's whole
-  budget, and the months before nothing more.
-- `added`: class sums of the new month, for its whole budget, added to those of all months before.
-- `alone`: DP-SGD on the new month alone, from nothing.
+- `alone`: DP-SGD on the new month alone: it costs the new month's whole budget.
 
 In all of them a record loses its budget and no more. Figures are the mean accuracy over seeds.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -32,15 +29,13 @@ from training.features.maps import FeatureMap
 from training.fitting.network import Network
 from training.inputs.records import Records
 from training.kinds.cases import Case, Heads
-from training.kinds.class_sums.model import train_class_sums
 from training.kinds.dpsgd.choices import by_rule
 from training.kinds.dpsgd.train import DpSgdRecipe, train_dpsgd
-from training.kinds.inherited import Inherited
 from training.planning.options import DELTA
 
 app = program()
 
-WAYS = ("all", "window", "started", "added", "alone")
+WAYS = ("all", "window", "alone")
 
 
 @app.command()
@@ -98,44 +93,21 @@ def ways(
             words = SeededRandomness(case.seed, ("again", str(width), str(month)))
             yield descended(together(month - width + 1, month), feature_map, whole // width, words)
 
-    def one_after_another(train: Callable[[Records, Any, Any], Any], name: str) -> Iterator[Any]:
-        model = None
+    def alone() -> Iterator[Any]:
         for month in range(months):
-            words = SeededRandomness(case.seed, (name, str(month)))
-            model = train(together(month, month), model, words)
-            yield model
+            words = SeededRandomness(case.seed, ("alone", str(month)))
+            yield descended(together(month, month), feature_map, whole, words)
 
-    def started(records: Records, before: Any, words: Any) -> Any:
-        inherited = None if before is None else Inherited.released("start", before, apart=True)
-        return descended(records, feature_map, whole, words, inherited)
-
-    def added(records: Records, before: Any, words: Any) -> Any:
-        inherited = None if before is None else Inherited.released("add", before, apart=True)
-        return train_class_sums(
-            records, "sums", feature_map, whole, "months", words, records_declared=len(records), inherited=inherited
-        )
-
-    def alone(records: Records, _: Any, words: Any) -> Any:
-        return descended(records, feature_map, whole, words)
-
-    return {
-        "all": again(months),
-        "window": again(window),
-        "started": one_after_another(started, "started"),
-        "added": one_after_another(added, "added"),
-        "alone": one_after_another(alone, "alone"),
-    }
+    return {"all": again(months), "window": again(window), "alone": alone()}
 
 
-def descended(
-    records: Records, feature_map: FeatureMap, price: int, words: Any, inherited: Inherited | None = None
-) -> Any:
+def descended(records: Records, feature_map: FeatureMap, price: int, words: Any) -> Any:
     """Return a model of DP-SGD, by the rules that `train` has. price: in picorho."""
     n = len(records)
     size = Network((feature_map.dimension, len(records.declaration.classes))).size
-    choices = by_rule(n, mu_for(price), size, started=inherited is not None)
+    choices = by_rule(n, mu_for(price), size)
     recipe = DpSgdRecipe("month", feature_map, choices, price)
-    return train_dpsgd(records, recipe, "months", words, inherited=inherited)
+    return train_dpsgd(records, recipe, "months", words)
 
 
 def taken(case: Case, rows: Integers) -> Records:

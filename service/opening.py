@@ -32,7 +32,6 @@ from mechanisms.mechanism import Mechanism
 from service.errors import CannotServe, NotPaidFor
 from service.pay_once import hold_request
 from training.bundles.certificate import ModelCertificate
-from training.kinds.registry import release_certificate
 from training.pay_once.certificate import ReleaseCertificate
 
 
@@ -193,18 +192,10 @@ async def _open_block(ledger: Ledger, lineage: str, block: str, budget: Budget) 
 def block_budgets_of(certificate: ModelCertificate, accepts: Accepts) -> dict[str, Budget | None]:
     """Return the budgets with which the blocks open that a certificate names, in order; none where it names none.
 
-    Those of models of the lineage that it was computed from are among them, which are charged with it. accepts: what an
-    account pays for that pays for the model.
+    accepts: what an account pays for that pays for the model.
     """
-    release = release_certificate(certificate)
-    earlier = () if release is None else release.earlier_here
-    of_each = [(certificate.blocks, certificate.block_budget, accepts)]
-    of_each += [(each.blocks, each.block_budget, accepts_for(Cost.parse(each.cost))) for each in earlier]
-    budgets: dict[str, Budget | None] = {}
-    for blocks, stated, kind in of_each:
-        for block in blocks:
-            budgets[block] = budgets.get(block) or (Budget.parse(stated, kind) if stated else None)
-    return budgets
+    stated = certificate.block_budget
+    return {block: Budget.parse(stated, accepts) if stated else None for block in certificate.blocks}
 
 
 def opening_budget(budgets: BlockBudgets, given: Budget | None) -> Budget | None:
@@ -325,25 +316,6 @@ async def hold_for_owner(ledger: Ledger, certificate: ReleaseCertificate, tier: 
     if not budgets:
         await ledger.lineage(certificate.lineage)  # which is not opened here
     return (await open_and_charge(ledger, wish, certificate.unit, None, by=by, block_budgets=budgets)).charged
-
-
-async def hold_earlier(ledger: Ledger, certificate: ReleaseCertificate, *, by: str) -> int:
-    """See to it that a lineage paid for a model that one of another lineage is computed from; return what it cost now.
-
-    Raises CannotServe where the lineage has no account, or cannot pay: nothing is charged then.
-    """
-    what, lineage = f"the model {certificate.name}", certificate.lineage
-    try:
-        return await hold_for_owner(ledger, certificate, certificate.tiers[-1].name, by=by)
-    except UnknownLineage:
-        raise CannotServe(
-            f"the lineage {lineage} has no budget in this ledger, so that nobody has paid for {what}: serve it once, "
-            "which opens one"
-        ) from None
-    except BudgetExhausted as refused:
-        raise too_dear(what, lineage, refused, "nothing was trained") from None
-    except LedgerRefusal as refused:
-        raise CannotServe(f"the lineage {lineage} does not pay for {what}: {refused}") from None
 
 
 async def charge_under(ledger: Ledger, wish: HoldRequest, unit: str | None, *, by: str) -> Charge:

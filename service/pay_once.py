@@ -385,8 +385,7 @@ class PayOncePredictor(Predictor):
 
     def held_by(self, finest: Quote) -> int:
         """Return how many tiers a client holds, from the coarsest on. finest: what the finest would cost it."""
-        own = finest.free[-len(self._tiers) :]  # before them stand the releases that it was computed from
-        return (*own, False).index(False)
+        return (*finest.free, False).index(False)
 
     def answered_at(self, finest: Quote) -> str:
         """Return the finest tier that a client holds, or the coarsest where it holds none. finest: as for `held_by`."""
@@ -426,19 +425,6 @@ def hold_request(
         idempotency=idempotency,
         key_digest=key_digest,
         blocks=certificate.blocks,
-        earlier=tuple(
-            HoldRequest(
-                lineage=each.lineage,
-                client=client,
-                model=each.model_id,
-                drawn=bytes.fromhex(each.drawn),
-                mechanism=f"{each.release}/full",
-                steps=(Cost.parse(each.cost),),
-                time=now,
-                blocks=each.blocks,
-            )
-            for each in certificate.earlier_here
-        ),
     )
 
 

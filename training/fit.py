@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 from accounting.losses import Cost
 from accounting.messages import Message, OptionName, Wording, message
@@ -39,9 +39,6 @@ from training.pay_once.prediction_sets import By
 from training.pay_once.prediction_sets import one_in as one_in_of
 from training.sets_choice import SetsChoice
 from training.sets_choice import by_rule as sets_by_rule
-
-if TYPE_CHECKING:
-    from training.kinds.inherited import Inherited
 
 Event = Any
 """`Warned`, `Planned`, `LambdaChosen` or `ModelChosen`."""
@@ -298,7 +295,6 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
     _check_abilities(request, unit=unit, on_ray=on_ray)
     if on_ray and request.blocks.declaration is not None:
         raise WrongOption("engine", "has no blocks: records that are in blocks are read here")
-    _check_earlier(request, on_ray=on_ray)
     if on_ray and (plan is not None or request.encoder is not None):
         raise WrongOption("engine", "goes with neither " + OptionName("budget") + " nor " + OptionName("encoder"))
     if plan is None and request.quantile_share and request.made_kind.answers != "once":
@@ -314,16 +310,6 @@ def check_together(request: Request, *, unit: str | None, on_ray: bool = False) 
         _check_candidates(request, request.candidates, unit=unit, on_ray=on_ray)
     if plan is not None:
         _check_plan(request, plan)
-
-
-def _check_earlier(request: Request, *, on_ray: bool) -> None:
-    """Raise WrongOption for what does not go with a model that this one begins at or is added to."""
-    given = [name for name in ("start", "add") if request.options.get(name) is not None]
-    if len(given) > 1:
-        raise WrongOption("add", "takes the place of " + OptionName("start") + ": give one of them")
-    if given and (request.candidates is not None or on_ray):
-        other = "engine" if on_ray else "choose"
-        raise WrongOption(other, "does not go with " + OptionName(given[0]))
 
 
 def _check_abilities(request: Request, *, unit: str | None, on_ray: bool) -> None:
@@ -378,14 +364,12 @@ def fit(
     state: Path,
     watcher: Watcher | None = None,
     purse: Purse | None = None,
-    pay_earlier: Callable[[ReleaseCertificate], None] | None = None,
 ) -> FittedModel:
     """Train what is asked for and write its bundle; note the records in their lineage.
 
     records: private. out: the bundle, a new folder. state: the folder of the owner's secrets. watcher: who hears of
     progress, warnings and choices; None for nobody. purse: who pays for a choice; needed with candidates alone. A
-    pay-once model is not charged here, but when it is served or taken. pay_earlier: charges another lineage for a model
-    that this one is computed from, unless it has paid for it, durably, or raises; needed with such a model alone.
+    pay-once model is not charged here, but when it is served or taken.
 
     Raises WrongOption for fields that are wrong or do not go together, TrainingError for records that do not suit, and
     what `purse` raises.
@@ -397,11 +381,7 @@ def fit(
         raise WrongOption("blocks", "is not what the records were read by")
     head = request.made_kind.centred_images
     feature_map = request.features.map_for(records.declaration, request.encoder, head=head)
-    inherited = _inherited(request)
-    if inherited is not None:
-        feature_map = inherited.check(records.declaration, feature_map, records.unit)
-        inherited = _apart(inherited, records, request, state, pay_earlier)
-    elif request.quantile_share and isinstance(feature_map, Quantiles):
+    if request.quantile_share and isinstance(feature_map, Quantiles):
         _check_ranges(feature_map, records.declaration)
     others = request.blocks.equal_rows_in_blocks_are_others == "yes"
     with (
@@ -424,73 +404,17 @@ def fit(
             dict(request.options),
             state,
             progress=watcher,
-            inherited=inherited,
         )
-        if (sets := _sets_of(request, records, inherited)) is None:
+        if (sets := _sets_of(request, records)) is None:
             certificate = _make_model(job, request, watcher, purse)
         else:
             certificate = _train_with_sets(job, request, sets, watcher, purse)
-        for remark in request.made_kind.remarks(certificate) if inherited is not None else ():
-            watcher.hear(Warned(message(remark)))
     return FittedModel(certificate, out, warning)
-
-
-def _inherited(request: Request) -> "Inherited | None":
-    """Return the model that this one begins at or is added to, if one is named. Raises WrongOption, BundleError."""
-    options: tuple[Literal["start"], Literal["add"]] = ("start", "add")
-    for option in options:
-        if (folder := request.options.get(option)) is not None:
-            # Other trainings need not load one.
-            from training.kinds.inherited import Inherited
-
-            return Inherited.read(option, folder)
-    return None
-
-
-def _apart(
-    inherited: "Inherited",
-    records: Records,
-    request: Request,
-    state: Path,
-    pay: Callable[[ReleaseCertificate], None] | None,
-) -> "Inherited":
-    """Return the earlier model with what the lineages' digests say of the new records; have other lineages pay for it.
-
-    Records of another lineage must be others, and so must all that sums are added to. Raises WrongOption where they
-    are not, or cannot be shown to be; and what `pay` raises. Of its own lineage it needs no digests: where there are
-    none here, the new records may be the earlier model's.
-    """
-    known = KnownRecords(state)
-    lineages, option = inherited.lineages, inherited.option
-    known_digests = known.digests(records)
-    shared = known.among(known_digests)
-    why = "records could be among those of the model that it names, and would then lose to both at once"
-    for lineage in lineages:
-        if option == "start" and lineage == request.lineage:
-            continue
-        if not known.holds(lineage):
-            reason = f"names a model of the lineage {lineage!r}, of whose records no digests are here: these {why}"
-            raise WrongOption(option, reason, remedy="train where that model was trained")
-        if lineage in shared:
-            raise WrongOption(
-                option,
-                overlap(request.lineage, known_digests, {lineage: shared[lineage]}) + f" These {why}",
-                remedy="leave them out, train both models with "
-                + OptionName("id")
-                + ", or begin in that lineage with "
-                + OptionName("start"),
-            )
-    if lineages[0] != request.lineage:
-        if pay is None:
-            raise WrongOption(option, "names a model of another lineage, and needs somebody who sees it paid for")
-        pay(inherited.model.certificate)
-    unknown = {lineage for lineage in lineages if not known.holds(lineage)}
-    return inherited.apart_from(frozenset(shared) | unknown)
 
 
 def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | None) -> ProvenCertificate:
     """Train and save what is asked for; return its certificate."""
-    if request.quantile_share and job.inherited is None:  # an earlier model's are taken
+    if request.quantile_share:
         job = _cut_at_quantiles(job, request.quantile_share)
     if request.candidates is not None and not request.chooses_lambda:
         return _chosen_model(job, request, request.candidates, watcher, purse)
@@ -502,23 +426,12 @@ def _make_model(job: Job, request: Request, watcher: Watcher, purse: Purse | Non
     return kinds.train_and_save(kind, job)
 
 
-def _sets_of(request: Request, records: Records, inherited: "Inherited | None") -> By | None:
-    """Return how prediction sets are made; None where they are not: as asked for, or by public rules.
-
-    Records that are held back must have trained nothing, or they are unlike further ones: not the model that this one
-    begins at either. Raises WrongOption where they may have.
-    """
+def _sets_of(request: Request, records: Records) -> By | None:
+    """Return how prediction sets are made; None where they are not: as asked for, or by public rules."""
     asked = request.sets.prediction_sets
-    trained_before = inherited is not None and not all(each.apart for each in inherited.earlier)
     if asked != "auto":
-        if trained_before and asked != "off":
-            raise WrongOption(
-                "prediction_sets",
-                "hold for records that trained nothing, and of these some may have trained the model that is begun at",
-                remedy="begin at a model of other records, or leave the sets out",
-            )
         return None if asked == "off" else asked
-    if trained_before or _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
+    if _sets_lack(request) or not isinstance(records, Records):  # on a cluster there are none here
         return None
     options = request.options
     price = options.get("price") if request.plan is None else _picorho("budget", request.plan.budget)

@@ -52,14 +52,9 @@ class HoldRequest:
     key_digest: bytes = b""
     blocks: tuple[str, ...] = ()
     """The blocks of the lineage that the release was trained on."""
-    earlier: tuple["HoldRequest", ...] = ()
-    """Wishes for the releases of this lineage that it was computed from: whoever holds it learns of these, too, so that
-    they are charged with it, in the same act, where they are not held yet."""
 
     def __post_init__(self) -> None:
         """Refuse what the store could not hold, and a step that no budget provides for."""
-        if any((each.lineage, each.client) != (self.lineage, self.client) for each in self.earlier):
-            raise ValueError("what a release was computed from is held by the same client, in the same lineage")
         if len(self.drawn) != hashlib.sha256().digest_size:
             raise ValueError("what stands for what was drawn must have 32 bytes")
         checked_lineage(self.lineage)
@@ -76,8 +71,8 @@ class HoldRequest:
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
-        """One line for each step, of the one question that stands for it; earlier releases' first."""
-        lines = [line for each in self.earlier for line in each.lines]
+        """One line for each step, of the one question that stands for it."""
+        lines = list[Line]()
         after = release_question(self.model, self.drawn, self.blocks)
         for cost in self.steps:
             terms = charge_terms(self.model, self.mechanism, cost, 1, after, self.blocks)
@@ -112,6 +107,5 @@ class JointHoldRequest:
     @property
     def ledger_request(self) -> LedgerRequest:
         """The request as the ledger charges it."""
-        # Two of them may have been computed from one release.
-        lines = tuple({line.questions: line for wish in self.wishes for line in wish.lines}.values())
+        lines = tuple(line for wish in self.wishes for line in wish.lines)
         return LedgerRequest(self.lineage, "", max(wish.time for wish in self.wishes), lines)

@@ -107,8 +107,4 @@ def print_schedule(console: Console, shown: Schedule, note: str, command: str) -
         highlight=False,
         soft_wrap=True,
     )
-    console.print(
-        "Begun at the last model (train --start) on the new block alone, each may have the block's whole budget.",
-        highlight=False,
-    )
     console.print(f"Next, for each: {command}", highlight=False, soft_wrap=True)

@@ -53,7 +53,6 @@ NOT_RUN = {
     ("deploying.md", "ledger verify"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
-    ("releases.md", "train --data november.csv"): "tests/dpserve/test_earlier_models.py runs both on months of its own",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
     (
         "data.md",

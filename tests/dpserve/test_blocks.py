@@ -429,16 +429,6 @@ def test_what_is_refused_opens_no_block(run, train):
     assert set(left(run)) == {MONTHS[0]}
 
 
-def test_a_model_that_starts_from_one_that_nobody_was_charged_for_pays_for_its_blocks_too(run, train):
-    sgd = ("--release", "dpsgd", "--price", "rho:0.05", "--records-declared", "100", "--steps", "5")
-    train("september", MONTHS[:1], kind=sgd)
-    train("october", MONTHS[1:2], "--start", "september", kind=sgd)
-    spent = served_once(run, "october")
-    assert set(spent) == set(MONTHS[:2])
-    assert all(abs(each - 5 * 10**10) < 10 for each in spent.values())
-    assert served_once(run, "september", "october") == spent
-
-
 def test_a_budget_given_at_start_opens_the_lineages_that_have_no_blocks(run, train):
     """Blocks keep the budgets that they were trained with; where every model has blocks a lineage's is refused."""
     budget = ("--rho", "0.5", "--delta", "1e-6")

@@ -267,7 +267,7 @@ class ModelCertificate(SealedCertificate):
 
     @property
     def lineages(self) -> frozenset[str]:
-        """The lineages of its records, and of those of the models that it was computed from."""
+        """The lineage of its records."""
         return frozenset({self.lineage})
 
     @property

@@ -10,8 +10,7 @@ question and price by all answers before. View the answers as one sequence of re
 1. Which records a model may depend on is decided by its declared blocks: its training takes the records of these alone
    (`BlockDeclaration.places`; the rest are refused or left out, each by its own block and by nothing else). So a
    release whose model lacks b is a function of records that D and D' share, of fresh noise, and of earlier answers.
-   Given those, its law is the same in both: its privacy loss is 0. A model that begins at another one's weights takes
-   that one for an earlier answer: b is charged for it in the same call, if it was not before.
+   Given those, its law is the same in both: its privacy loss is 0.
 2. A release whose model has b has, given earlier answers, a loss of at most its price, by the mechanism's proof: the
    records of its other blocks are the same in D and D'. The ledger charges b's account that price in the call that
    admits it, or a release that was charged before is given again, which is the same answer. An evaluation is such a

@@ -1,7 +1,5 @@
 """Figures of a certificate, in words: what `Kind.figures` of several kinds have in common."""
 
-import math
-
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from training.bundles.certificate import Convexified, ProvenCertificate
@@ -9,7 +7,6 @@ from training.features.maps import Bins, Encoder, Quantiles
 from training.inputs.columns import encodings_among
 from training.kinds.outputs import Outputs
 from training.pay_once.certificate import ReleaseCertificate
-from training.pay_once.earlier import losses_by_part
 
 Figures = list[tuple[str, str]]
 """The name and the value of each figure."""
@@ -24,7 +21,6 @@ def pay_once_figures(certificate: ReleaseCertificate, outputs: Outputs) -> Figur
         *features_figures(certificate),
         *choice_figures(certificate),
         *sets_figures(certificate),
-        *earlier_figures(certificate),
         *canary_figures(certificate),
         *convexified_figures(getattr(certificate, "convexified", None)),
         ("classes", str(len(certificate.classes)))
@@ -70,32 +66,6 @@ def canary_figures(certificate: ReleaseCertificate) -> Figures:
         ("the releases that canaries went through", f"epsilon = {canaries.observed_epsilon:.4g} of that"),
         ("with nothing assumed of the noise", f"epsilon >= {canaries.guesses_lower_bound_epsilon:.4g}"),
         ("canaries' coins, SHA-256", canaries.commitment[:16] + "..."),
-    ]
-
-
-def earlier_figures(certificate: ReleaseCertificate) -> Figures:
-    """Return which models it was computed from, and what a record loses by which it trained; nothing of most."""
-    if not certificate.earlier:
-        return []
-    trained = certificate.derived_cost()
-    losses = losses_by_part(trained, certificate.earlier)
-    roles = {"weights": "its weights were begun at", "sums": "its sums were added to", "before": "it came before that"}
-
-    def mu(cost: Cost) -> str:
-        return f"mu = {math.sqrt(2 * float(cost.rho)):.4g}"
-
-    return [
-        *(
-            (
-                f"computed from {each.model_id[:12]}",
-                f"{roles[each.role]}: {each.release} of the lineage {each.lineage}, SHA-256 "
-                f"{each.weights_sha256[:16]}... (private); its records "
-                f"{'are others' if each.apart else 'may be the same'}; "
-                f"one of them loses {mu(losses[each.model_id])} by it",
-            )
-            for each in certificate.earlier
-        ),
-        ("a record that trained this one", f"loses {mu(losses['new'])} by all of them, {mu(trained)} of it here"),
     ]
 
 

@@ -29,7 +29,6 @@ from training.kinds.planned import NoiseBasis, Plan, PlannedOption
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
-    from training.kinds.inherited import Inherited
     from training.pay_once.classifier import Classifier
     from training.pay_once.model import ReleasedModel
 
@@ -65,8 +64,7 @@ class TrainingProgress(Protocol):
 class Job:
     """A model to train. options: those that were given, by name. state: the folder of the owner's secrets.
 
-    choice: how Lambda was chosen, where it was by results on the records. inherited: the pay-once model that it is
-    computed from, if there is one.
+    choice: how Lambda was chosen, where it was by results on the records.
     """
 
     records: "Records"
@@ -78,7 +76,6 @@ class Job:
     state: Path
     progress: TrainingProgress
     choice: LambdaChoice | None = None
-    inherited: "Inherited | None" = None
 
 
 TrainAlike = Callable[["Records", Randomness], "ReleasedModel"]
@@ -246,10 +243,6 @@ class Kind(ABC):
     def classifier(self, model: Any, tier: str) -> "Classifier":  # noqa: ARG002 - a kind with an export looks
         """Return what a pay-once model of one tier computes, for export. A kind without this has no export."""
         raise NotExportable(f"{model.certificate.name}: {self.lacks.get('export', NO_FORM)}")
-
-    def remarks(self, certificate: Any) -> Sequence[str]:  # noqa: ARG002 - most kinds have nothing to say
-        """Return what its owner should hear once it is trained, from its certificate alone; nothing of most."""
-        return ()
 
     def tier_steps(self, prices: Mapping[str, int]) -> dict[str, int]:
         """Return what each tier costs beyond the one before it, in picorho. Raises TrainingError, as without tiers."""

@@ -41,10 +41,9 @@ _MORE = 1 + 1e-9
 def price_of(public: Mapping[str, Any]) -> int | None:
     """Return about what a pay-once model cost without its features, in picorho; None where that does not say it.
 
-    That is of one chosen among several, or computed from earlier models, which an attacker has not. public: of its
-    certificate.
+    That is of one chosen among several. public: of its certificate.
     """
-    if public.get("chosen_among") is not None or public.get("earlier"):
+    if public.get("chosen_among") is not None:
         return None
     losses = Cost.parse(str(public["cost"])).losses
     bought = (public["feature_map"].get("released") or {}).get("mu")

@@ -68,18 +68,6 @@ RECORDS = Declared(
     "one is there",
 )
 
-START = Declared(
-    "The bundle of a pay-once model of the same features and classes, at whose weights the steps begin.",
-    form="FOLDER",
-    default_text="none",
-)
-
-ADD = Declared(
-    "The bundle of class sums of other records, to whose noisy sums those of these records are added.",
-    form="FOLDER",
-    default_text="none",
-)
-
 CANARIES = Declared(
     "How many made records join the training by fair coins, on coordinates of their own, to measure what it tells.",
     unit="records",

@@ -37,7 +37,6 @@ from training.features.maps import HeadFeatureMap
 from training.fields import Several
 from training.pay_once.canaries import Canaries, CanaryPart, CanaryRun, read_run
 from training.pay_once.canary_verdict import check_again, judged, refuse_refuted
-from training.pay_once.earlier import EARLIER_ASSUMPTIONS, EarlierModel, cost_beside
 from training.pay_once.prediction_sets import ASSUMPTIONS as SETS_ASSUMPTIONS
 from training.pay_once.prediction_sets import PredictionSets
 
@@ -195,8 +194,6 @@ class ReleaseCertificate(ProvenCertificate):
     """Among which candidates it was chosen by results on the records, if it was: all are in its cost."""
     prediction_sets: PredictionSets | None = Field(default=None, exclude_if=lambda sets: sets is None)
     """Prediction sets, from records that were held back, if there are any."""
-    earlier: Several[EarlierModel] = Field(default=(), exclude_if=lambda earlier: not earlier)
-    """The models that it was computed from, the nearest first."""
     canaries: Canaries | None = Field(default=None, exclude_if=lambda canaries: canaries is None)
     """The canaries of the same run, and what they show of it."""
 
@@ -204,7 +201,7 @@ class ReleaseCertificate(ProvenCertificate):
     def fresh(cls, name: str, declared: Declared, feature_map: object, lineage: str, **numbers: object) -> Self:
         """Return it with a binding key of its own.
 
-        `cost` among the numbers: without what the feature map and earlier models cost. `earlier`: these.
+        `cost` among the numbers: without what the feature map costs.
         """
         made = super().fresh(name, declared, feature_map, lineage, binding_key=secrets.token_hex(32), **numbers)
         return made.model_copy(update={"cost": str(made._beside(Cost.parse(made.cost)))})
@@ -256,26 +253,8 @@ class ReleaseCertificate(ProvenCertificate):
         """Return what the proof assumes: more where it was chosen."""
         of_features = QUANTILES_ASSUMPTIONS if self.feature_map.losses else ()
         of_sets = SETS_ASSUMPTIONS if self.prediction_sets else ()
-        of_earlier = EARLIER_ASSUMPTIONS if self.earlier else ()
         chosen = CHOSEN_ASSUMPTIONS if self.chosen_among else ()
-        return (*super().assumed(), *chosen, *of_features, *of_sets, *of_earlier)
-
-    @property
-    def lineages(self) -> frozenset[str]:
-        """The lineages of its records, and of those of earlier models."""
-        return super().lineages | {each.lineage for each in self.earlier}
-
-    @property
-    def earlier_here(self) -> tuple[EarlierModel, ...]:
-        """Earlier models of its own lineage, the first trained first: whoever holds this one holds them, too."""
-        return tuple(each for each in reversed(self.earlier) if each.lineage == self.lineage)
-
-    def public(self) -> dict[str, object]:
-        """Return what may be shown to clients: of earlier models neither lineage nor digests."""
-        shown = super().public()
-        if self.earlier:
-            shown["earlier"] = [each.public() for each in self.earlier]
-        return shown
+        return (*super().assumed(), *chosen, *of_features, *of_sets)
 
     def shown_to_strangers(self) -> dict[str, object]:
         """Return `public` without what was released of the records, which is shown to whoever has paid for it.
@@ -313,8 +292,6 @@ class ReleaseCertificate(ProvenCertificate):
     def whole_cost(self) -> Cost:
         """Return the cost of the features, and of what was trained on them: one after the other.
 
-        With earlier models at least that (`cost_beside`); its features are then theirs, and are in their cost.
-
         Adaptive composition: what was released for the features, by itself private, is a public number for all that
         follows (`training.features.quantiles.QuantileRelease.cost`). With a choice, of all its candidates: these have
         the same features, or each its own, which are then part of what each costs.
@@ -324,10 +301,10 @@ class ReleaseCertificate(ProvenCertificate):
         return self._beside(among.cost(self.cost_as_candidate(among.option)))
 
     def _beside(self, trained: Cost) -> Cost:
-        """Return what is paid with what was trained. Raises ValueError for earlier models that it may not stand on."""
+        """Return the cost of the features and of what was trained on them."""
         among = self.chosen_among
-        features = () if self.earlier or (among is not None and among.of_features) else self.feature_map.losses
-        return cost_beside(Cost((*features, *trained.losses)), self.earlier, self.lineage)
+        features = () if among is not None and among.of_features else self.feature_map.losses
+        return Cost((*features, *trained.losses))
 
     @abstractmethod
     def derived_cost(self) -> Cost:

@@ -19,7 +19,6 @@ from accounting.ledger import (
     BlocksNotNamed,
     BudgetExhausted,
     ChargedWithoutBlocks,
-    HoldRequest,
     Ledger,
     LedgerDamaged,
     LedgerUnavailable,
@@ -83,16 +82,6 @@ async def test_blocks_pay_once_for_what_several_clients_ask(ledger: Ledger, line
     for client in ("ann", "bob", "ann"):
         await ledger.charge(asking(lineage, client, "1", "2", blocks=(OCTOBER,)))
     assert await _spent(ledger, lineage) == {SEPTEMBER: 0, OCTOBER: 2}
-
-
-async def test_a_model_and_what_it_was_computed_from_each_charge_their_own_blocks(ledger: Ledger, lineage: str) -> None:
-    await _open(ledger, lineage)
-    first = HoldRequest(lineage, "", "old", bytes(32), "tier", (COST,), 1.0, blocks=(SEPTEMBER,))
-    later = replace(first, model="new", blocks=(OCTOBER,), earlier=(first,))
-    await ledger.charge(later)
-    assert await _spent(ledger, lineage) == {SEPTEMBER: 1, OCTOBER: 1}
-    await ledger.charge(first)
-    assert await _spent(ledger, lineage) == {SEPTEMBER: 1, OCTOBER: 1}
 
 
 async def test_a_lineage_with_blocks_takes_no_charge_that_names_none(

@@ -8,7 +8,7 @@ sum over every question whose model was trained on that block.
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 
@@ -142,11 +142,7 @@ def lines_of(request: ChargeRequest | HoldRequest) -> list[ExactLine]:
     """A request's lines, by what it was made of."""
     if isinstance(request, ChargeRequest):
         return [ExactLine(request.questions, request.cost, request.blocks, is_step=False)]
-    wished = [request, *request.earlier]
-    blocks = {wish.model: wish.blocks for wish in wished}
-    return [
-        ExactLine(line.questions, line.terms.cost, blocks[line.terms.model], is_step=True) for line in request.lines
-    ]
+    return [ExactLine(line.questions, line.terms.cost, request.blocks, is_step=True) for line in request.lines]
 
 
 class BlocksAgainstModel(RuleBasedStateMachine):
@@ -216,8 +212,8 @@ class BlocksAgainstModel(RuleBasedStateMachine):
     def request(self, client: str, model: str, asked: list[str], cost: Cost) -> ChargeRequest:
         return asking(self.lineage, client, *asked, cost=cost, model=model, blocks=self.blocks_of[model])
 
-    def holding(self, client: str, model: str, steps: Sequence[Cost], earlier: str) -> HoldRequest:
-        made = HoldRequest(
+    def holding(self, client: str, model: str, steps: Sequence[Cost]) -> HoldRequest:
+        return HoldRequest(
             self.lineage,
             client,
             model,
@@ -229,9 +225,6 @@ class BlocksAgainstModel(RuleBasedStateMachine):
             b"",
             self.blocks_of[model],
         )
-        if earlier in ("", model):
-            return made
-        return replace(made, earlier=(self.holding(client, earlier, steps[:1], ""),))
 
     def check(self, request: ChargeRequest | HoldRequest, got: Charge | LedgerError) -> None:
         expected = self.model.charge(request.client, lines_of(request))
@@ -264,11 +257,9 @@ class BlocksAgainstModel(RuleBasedStateMachine):
         client=st.sampled_from(["", *CLIENTS]),
         model=st.sampled_from(MODELS),
         steps=st.lists(costs, min_size=1, max_size=2),
-        earlier=st.sampled_from(MODELS),
     )
-    def hold(self, service: int, client: str, model: str, steps: list[Cost], earlier: str) -> None:
-        """Hold a model, and with it what it was computed from, which may be of other blocks."""
-        self.charge_alone(service, self.holding(client, model, steps, earlier))
+    def hold(self, service: int, client: str, model: str, steps: list[Cost]) -> None:
+        self.charge_alone(service, self.holding(client, model, steps))
 
     @rule(
         service=services,

@@ -121,39 +121,6 @@ async def test_another_release_of_the_same_price_is_paid_for_again(ledger: Ledge
     assert await spent(ledger, lineage) == {"": 2 * PRICES[0], "ann": 2 * PRICES[0]}
 
 
-async def test_who_holds_what_was_computed_from_a_release_pays_for_that_one_too_and_once(
-    ledger: Ledger, lineage: str
-) -> None:
-    """A copy that charges the later one alone would leave ann with the price of one."""
-    await open_accounts(ledger, lineage, WHOLE, ann=WHOLE, bob=WHOLE)
-    of_ann, of_bob = (
-        replace(holding(lineage, client, 1, release="two"), earlier=(holding(lineage, client, 1),))
-        for client in ("ann", "bob")
-    )
-    assert (await ledger.charge(of_ann)).charged == 2 * PRICES[0]
-    assert (await ledger.charge(holding(lineage, "ann", 1))).charged == 0
-    await ledger.charge(holding(lineage, "bob", 1))
-    assert (await ledger.charge(of_bob)).charged == PRICES[0]
-    assert await spent(ledger, lineage) == dict.fromkeys(("", "ann", "bob"), 2 * PRICES[0])
-
-    both = JointHoldRequest((holding(lineage, "", 1), replace(of_ann, client="", earlier=(holding(lineage, "", 1),))))
-    assert (await ledger.charge(both)).charged == 0
-    assert (await verify(ledger, lineage)).findings == ()
-
-
-async def test_one_picorho_short_for_both_releases_charges_neither(ledger: Ledger, lineage: str) -> None:
-    await open_accounts(ledger, lineage, WHOLE, ann=budget(2 * PRICES[0] - 1))
-    with pytest.raises(BudgetExhausted):
-        await ledger.charge(replace(holding(lineage, "ann", 1, release="two"), earlier=(holding(lineage, "ann", 1),)))
-    assert await spent(ledger, lineage) == {"": 0, "ann": 0}
-
-
-def test_what_a_release_came_of_is_held_by_the_same_client_in_the_same_lineage() -> None:
-    for other in (holding("other", "ann", 1), holding("one", "bob", 1)):
-        with pytest.raises(ValueError, match="same client"):
-            replace(holding("one", "ann", 1, release="two"), earlier=(other,))
-
-
 @pytest.mark.parametrize(("scope", "short"), [("client", {"ann": 1}), ("lineage", {"": 1})])
 async def test_one_picorho_short_changes_nothing(
     ledger: Ledger, lineage: str, store_url: str, scope: str, short: dict[str, int]

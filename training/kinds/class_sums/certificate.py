@@ -1,10 +1,10 @@
-"""The certificate of class sums: what was released of the records, what that cost, and what it was added to."""
+"""The certificate of class sums: what was released of the records, and what that cost."""
 
 import math
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from accounting.losses import Cost
 from mechanisms.gaussian_vector import GaussianVector
@@ -34,17 +34,6 @@ def cost_of(centre_mu: float, sums_mu: float, steps_mu: float, calibration_mu: f
     return Cost(tuple(loss for mu in parts for loss in calibration.losses(mu)))
 
 
-class AddedSums(BaseModel):
-    """Earlier class sums, of other records around the same centre, that a model's own were added to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    mu: float = Field(gt=0, allow_inf_nan=False)
-    """Their cost: mu-GDP."""
-    records: float = Field(ge=0, allow_inf_nan=False)
-    """About how many records they are of: the noisy count that was released with them, or the number declared."""
-
-
 class ClassSumsCertificate(ReleaseCertificate):
     """The certificate of noisy class sums."""
 
@@ -56,14 +45,10 @@ class ClassSumsCertificate(ReleaseCertificate):
 
     release: Literal["class-sums"] = "class-sums"
     assumptions: Several[str] = ASSUMPTIONS
-    centre_mu: float = Field(ge=0, allow_inf_nan=False)
-    """The cost of the noisy centre: mu-GDP; 0 where it is an earlier model's."""
-    sums_mu: float = Field(ge=0, allow_inf_nan=False)
-    """The cost of the noisy class sums, given the centre: mu-GDP; 0 where steps begin at an earlier model's weights."""
-    added: Several[AddedSums] = Field(default=(), exclude_if=lambda added: not added)
-    """Earlier sums that its own were added to."""
-    records_declared: int | None = Field(default=None, ge=1, exclude_if=lambda records: records is None)
-    """About how many records its own sums are of, where they were added: a public number."""
+    centre_mu: float = Field(gt=0, allow_inf_nan=False)
+    """The cost of the noisy centre: mu-GDP."""
+    sums_mu: float = Field(gt=0, allow_inf_nan=False)
+    """The cost of the noisy class sums, given the centre: mu-GDP."""
     steps_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda mu: not mu)
     """The cost of the gradient steps, given both: mu-GDP; 0 where there are none."""
     calibration_mu: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -94,36 +79,19 @@ class ClassSumsCertificate(ReleaseCertificate):
         holds for the matrix. (One record of the unit more or less moves the terms of the n - 1 others by their weights'
         change, 1/(n (n - 1)) each, and adds its own, 1/n: at most 2/n <= 1.)
         """
-        self._check_earlier()
         self.mechanisms()
         if self.steps_mu:
             continued.law(self.steps_mu, len(self.classes), self.feature_map.dimension)
         return cost_of(self.centre_mu, self.sums_mu, self.steps_mu, self.calibration_mu)
 
-    def _check_earlier(self) -> None:
-        """Raise ValueError unless what was released of these records is what the role of the earlier model leaves."""
-        role = self.earlier[0].role if self.earlier else None
-        released = (self.centre_mu > 0, self.sums_mu > 0, bool(self.added))
-        if released != {None: (True, True, False), "sums": (False, True, True)}.get(role, (False, False, False)):
-            raise ValueError("the centre, the sums and those added are not what the models that it names leave to it")
-        if role == "weights" and not self.steps_mu:
-            raise ValueError("a model that begins at another one's weights takes steps from there")
-        if bool(self.added) != (self.records_declared is not None):
-            raise ValueError("the number of records is declared of sums that are added, and of those alone")
-        if role == "sums" and not all(each.apart for each in self.earlier):
-            raise ValueError("sums are added of records that were found to be apart, and of no others")
-
     def mechanisms(self) -> dict[str, GaussianVector]:
-        """The mechanisms that release the centre and the sums, those there are. Raises ValueError for impossible ones.
-
-        Neither changes where the centre is an earlier model's: the sums' proof takes any public mean.
-        """
+        """Return the mechanisms that release the centre and the sums. Raises ValueError for impossible ones."""
         dimension = self.feature_map.dimension
         sizes = {"centre": (self.centre_mu, dimension + 1), "sums": (self.sums_mu, len(self.classes) * dimension)}
-        return {name: GaussianVector(mu, size, 1.0) for name, (mu, size) in sizes.items() if mu}
+        return {name: GaussianVector(mu, size, 1.0) for name, (mu, size) in sizes.items()}
 
     def canary_parts(self) -> tuple[CanaryPart, ...]:
-        """Return the sums and the steps, as far as there are any; canaries join after the centre, which is public then.
+        """Return the sums, and the steps if there are any; canaries join after the centre, which is public then.
 
         A canary's v is the unit vector e of a coordinate of its own. That is the direction around the mean m of (m,
         sqrt(1 - |m|^2) e), which is chosen once m is known, as an adaptive adversary may. So it moves the number of its
@@ -131,36 +99,16 @@ class ClassSumsCertificate(ReleaseCertificate):
         """
         if self.canaries is None:
             return ()
-        parts: list[CanaryPart] = []
-        if self.sums_mu:
-            vector = self.mechanisms()["sums"]
-            length = SPARSE_LENGTH if Features(self.feature_map, sparse=True).are_sparse else 1.0
-            moved = np.full((self.canaries.number, 1), length)
-            slack = _RELATIVE * math.sqrt(self.canaries.number)
-            parts.append(CanaryPart("sums", self.sums_mu, moved, vector.standard_deviation, vector.step, slack=slack))
+        vector = self.mechanisms()["sums"]
+        length = SPARSE_LENGTH if Features(self.feature_map, sparse=True).are_sparse else 1.0
+        moved = np.full((self.canaries.number, 1), length)
+        slack = _RELATIVE * math.sqrt(self.canaries.number)
+        parts = [CanaryPart("sums", self.sums_mu, moved, vector.standard_deviation, vector.step, slack=slack)]
         if self.steps_mu:
             labels = labels_of(self.canaries.number, len(self.classes))
             parts.append(continued.canary_part(self.steps_mu, self.feature_map.dimension, len(self.classes), labels))
         return tuple(parts)
 
     def standard_deviation(self) -> float:
-        """Return the standard deviation of the noise on each number of all sums together.
-
-        The noises of sums that were added were drawn apart, each Gaussian: the squares add up. A record of either part
-        is in one of the sums alone, so that no sum costs it more than its own mu (`earlier.cost_beside`); who has all
-        of them knows each part's, whose noise is what its mu says, and not what this returns.
-        """
-        size = len(self.classes) * self.feature_map.dimension
-        mus = (*(each.mu for each in self.added), *((self.sums_mu,) if self.sums_mu else ()))
-        return math.hypot(*(GaussianVector(mu, size, 1.0).standard_deviation for mu in mus))
-
-    def fresh_sums_are_better(self) -> bool:
-        """Tell whether sums of these records alone would say more of them than with those that were added.
-
-        A sum of n records alike has a signal that grows with n, and noise s: sums that are added have
-        sum(n)/sqrt(sum(s^2)), these alone n/s, from public numbers and noisy counts.
-        """
-        own = self.mechanisms()["sums"].standard_deviation
-        records = self.records_declared or 0
-        together = records + sum(each.records for each in self.added)
-        return records / own > together / self.standard_deviation()
+        """Return the standard deviation of the noise on each number of the sums."""
+        return self.mechanisms()["sums"].standard_deviation

@@ -144,7 +144,6 @@ def canary_gradient(records: Sums, rows: Rows, number: int, classes: int) -> Flo
 
 def descended(
     begun: Floats,
-    constants_begun: Floats,
     records: Sums,
     rows: Rows,
     mu: float,
@@ -156,16 +155,15 @@ def descended(
 
     With them what all steps together released of canaries, of the shape of `canaries`: their own gradient in a step.
 
-    begun, constants_begun: those that the first step is taken from, released numbers, of the same shapes. rows: makes v
-    (n, D), at most 1 long, each a function of its record and of what was released. Raises TrainingError for records in
-    too many files.
+    begun: the weights that the first step is taken from, released numbers. rows: makes v (n, D), at most 1 long, each a
+    function of its record and of what was released. Raises TrainingError for records in too many files.
     """
     check_shards(records)
     classes, dimension = begun.shape
     network, vector = Network((dimension, classes)), law(mu, classes, dimension)
     parameters = np.zeros(network.size)
     ((weights, constants),) = network.layers(parameters)
-    weights[:], constants[:] = begun.T, constants_begun
+    weights[:] = begun.T
     unmoved = np.empty(0) if canaries is None else canaries.ravel()
     beside = np.zeros_like(unmoved)
     for step in rates(vector.standard_deviation, classes, records_declared).tolist():

@@ -13,7 +13,7 @@ from training.kinds.kind import Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import price_of
 from training.kinds.options import Options
 from training.kinds.planned import Plan, PlannedOption
-from training.kinds.shared_options import ADD, CANARIES, PRICE, RECORDS, START
+from training.kinds.shared_options import CANARIES, PRICE, RECORDS
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -34,8 +34,6 @@ class ClassSumsOptions(Options):
 
     price: Annotated[int, PRICE]
     records_declared: Annotated[int | None, RECORDS] = None
-    start: Annotated[str | None, START] = None
-    add: Annotated[str | None, ADD] = None
     canaries: Annotated[int | None, CANARIES] = None
 
 
@@ -62,19 +60,9 @@ class ClassSumsKind(PayOnceKind):
                 words,
                 report,
                 declared,
-                job.inherited,
                 options.canaries,
             )
         return save_class_sums(job.out, model)
-
-    def remarks(self, certificate: "ClassSumsCertificate") -> Sequence[str]:
-        """Say where a fresh sum would be better than one that was added."""
-        if not certificate.added or not certificate.fresh_sums_are_better():
-            return ()
-        return (
-            "A fresh sum would be better: the noise of the sums that these were added to is large beside what they "
-            "say, so that sums of these records alone, for the same price, would tell more",
-        )
 
     @property
     def planned(self) -> Sequence[PlannedOption]:

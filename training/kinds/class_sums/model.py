@@ -11,10 +11,6 @@ What is released, in this order, each on exact integer-grid noise (`mechanisms.g
 3. gradient steps from the sums' directions, where the price allows it: `training.kinds.class_sums.continued`.
 4. how far to trust what came of it: `training.pay_once.calibration`.
 
-Begun at another model's weights (`--start`) there are its centre and steps from there, and neither a centre nor sums of
-its own. Added to another one's sums (`--add`) there is that one's centre, and the sums of these records around it are
-added to the sums of those.
-
 What is computed from that is post-processing: the classes' directions under the noise
 (`training.kinds.class_sums.shrinkage`), and for a row x the softmax of the calibrated <w_c, v(x)>, where w_c is what
 the steps led to, or TEMPERATURE times the direction of class c where there were none. The constants that steps add to
@@ -39,7 +35,7 @@ from mechanisms.gaussian_vector import LEAST_PRICE, mu_for
 from mechanisms.randomness import Randomness
 from training.bundles.sealing import checked_tensors, load_sealed, one_line, save_sealed, with_public_tensors
 from training.devices import NUMPY, Arithmetic, Matrix, matrices
-from training.errors import TrainingError, WrongOption
+from training.errors import TrainingError
 from training.exact.products import on_grid, squared_lengths
 from training.features.maps import FeatureMap
 from training.features.rows import Features
@@ -48,10 +44,8 @@ from training.fitting.network import check_shards
 from training.inputs.records import Records
 from training.inputs.sums import Rows, Shard, Sums, check_count
 from training.kinds.class_sums import continued
-from training.kinds.class_sums.certificate import SPARSE_LENGTH, AddedSums, ClassSumsCertificate, cost_of
+from training.kinds.class_sums.certificate import SPARSE_LENGTH, ClassSumsCertificate, cost_of
 from training.kinds.class_sums.shrinkage import SHORTEST_ROW, shrunk, unit_rows
-from training.kinds.inherited import Inherited
-from training.kinds.shared_options import RECORDS
 from training.pay_once import calibration
 from training.pay_once.calibration import Calibration
 from training.pay_once.canaries import (
@@ -89,9 +83,7 @@ _OF_STEPS = UnknownNoise(
 class ClassSums:
     """Released class sums as a classifier. centre: (D + 1,), sums: (C, D), both noisy; tensors: the map's public ones.
 
-    Where steps began at another model's weights, sums are zeros and centre is that model's mean, (D,).
-    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None. earlier: the sums that
-    these are added to, (C, D), or None.
+    calibration: of its logits. stepped: the weights (C, D) that gradient steps led to, or None.
     arithmetic: what computes its products. canaries: what was released of canaries in the same run.
 
     Nothing in it but the certificate's lineage and digest is private.
@@ -103,7 +95,6 @@ class ClassSums:
     tensors: dict[str, Floats]
     calibration: Calibration
     stepped: Floats | None = None
-    earlier: Floats | None = None
     arithmetic: Arithmetic = NUMPY
     canaries: CanaryRun | None = None
 
@@ -157,7 +148,7 @@ class ClassSums:
     @functools.cached_property
     def _both(self) -> Around:
         """The logits, and behind them `answers`' r, before calibration."""
-        released = rounded(TEMPERATURE * self.total / self._lengths[:, None])
+        released = rounded(TEMPERATURE * self.sums / self._lengths[:, None])
         return Around.mean(self.mean, np.vstack([self.weights, released]), self.arithmetic)
 
     @functools.cached_property
@@ -169,18 +160,13 @@ class ClassSums:
     @functools.cached_property
     def _lengths(self) -> Floats:
         """Length of each row of the shrunk sums, (C,): the noisy row's where nothing is left of it."""
-        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.total))
+        shrunk, noisy = (np.sqrt(row_sums(rows * rows)) for rows in (self._shrunk, self.sums))
         lengths: Floats = np.maximum(np.where(shrunk > SHORTEST_ROW, shrunk, noisy), SHORTEST_ROW)
         return lengths
 
     @functools.cached_property
     def _shrunk(self) -> Floats:
-        return shrunk(self.total, self._standard_deviation)
-
-    @functools.cached_property
-    def total(self) -> Floats:
-        """The sums and those that they were added to, (C, D)."""
-        return self.sums if self.earlier is None else self.earlier + self.sums
+        return shrunk(self.sums, self._standard_deviation)
 
     @property
     def _standard_deviation(self) -> float:
@@ -189,11 +175,7 @@ class ClassSums:
     @functools.cached_property
     def mean(self) -> Floats:
         """m: the noisy mean of the records' directions, (D,)."""
-        return self.centre if self._begins_at_weights else mean_of(self.centre)
-
-    @property
-    def _begins_at_weights(self) -> bool:
-        return not self.certificate.sums_mu
+        return mean_of(self.centre)
 
     @functools.cached_property
     def directions(self) -> Floats:
@@ -210,26 +192,24 @@ def train_class_sums(
     randomness: Randomness,
     progress: Callable[[int], None] = lambda _: None,
     records_declared: int | None = None,
-    inherited: Inherited | None = None,
     canaries: int | None = None,
 ) -> ClassSums:
     """Release the class sums of the records for at most `whole` picorho, continue them, and certify the model.
 
     progress is told how many rows are done, of two passes over them. records_declared: about how many records there
-    are, as a public number; without it there are no gradient steps. inherited: the model at whose weights steps begin,
-    or to whose sums these are added. canaries: how many there are. Raises TrainingError for a price that cannot be,
-    for more than MOST_RECORDS records, and where canaries refute the certificate.
+    are, as a public number; without it there are no gradient steps. canaries: how many there are. Raises TrainingError
+    for a price that cannot be, for more than MOST_RECORDS records, and where canaries refute the certificate.
     """
     check_count(len(records))
     classes = len(records.declaration.classes)
     coins = None if canaries is None else Coins.drawn(canaries, randomness)
-    certificate = _certified(records, name, feature_map, whole, lineage, records_declared, inherited, coins)
+    certificate = _certified(records, name, feature_map, whole, lineage, records_declared, coins)
     rows = rows_of(feature_map)
-    model, weights, constants = _released(certificate, records, rows, randomness, progress, inherited, coins)
+    model = _released(certificate, records, rows, randomness, progress, coins)
+    constants = np.zeros(classes)
     if certificate.steps_mu and records_declared is not None:
         stepped, constants, beside = continued.descended(
-            weights,
-            constants,
+            continued.START * math.sqrt(classes) * model.directions,
             records.sums,
             _centred(rows, model.mean, feature_map),
             certificate.steps_mu,
@@ -284,55 +264,34 @@ def _certified(
     whole: int,
     lineage: str,
     records_declared: int | None,
-    inherited: Inherited | None,
     coins: Coins | None,
 ) -> ClassSumsCertificate:
     """Return the certificate of a training before it is made, from public numbers alone. Raises TrainingError."""
-    declaration, role = records.declaration, None if inherited is None else inherited.option
+    declaration = records.declaration
     classes, dimension = len(declaration.classes), feature_map.dimension
-    if role is not None and records_declared is None:
-        raise WrongOption("records_declared", "is needed", remedy=RECORDS.needed_text)
-    numbers: dict[str, Any] = {"centre_mu": 0.0, "sums_mu": 0.0, "steps_mu": 0.0}
     try:
-        # What steps begin at is calibrated, and a calibration of every month's would add to the noise of those before.
-        for_calibration, others = (0, whole) if role == "start" else calibration.divided(whole)
-        if role == "start":
-            numbers["steps_mu"] = mu_for(others)
-        else:
-            for_steps, for_sums = continued.divided(others, classes, dimension, records_declared, feature_map.degrees)
-            numbers["steps_mu"] = mu_for(for_steps) if for_steps else 0.0
-            if inherited is None:
-                numbers["centre_mu"], numbers["sums_mu"] = shares(for_sums, dimension, records_declared)
-            else:
-                numbers["sums_mu"] = mu_for(for_sums)
-                numbers |= {"added": parts_of(inherited.model), "records_declared": records_declared}
-        numbers["calibration_mu"] = calibration.mu_of(for_calibration)
-        parts = (numbers[f"{part}_mu"] for part in ("centre", "sums", "steps", "calibration"))
+        for_calibration, others = calibration.divided(whole)
+        for_steps, for_sums = continued.divided(others, classes, dimension, records_declared, feature_map.degrees)
+        centre_mu, sums_mu = shares(for_sums, dimension, records_declared)
+        steps_mu = mu_for(for_steps) if for_steps else 0.0
+        calibration_mu = calibration.mu_of(for_calibration)
         certificate = ClassSumsCertificate.fresh(
             name,
             declaration,
             feature_map,
             lineage,
             unit=records.unit,
-            cost=str(cost_of(*parts)),
-            earlier=() if inherited is None else inherited.earlier,
+            cost=str(cost_of(centre_mu, sums_mu, steps_mu, calibration_mu)),
+            centre_mu=centre_mu,
+            sums_mu=sums_mu,
+            steps_mu=steps_mu,
+            calibration_mu=calibration_mu,
             canaries=None if coins is None else coins.certified(),
-            **numbers,
         )
         certificate.whole_cost()
     except ValueError as error:
         raise TrainingError(f"these class sums are not possible: {one_line(error)}") from error
     return certificate
-
-
-def parts_of(model: Any) -> tuple[AddedSums, ...]:
-    """Return the sums that a model is made of, for others to be added to. Raises WrongOption where it has none."""
-    if not isinstance(model, ClassSums) or not model.certificate.sums_mu:
-        raise WrongOption("add", "has no class sums of its own", remedy="take a model of class sums that has")
-    certificate = model.certificate
-    counted = max(float(model.centre[-1]) / COUNT_COORDINATE, 0.0)
-    own = AddedSums(mu=certificate.sums_mu, records=float(certificate.records_declared or counted))
-    return (*certificate.added, own)
 
 
 def _released(
@@ -341,33 +300,21 @@ def _released(
     rows: Rows,
     randomness: Randomness,
     progress: Callable[[int], None],
-    inherited: Inherited | None,
     coins: Coins | None,
-) -> tuple[ClassSums, Floats, Floats]:
-    """Release the centre and the sums, as far as the certificate says; return the model so far.
-
-    With it the weights (C, D) and constants (C,) that steps begin at.
-    """
+) -> ClassSums:
+    """Release the centre and the sums; return the model so far."""
     feature_map, classes = certificate.feature_map, len(certificate.classes)
     tensors, uncalibrated = feature_map.public_tensors(), Calibration.none(classes)
     run = None if coins is None else CanaryRun(coins, {})
-    if inherited is not None and inherited.option == "start":
-        mean, ((weights, constants),) = inherited.layers((feature_map.dimension, classes), "tanh")
-        sums = np.zeros((classes, feature_map.dimension))
-        return ClassSums(certificate, mean, sums, tensors, uncalibrated, canaries=run), weights.T, constants
-    releases, earlier = certificate.mechanisms(), None
-    if inherited is None:
-        centre = releases["centre"].release(centre_of(records.sums, rows, progress), randomness)
-    else:
-        centre, earlier = inherited.model.centre, inherited.model.total
+    releases = certificate.mechanisms()
+    centre = releases["centre"].release(centre_of(records.sums, rows, progress), randomness)
     add = sparse_sums_of if is_sparse(feature_map) else sums_of
     exact = add(records.sums, rows, classes, mean_of(centre), lambda done: progress(len(records) + done))
     beside = np.empty((classes, 0)) if coins is None else _canary_sums(coins, classes, feature_map)
     sums, beside = releases["sums"].release_beside(exact, beside, randomness)
     if run is not None:
         run = run.with_part("sums", beside.reshape(-1, 1)[: len(run.coins.included)])
-    model = ClassSums(certificate, centre, sums, tensors, uncalibrated, earlier=earlier, canaries=run)
-    return model, continued.START * math.sqrt(classes) * model.directions, np.zeros(classes)
+    return ClassSums(certificate, centre, sums, tensors, uncalibrated, canaries=run)
 
 
 def shares(whole: int, dimension: int = 0, records_declared: int | None = None) -> tuple[float, float]:
@@ -564,8 +511,6 @@ def save_class_sums(folder: Path, model: ClassSums) -> ClassSumsCertificate:
     own = {"centre": model.centre, "sums": model.sums, "calibration": model.calibration.numbers}
     if model.stepped is not None:
         own["stepped"] = model.stepped
-    if model.earlier is not None:
-        own["earlier"] = model.earlier
     if model.canaries is not None:
         own |= model.canaries.tensors()
     return save_sealed(folder, with_public_tensors(own, model.tensors), model.certificate)
@@ -575,14 +520,11 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
     """Read and verify a bundle. device, and what is raised: as for `sealing.load_sealed`."""
     certificate, tensors = load_sealed(folder, ClassSumsCertificate, device)
     dimension, classes = certificate.feature_map.dimension, len(certificate.classes)
-    begins_at_weights = not certificate.sums_mu
     shapes: dict[str, tuple[int, ...]] = {
-        "centre": (dimension + (not begins_at_weights),),
+        "centre": (dimension + 1,),
         "sums": (classes, dimension),
         "calibration": (classes + 1,),
     }
-    if certificate.added:
-        shapes["earlier"] = (classes, dimension)
     if certificate.steps_mu:
         shapes["stepped"] = (classes, dimension)
     shapes |= tensor_shapes(certificate.canaries, certificate.canary_parts())
@@ -597,6 +539,5 @@ def load_class_sums(folder: Path, device: str | None = None) -> ClassSums:
         public,
         Calibration.read(released["calibration"]),
         released.get("stepped"),
-        released.get("earlier"),
         canaries=certificate.checked_canaries(released),
     )

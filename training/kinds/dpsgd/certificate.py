@@ -106,9 +106,6 @@ class DpSgdCertificate(ReleaseCertificate):
     def derived_cost(self) -> Cost:
         """Return the costs of centre, steps and calibration, composed.
 
-        Steps that begin at another model's weights begin at public numbers, given that model, as do those that begin at
-        weights of a seed: `training.pay_once.earlier.cost_beside` says what that model's own cost means.
-
         They are mu-GDP, `ApproximateGaussianLoss(mu, 2^-40)`, and mu-GDP again (`training.pay_once.calibration`).
 
         The centre is the Gaussian mechanism (`centre.centre_release`). Given it, a record's input depends on the record
@@ -124,8 +121,6 @@ class DpSgdCertificate(ReleaseCertificate):
         grid follows from noise_multiplier times clip_norm, and one can be doubled in the certificate while the other
         is halved.
         """
-        if self.earlier and (self.centre_mu or self.earlier[0].role != "weights"):
-            raise ValueError("steps that begin at a model's weights take its centre, and add to no sums")
         network, release, steps = self.network, self.step_release, self.descent.steps
         centre = self.centre_release
         grid_step(release, network.size)

@@ -46,18 +46,14 @@ _LEAST_EXPECTED_BATCH, _MOST_EXPECTED_BATCH = 1000, 20_000
 """Records in a step; more than the most, for a linear head, told nothing: see `by_rule`."""
 _LINEAR_WAY, _LINEAR_POWER = 18.0, 4 / 3
 _LINEAR_THROW, _NETWORK_THROW = 0.7, 0.3
-_STARTED_THROW = 0.05
 _CENTRE_REACH, _MOST_OF_CENTRE = 250.0, 0.19
 """Records times mu below which the centre's share is larger, so that its noise is as large as there, and its most."""
 
 
-def by_rule(records_declared: int, mu: float, size: int, *, started: bool = False, **made: Any) -> Choices:
+def by_rule(records_declared: int, mu: float, size: int, **made: Any) -> Choices:
     """Return the choices for about so many records and a run that may cost mu; `made`: those that the owner made.
 
-    size: how many parameters there are. started: whether steps begin at a model: then w is at most 0.05 mu
-    records_declared, so that noise leaves what that model knows, and no mean is bought, since its own is taken. Over
-    twelve months of Adult at epsilon 1, steps of 0.14 were right on 0.853 with log loss 0.394, these on 0.851 with
-    0.384, and of 0.02 on 0.848 with 0.382; they were chosen on these rows.
+    size: how many parameters there are.
 
     Let w = learning_rate steps clip_norm / (1 - momentum), how far gradients of full length would take the weights,
     and r = sqrt(size)/(mu records_declared), which is the length of all noise beside that of all gradients. For a
@@ -79,9 +75,7 @@ def by_rule(records_declared: int, mu: float, size: int, *, started: bool = Fals
     chosen = Choices(records_declared, sampling_rate=rate, steps=_STEPS, learning_rate=1.0)
     chosen = replace(chosen, **made)
     reach = mu * records_declared
-    if started:
-        chosen = replace(chosen, centre_share=0.0)
-    elif "centre_share" not in made:
+    if "centre_share" not in made:
         wanted = chosen.centre_share * (_CENTRE_REACH / reach) ** 2
         chosen = replace(chosen, centre_share=max(chosen.centre_share, min(wanted, _MOST_OF_CENTRE)))
     if "learning_rate" in made:
@@ -90,6 +84,4 @@ def by_rule(records_declared: int, mu: float, size: int, *, started: bool = Fals
         way = _NETWORK_THROW * reach
     else:
         way = min(_LINEAR_WAY * (reach / math.sqrt(size)) ** _LINEAR_POWER, _LINEAR_THROW * reach)
-    if started:
-        way = min(way, _STARTED_THROW * reach)
     return replace(chosen, learning_rate=way * (1 - chosen.momentum) / (chosen.steps * chosen.clip_norm))

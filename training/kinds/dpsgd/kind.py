@@ -14,7 +14,7 @@ from training.kinds.kind import Ability, Job, PayOnceKind, TrainAlike
 from training.kinds.likeness import Likeness, network_likeness, price_of
 from training.kinds.options import Declared, Options
 from training.kinds.planned import PlannedOption
-from training.kinds.shared_options import CANARIES, PRICE, RECORDS, START, Activation, widths
+from training.kinds.shared_options import CANARIES, PRICE, RECORDS, Activation, widths
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration
@@ -83,7 +83,6 @@ class DpSgdOptions(Options):
     )
     step_noise: Annotated[float | None, _NOISE] = None
     gradient_clip: Annotated[float | None, _CLIP] = None
-    start: Annotated[str | None, START] = None
     canaries: Annotated[int | None, CANARIES] = None
 
 
@@ -120,8 +119,7 @@ class DpSgdKind(PayOnceKind):
             made["clip_norm"] = options.gradient_clip
         hidden = widths(options.hidden)
         network = Network((job.feature_map.dimension, *hidden, len(job.records.declaration.classes)))
-        mu, started = mu_for(options.price), job.inherited is not None
-        choices = by_rule(options.records_declared, mu, network.size, started=started, hidden=hidden, **made)
+        choices = by_rule(options.records_declared, mu_for(options.price), network.size, hidden=hidden, **made)
         recipe = DpSgdRecipe(
             job.name,
             job.feature_map,
@@ -137,7 +135,6 @@ class DpSgdKind(PayOnceKind):
                 job.lineage,
                 SystemRandomness(),
                 report,
-                inherited=job.inherited,
                 canaries=options.canaries,
             )
         return save_dpsgd(job.out, model)

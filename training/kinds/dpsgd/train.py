@@ -28,10 +28,8 @@ from training.kinds.dpsgd.choices import Choices
 from training.kinds.dpsgd.descent import descend, noise_of_weights
 from training.kinds.dpsgd.model import DpSgdModel
 from training.kinds.dpsgd.step import StepCanaries, private_step
-from training.kinds.inherited import Inherited
 from training.pay_once import calibration
 from training.pay_once.canaries import Canaries, CanaryRun, Coins, included_records, one_hot
-from training.pay_once.earlier import EarlierModel
 
 
 @dataclass(frozen=True)
@@ -68,20 +66,18 @@ def certify(
     declared: Declared,
     lineage: str,
     unit: str | None = None,
-    earlier: tuple[EarlierModel, ...] = (),
     canaries: Canaries | None = None,
 ) -> DpSgdCertificate:
     """Return the certificate of a run before it is made: from public choices alone.
 
     unit: the column of privacy units; then it is units that join steps, and that records_declared counts.
-    earlier: the models that it is computed from. canaries: those that join the steps.
+    canaries: those that join the steps.
 
     Raises TrainingError where there is none: for choices out of range, and for noise that costs more than the price.
     """
     choices = recipe.choices
     try:
-        # What steps begin at is calibrated, and a calibration of every month's would add to the noise of those before.
-        for_calibration, for_training = (0, recipe.price) if earlier else calibration.divided(recipe.price)
+        for_calibration, for_training = calibration.divided(recipe.price)
         calibration_mu = calibration.mu_of(for_calibration)
         centre_mu, steps_mu = shares(for_training, choices.centre_share)
         noise = _noise(recipe, steps_mu)
@@ -98,7 +94,6 @@ def certify(
             centre_mu=centre_mu,
             steps_mu=steps_mu,
             calibration_mu=calibration_mu,
-            earlier=earlier,
             canaries=canaries,
             **choices.as_fields(),
         )
@@ -150,14 +145,12 @@ def train_dpsgd(
     randomness: Randomness,
     progress: OnCount = lambda _: None,
     directions: Floats | None = None,
-    inherited: Inherited | None = None,
     canaries: int | None = None,
 ) -> DpSgdModel:
     """Train a model by DP-SGD. The digest in its certificate is zero until `save_dpsgd` has written the weights.
 
     directions: what `directions_of` returns for these records and the recipe's map, where it is known already.
-    inherited: the model at whose weights steps begin, and whose centre is taken: released numbers, so that all of it is
-    post-processing of them (`training.pay_once.earlier.cost_beside`). canaries: how many there are.
+    canaries: how many there are.
     Raises TrainingError for choices that have no certificate, and for more records than are covered, before a record
     is touched; and where canaries refute the certificate.
     """
@@ -165,10 +158,9 @@ def train_dpsgd(
     sums = records.sums if directions is None else of_rows(directions, records.y)
     check_shards(sums)
     declaration = records.declaration
-    earlier = () if inherited is None else inherited.earlier
     coins = None if canaries is None else Coins.drawn(canaries, randomness)
     certified = None if coins is None else coins.certified()
-    certificate = certify(recipe, declaration, lineage, records.unit, earlier, certified)
+    certificate = certify(recipe, declaration, lineage, records.unit, certified)
     tensors = recipe.feature_map.public_tensors()
     rows = ROWS if directions is not None else rows_of(recipe.feature_map)
     centre = np.zeros(recipe.feature_map.dimension)
@@ -177,8 +169,6 @@ def train_dpsgd(
         centre = mean_of(noisy_sum, certificate.records_declared, recipe.feature_map)
     network = certificate.network
     parameters = network.initial(certificate.first_weights_seed)
-    if inherited is not None:
-        centre = _begin_at(inherited, network, parameters, certificate.input_norm)
     step = private_step(network, certificate.step_release, randomness)
     if directions is None and is_sparse(recipe.feature_map):
         centre = on_steps(centre)
@@ -225,15 +215,6 @@ def _canaries(coins: Coins, certificate: DpSgdCertificate) -> StepCanaries:
         network,
         lambda parameters, inputs, labels: network.clipped_sum(parameters, inputs, labels, clip_norm),
     )
-
-
-def _begin_at(inherited: Inherited, network: Network, parameters: Floats, input_norm: float) -> Floats:
-    """Write a model's weights into parameters (size,) of inputs of length input_norm; return its centre, (D,)."""
-    centre, layers = inherited.layers(network.widths, network.activation)
-    for place, (views, (weights, biases)) in enumerate(zip(network.layers(parameters), layers, strict=True)):
-        views[0][:] = weights if place else weights / input_norm
-        views[1][:] = biases
-    return centre
 
 
 _LINEAR_LOGIT_NOISE = 2.0

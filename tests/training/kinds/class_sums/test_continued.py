@@ -191,7 +191,7 @@ def test_steps_learn_what_the_sums_do_not_say():
     rows = unit(generator.standard_normal((4000, 3)))
     y = (rows[:, 0] > 0.2).astype(np.int64)
     same = np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    weights, constants, _ = descended(begun(same), np.zeros(len(same)), of_rows(rows, y), ROWS, 1.0, 4000, Seeded(3))
+    weights, constants, _ = descended(begun(same), of_rows(rows, y), ROWS, 1.0, 4000, Seeded(3))
     assert ((rows @ weights.T + constants).argmax(axis=1) == y).mean() > 0.75
     assert ((rows @ same.T).argmax(axis=1) == y).mean() < 0.7
 
@@ -206,9 +206,7 @@ def test_more_budget_makes_steps_no_worse_where_many_records_disagree():
     directions = unit(np.stack([rows[y == each].sum(axis=0) for each in (0, 1)]))
     right = []
     for mu in (0.1, 1.0, 2.8):
-        weights, constants, _ = descended(
-            begun(directions), np.zeros(len(directions)), of_rows(rows, y), ROWS, mu, len(y), Seeded(5)
-        )
+        weights, constants, _ = descended(begun(directions), of_rows(rows, y), ROWS, mu, len(y), Seeded(5))
         right.append(((rows @ weights.T + constants).argmax(axis=1) == y).mean())
     assert min(right) > 0.91
     assert all(after > before - 0.01 for before, after in pairwise(right))

@@ -311,7 +311,6 @@ def test_the_fewer_records_there_are_the_larger_is_the_share_of_the_centre():
     shares = [by_rule(n, mu, 500).centre_share for n in (100, 600, 800, 1000, 10_000)]
     assert shares == pytest.approx([0.19, 0.05 * (250 / 150) ** 2, 0.05 * (250 / 200) ** 2, 0.05, 0.05])
     assert by_rule(600, mu, 500, centre_share=0.1).centre_share == 0.1
-    assert by_rule(600, mu, 500, started=True).centre_share == 0
     few = certify(recipe(choices=by_rule(100, 1.0, 8)), *SHOWN)
     assert few.centre_mu**2 / (few.centre_mu**2 + few.steps_mu**2) == pytest.approx(0.19, rel=1e-3)
 
