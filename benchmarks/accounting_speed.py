@@ -9,15 +9,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from accounting import explanation, report
 from accounting.budgets import Budget, _belief, _epsilon
 from accounting.ledger import ChargeRequest
 from accounting.ledger.receipts import charge_terms
 from accounting.losses import Cost
 from mechanisms.mechanism import priced
-from training.planning import answers
 
 DELTA = 1e-6
 RELEASES = 10**6
@@ -38,7 +35,6 @@ def measured(rounds: int) -> dict[str, float]:
     mechanism = priced("gaussian", "noise-multiplier:20", 10)
     cost = mechanism.cost
     budget = Budget.from_epsilon_delta(5, DELTA, "gaussian")
-    sample = answers.PublicSample.of_margins(np.linspace(-1, 5, 100), 10, 0.02)
     whole = Budget.from_rho(1000, 1e-3, "gaussian")
     return {
         "price a request": _median(lambda: charge_terms(cost).price * 10, rounds, 20_000),
@@ -52,9 +48,6 @@ def measured(rounds: int) -> dict[str, float]:
         ),
         "explain 1,000 Laplace releases (numerical PLD)": _median(
             lambda: explanation.explain({explanation.parse_release("laplace:100"): 1000}, DELTA), rounds, 1
-        ),
-        "accuracy of one mechanism at one price, 100 rows": _median(
-            lambda: answers.expected_accuracy(mechanism, sample), rounds, 3
         ),
     }
 

@@ -45,11 +45,10 @@ def test_a_changed_source_makes_its_pictures_stale_and_no_others(tmp_path, monke
         replace(first, sources=("none.txt",)).digest()
 
 
-def test_the_commands_of_pictures_are_those_that_the_page_shows():
-    from research.pictures.__main__ import ANALYSES, BY_QUERIES
+def test_the_command_of_a_picture_is_one_that_the_page_shows():
+    from research.pictures.__main__ import ANALYSES
 
     page = (ROOT / "docs" / "accounting.md").read_text("utf-8")
-    for words in (ANALYSES, BY_QUERIES):
-        assert f"$ dpserve {words} " in page
+    assert f"$ dpserve {ANALYSES} " in page
     assert set(kept_digests()) == {each.name for each in PICTURES}
     assert DIGESTS.parent == FOLDER

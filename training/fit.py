@@ -525,11 +525,10 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
     private records.
     """
     # A simulation needs what training needs and more.
-    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind, on_own_features
-    from training.planning.tiers import planned_tiers, tier_options
+    from training.planning.recommendation import by_rule, by_simulation, numbers_to_cut, of_kind
 
     options, queries = job.options, plan.queries
-    n, unit = _records_declared(options), job.records.unit
+    n = _records_declared(options)
     whole, declared = _picorho("budget", plan.budget), job.records.declaration
     shape = job.feature_map.image_shape if isinstance(job.feature_map, OfImages) else None
     modality = rules.modality_of(declared, shape)
@@ -544,21 +543,17 @@ def _planned(job: Job, request: Request, plan: BudgetPlan, watcher: Watcher) -> 
         of_rule = None if own else modality
         found = of_kind(request.kind, of_rule, fourier=isinstance(job.feature_map, Fourier))
     elif own:
-        found = on_own_features(n, len(declared.classes), whole, unit)
+        found = by_rule(n, len(declared.classes), whole, own=True)
     elif public is not None:
         with watcher.shares("simulating") as progress:
-            found = by_simulation(
-                public, n=n, whole=whole, queries=queries, image_shape=shape, unit=unit, progress=progress
-            )
+            found = by_simulation(public, n=n, whole=whole, queries=queries, image_shape=shape, progress=progress)
     else:
-        found, _ = by_rule(n, len(declared.classes), whole, queries, modality, numbers_to_cut(declared), unit)
+        found = by_rule(n, len(declared.classes), whole, modality, numbers_to_cut(declared))
     watcher.hear(Planned(found.reason, found.warnings))
     made = found.training_options(n, whole, queries, modality)
     chosen = found.chosen
     recommended = kinds.default_kind() if chosen.release is None else kinds.kind_named(chosen.release)
     made |= {name: options[name] for name in recommended.beside_budget if name in options}
-    if "tier" in options:
-        made = dict(tier_options(planned_tiers(options["tier"], whole)))
     if "tolerance" in options and "tolerance" in recommended.fields:
         made["tolerance"] = options["tolerance"]
     if own:

@@ -1,28 +1,22 @@
-"""Pictures of a plan: accuracy by budget for the options before training, by number of queries for a head's answers."""
+"""The picture of a plan: accuracy by budget, of each option that was simulated."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from accounting.budgets import Accepts, Budget
-from accounting.currency import EPSILON
-from dpserve.commands.console import figure, picture
+from accounting.budgets import Budget
+from dpserve.commands.console import picture
 from training.errors import TrainingError
-from training.kinds.cases import Estimate
-from training.planning.answers import MECHANISMS, Plan, PublicSample, accepted_by, accuracy_by_queries
-from training.planning.measured import Expected
 from training.planning.options import option_named
 from training.planning.recommendation import Recommendation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_POINTS = 41
-_MOST_QUERIES = 1_000_000
 _WIDTH, _HEIGHT, _COLUMNS = 2.9, 2.5, 4
 """Inches of a panel, and how many panels lie side by side."""
 
@@ -53,17 +47,15 @@ def points_about(budget: Budget, recommended: Callable[[int], Recommendation]) -
     return tuple(found)
 
 
-def plot_options(
-    path: Path, budget: Budget, chosen: str, names: Sequence[str], points: Sequence[Point], *, outside: bool = False
-) -> None:
-    """Draw each option's accuracy against epsilon, with its range, in a panel of its own.
+def plot_options(path: Path, budget: Budget, chosen: str, names: Sequence[str], points: Sequence[Point]) -> None:
+    """Draw each option's accuracy against epsilon, with its spread, in a panel of its own.
 
-    chosen: the recommended option. names: of the options, in their order. outside: whether no guarantee covers what is
-    drawn. Raises ValueError where there is nothing to draw or the file cannot be written.
+    chosen: the recommended option. names: of the options, in their order. Raises ValueError where there is nothing to
+    draw or the file cannot be written.
     """
     curves = {name: curve for name in names if len(curve := _curve(name, points))}
     if not curves:
-        raise ValueError("there is no accuracy to draw: too few sets like yours were measured. Give public rows")
+        raise ValueError("there is no accuracy to draw: these budgets pay for nothing")
     columns = min(len(curves), _COLUMNS)
     rows = math.ceil(len(curves) / columns)
     planned = budget.epsilon_at(budget.limit)
@@ -75,34 +67,25 @@ def plot_options(
             if name == chosen:
                 axes.title.set_fontweight("bold")
         words = f"epsilon of the budget at delta = {budget.delta:g}; dashed: yours; grey: the commonest class"
-        drawn.supxlabel(words + "; outside the guarantee" * outside, fontsize="small")
+        drawn.supxlabel(words, fontsize="small")
         drawn.supylabel("accuracy", fontsize="small")
 
 
 def _curve(name: str, points: Sequence[Point]) -> np.ndarray:
-    """Return rows of an option's epsilon, lowest, middle and highest accuracy, and the commonest class's two (k, 6)."""
+    """Return rows of an option's epsilon, lowest, mean and highest accuracy, and the commonest class's (k, 5)."""
     rows = []
     for point in points:
         constant = point.found.constant
         for each in point.found.estimates:
-            if each.option != name:
-                continue
-            if isinstance(each, Expected):
-                low, high, common = each.accuracy.lowest, each.accuracy.highest, each.commonest
-                rows.append((point.epsilon, low, (low + high) / 2, high, common.lowest, common.highest))
-            elif each.mean is not None and constant is not None:
-                rows.append((point.epsilon, *_around(each), constant.accuracy, constant.accuracy))
+            if each.option == name and each.mean is not None and constant is not None:
+                spread = each.spread or 0.0
+                rows.append((point.epsilon, each.mean - spread, each.mean, each.mean + spread, constant.accuracy))
     return np.array(rows)
 
 
-def _around(each: Estimate) -> tuple[float, float, float]:
-    mean, spread = each.mean or 0.0, each.spread or 0.0
-    return mean - spread, mean, mean + spread
-
-
 def _panel(axes: "Axes", curve: np.ndarray, planned: float) -> None:
-    epsilon, lowest, middle, highest, rarer, commonest = curve.T
-    axes.fill_between(epsilon, rarer, commonest, color="grey", alpha=0.25, linewidth=1)
+    epsilon, lowest, middle, highest, commonest = curve.T
+    axes.plot(epsilon, commonest, color="grey", linewidth=1)
     axes.fill_between(epsilon, lowest, highest, alpha=0.3)
     axes.plot(epsilon, middle, marker="o", markersize=3)
     axes.axvline(planned, color="black", linestyle="--", linewidth=0.8)
@@ -112,27 +95,3 @@ def _panel(axes: "Axes", curve: np.ndarray, planned: float) -> None:
     axes.minorticks_off()
     axes.tick_params(labelsize="small")
     axes.grid(alpha=0.3)
-
-
-def plot_accuracy(path: Path, budgets: Mapping[Accepts, Budget], sample: PublicSample, plan: Plan) -> None:
-    """Draw the expected accuracy of every mechanism against the number of queries that the budget pays for.
-
-    Raises ValueError where the file cannot be written.
-    """
-    queries = np.unique(np.geomspace(1, _MOST_QUERIES, _POINTS).astype(np.int64))
-    with figure(path) as axes:
-        for mechanism in MECHANISMS:
-            for budget in accepted_by(mechanism, budgets):
-                pure = ", pure" * (budget.currency is EPSILON)
-                accuracies = accuracy_by_queries(mechanism, budget, sample, queries)
-                axes.plot(queries, accuracies, label=mechanism + pure)
-        if plan.noiseless_accuracy is not None:
-            axes.axhline(plan.noiseless_accuracy, color="grey", linestyle=":", label="without noise")
-        axes.set_xscale("log")
-        axes.set_ylim(0, 1.02)
-        axes.set_xlabel("queries that the budget pays for")
-        axes.set_ylabel("expected accuracy")
-        title = f"epsilon = {plan.budgets[0].epsilon:.3g} at delta = {plan.delta:g}"
-        axes.set_title(title + "; outside the guarantee" * plan.outside_the_guarantee, fontsize="medium")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")

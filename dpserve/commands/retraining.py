@@ -1,7 +1,6 @@
-"""`dpserve plan --retrain`: what each of several retrainings may cost, and its accuracy, as records come by block."""
+"""`dpserve plan --retrain`: what each of several retrainings may cost as records come by block, and its accuracy."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -19,7 +18,7 @@ from training.inputs.blocks import Period
 from training.inputs.schema import declaration_of
 from training.kinds.shared_options import PRICE_FORM, price_words
 from training.planning.options import option_named
-from training.planning.retraining import Schedule, by_measurement, by_simulation, retrainings_of
+from training.planning.retraining import Schedule, by_rule, by_simulation, retrainings_of
 
 if TYPE_CHECKING:
     from dpserve.commands.planning import PlanOptions
@@ -34,17 +33,13 @@ def asks_retraining(given: "PlanOptions", bundle: Path | None, plot: Path | None
         return False
     if bundle is not None or plot is not None or budget.is_given:
         raise WrongOption("retrain", "plans by --block-budget before training: leave bundle, budget and --plot out")
-    for name in ("queries", "accuracy", "lam", "alpha", "margins", "tier", "unit"):
-        if getattr(given, name) is not None:
-            raise WrongOption("retrain", f"does not go with --{name}")
+    if given.queries is not None:
+        raise WrongOption("retrain", "does not go with --queries")
     return True
 
 
-def plan_retraining(given: "PlanOptions", origin: "Callable[[PlanOptions, int], str]", *, as_json: bool) -> None:
-    """Say what each retraining may cost, and its accuracy: by simulation where there are rows, or as measured.
-
-    origin: says where rows come from, and how many they are.
-    """
+def plan_retraining(given: "PlanOptions", *, as_json: bool) -> None:
+    """Say what each retraining may cost and, where there are public rows to simulate on, its accuracy."""
     if given.block_budget is None:
         raise WrongOption("block_budget", "is needed", remedy=f"what one block's records may lose: {PRICE_FORM}")
     count = retrainings_of(str(given.retrain))
@@ -57,14 +52,14 @@ def plan_retraining(given: "PlanOptions", origin: "Callable[[PlanOptions, int], 
             found = by_simulation(
                 rows, n=given.n, count=count, window=window, budget=budget, image_shape=shape, progress=progress
             )
-        note = f"Accuracy on {origin(given, len(rows))}."
+        note = f"Accuracy on {len(rows)} rows of {given.public}, declared public."
     else:
         declared = declaration_of(schema, given.label) if schema else None
         classes = given.classes if declared is None else len(declared.classes)
         if given.n is None or classes is None:
             raise typer.BadParameter("give --n, the records of all blocks, and --classes or --schema; or --public FILE")
-        found = by_measurement(given.n, classes, count, window, budget, declared)
-        note = f"Lowest to highest, as measured on {found.figures}." if found.figures else "No public set is like this."
+        found = by_rule(given.n, classes, count, window, budget, declared)
+        note = "No rows were given: --public FILE simulates each retraining on rows like yours."
     if as_json:
         figures = {"price_rho": to_rho(found.price), "note": note, "command": command_of(given, found)}
         typer.echo(json.dumps(asdict(found) | figures, indent=2))
@@ -76,14 +71,22 @@ def command_of(given: "PlanOptions", schedule: Schedule) -> str:
     """Return the command of the last retraining; those before differ in their blocks and their number of records."""
     last = schedule.retrainings[-1]
     count = last.last - last.first + 1
-    data = [f"--schema {given.schema_file}"] if given.schema_file else []
-    data += [f"--label {given.label}"] if given.label != "label" else []
     by = f" --block-by {given.retrain}" if given.retrain in get_args(Period) else ""
     names = "NAME" if count == 1 else f"NAMES-OF-{count}"
-    words = ["dpserve train --data FILE", *data, f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks yes"]
+    words = [
+        "dpserve train --data FILE",
+        *read_by(given),
+        f"--block COLUMN{by} --blocks {names} --leave-out-other-blocks yes",
+    ]
     words += [f"--block-budget {given.block_budget} --budget {price_words(schedule.price)}"]
     words += [f"--records-declared {last.records} --lineage NAME --out MODEL"]
     return " ".join(words)
+
+
+def read_by(given: "PlanOptions") -> list[str]:
+    """Return the words of `dpserve train` that say how the records are read."""
+    words = [f"--schema {given.schema_file}"] if given.schema_file else []
+    return words + ([f"--label {given.label}"] if given.label != "label" else [])
 
 
 def print_schedule(console: Console, shown: Schedule, note: str, command: str) -> None:
@@ -91,14 +94,13 @@ def print_schedule(console: Console, shown: Schedule, note: str, command: str) -
 
     command: of the last one.
     """
-    table = Table("retraining", "blocks", "records, about", "accuracy")
+    simulated = any(each.accuracy is not None for each in shown.retrainings)
+    table = Table("retraining", "blocks", "records, about", *(["accuracy"] if simulated else []))
     for each in shown.retrainings:
-        accuracy = "not known"
-        if each.accuracy is not None:
-            accuracy = f"{each.accuracy:.3f}" + ("" if each.spread is None else f" ± {each.spread:.3f}")
-        elif each.expected is not None:
-            accuracy = f"{each.expected.lowest:.2f} to {each.expected.highest:.2f}"
-        table.add_row(str(each.number), f"{each.first} to {each.last}", f"{each.records:,}", accuracy)
+        accuracy = "" if each.accuracy is None else f"{each.accuracy:.3f}"
+        accuracy += "" if each.spread is None else f" ± {each.spread:.3f}"
+        known = (accuracy,) if simulated else ()
+        table.add_row(str(each.number), f"{each.first} to {each.last}", f"{each.records:,}", *known)
     console.print(table, highlight=False)
     console.print(note, highlight=False)
     models = "one model" if shown.window == 1 else f"up to {shown.window} models"

@@ -1,74 +1,90 @@
-"""`python -m research.comparison`: measure every option on the public sets; make the table and plots of the docs."""
+"""`python -m research.comparison`: how good each kind of model is on each public set at each epsilon, beside rivals.
 
+`measure` trains what a set of the CSV lacks, as `dpserve train` would by the public rules, and writes each figure as
+soon as it is known. `table` prints what was measured: the tables of docs/mechanisms.md and of the README here.
+"""
+
+from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from audit.pieces import ResultStore
-from dpserve.commands.console import shares
 from research.commands import program, run
-from research.comparison import experiment, figures, tables
-from research.comparison.cases import BENCHMARKS
-from research.comparison.options import OPTIONS
+from research.comparison import tables
+from research.comparison.cases import SETS, case_of
+from research.comparison.options import OPTIONS, measured
+from research.comparison.results import MEASURED, Cell, read_cells, write_cells
+from training.kinds.cases import Heads
 
 app = program()
 
-_EPSILONS = ",".join(f"{epsilon:g}" for epsilon in experiment.EPSILONS)
-_USUAL = tuple(name for name in BENCHMARKS if name != "digits")
-FIGURES, PAGE = "measured.csv", "mechanisms.md"
+
+class Shown(StrEnum):
+    """A table: of single cells, of every set at epsilon 1, of the rule beside the best by hand, or of rivals."""
+
+    CELLS = "cells"
+    SUMMARY = "summary"
+    RULE = "rule"
+    RIVALS = "rivals"
+
+
+_EPSILONS = Annotated[str, typer.Option(help="Separated by commas, at delta = 1e-5.")]
+_DATASETS = Annotated[list[str] | None, typer.Option(help="A set, as of the README's tables; repeatable.")]
+_OPTIONS = Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(OPTIONS)}; repeatable.")]
+_CSV = Annotated[Path, typer.Option(help="The CSV of all figures.")]
 
 
 @app.command()
-def compare(
-    dataset: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(BENCHMARKS)}; repeatable. [default: all but digits]")
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(OPTIONS)}; repeatable. [default: all]")
-    ] = None,
+def measure(
+    dataset: _DATASETS = None,
+    option: _OPTIONS = None,
+    epsilons: _EPSILONS = "1",
+    seeds: Annotated[int, typer.Option(min=1, help="Repeats, each with noise of its own.")] = 5,
     data_dir: Annotated[Path, typer.Option(envvar="DPSERVE_DATA_DIR", help="Where the data sets' files are.")] = Path(),
-    epsilons: Annotated[str, typer.Option(help="Separated by commas.")] = _EPSILONS,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats, each with records and noise of its own.")] = (
-        experiment.SEEDS
-    ),
-    pieces: Annotated[Path, typer.Option(help="Where finished pieces are kept.")] = Path("reproduction/pieces"),
-    stored: Annotated[
-        bool, typer.Option("--stored", help="Measure nothing: show what the finished pieces hold.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Where images/ go; a mechanisms.md there gets its summary anew.")] = Path(
-        "reproduction"
-    ),
-    table: Annotated[
-        Path | None, typer.Option(help=f"The CSV file of every figure. [default: {FIGURES} in --out]")
-    ] = None,
+    python: Annotated[Path | None, typer.Option(help="The interpreter that has the rivals.")] = None,
+    out: _CSV = MEASURED,
 ) -> None:
-    """Accuracy against number of queries for every mechanism, on public sets, by public rules: docs/mechanisms.md.
+    """Train and ask; what the CSV holds already is not measured again."""
+    cells = read_cells(out) if out.exists() else {}
+    for name in dataset or ["digits"]:
+        for seed in range(seeds):
+            heads: Heads | None = None
+            for chosen, epsilon in product(option or ["dpsgd"], map(float, epsilons.split(","))):
+                known = [cell for cell in cells.values() if cell.place[:3] == (name, chosen, epsilon)]
+                if known and all(len(cell.figures) > seed for cell in known):
+                    continue
+                heads = heads or Heads(case_of(name, seed, data_dir))
+                for queries, figure in measured(heads, chosen, epsilon, python).items():
+                    place = (name, chosen, epsilon, queries)
+                    before = cells[place].figures[:seed] if place in cells else ()
+                    cells[place] = Cell(*place, (*before, figure))
+                write_cells(cells.values(), out)
 
-    What the table holds of options that are not measured now stays in it.
-    """
-    try:
-        asked = tuple(float(part) for part in epsilons.split(",") if part.strip())
-    except ValueError:
-        raise ValueError(f"numbers separated by commas are expected, not {epsilons!r}") from None
-    comparison = experiment.Comparison(tuple(dataset or _USUAL), tuple(option or OPTIONS), asked, seeds)
-    store = ResultStore(pieces)
-    if stored:
-        cells = experiment.stored_cells(comparison, data_dir, store)
-    else:
-        with shares("comparison") as progress:
-            cells = experiment.run(comparison, data_dir, store, progress)
-    (out / "images").mkdir(parents=True, exist_ok=True)
-    written = out / FIGURES if table is None else table
-    older = tables.read_csv(written) if written.exists() else ()
-    tables.write_csv(tables.renew_cells(older, cells), written)
-    cells = tables.read_csv(written)
-    described = out / PAGE
-    if described.exists():
-        described.write_text(tables.with_summary(described.read_text("utf-8"), cells), "utf-8")
-    for name in comparison.datasets:
-        figures.draw(cells, name, out / "images" / f"mechanisms-{name}.png")
-    typer.echo(f"{len(cells)} cells measured. Written: {written} and plots in {out / 'images'}")
+
+@app.command()
+def table(
+    shown: Annotated[Shown, typer.Argument(help="Which one.")] = Shown.CELLS,
+    dataset: _DATASETS = None,
+    option: _OPTIONS = None,
+    epsilons: _EPSILONS = "1",
+    csv: _CSV = MEASURED,
+) -> None:
+    """Print a table in Markdown."""
+    cells = read_cells(csv)
+    match shown:
+        case Shown.SUMMARY:
+            lines = tables.summary(cells)
+        case Shown.RULE:
+            lines = tables.beside_best(cells)
+        case Shown.RIVALS:
+            lines = tables.beside_rivals(cells)
+        case Shown.CELLS:
+            wanted = tuple(map(float, epsilons.split(",")))
+            lines = tables.of_cells(cells, dataset or list(SETS), option or list(OPTIONS), wanted)
+    for line in lines:
+        typer.echo(line)
 
 
 if __name__ == "__main__":

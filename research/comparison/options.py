@@ -1,17 +1,21 @@
-"""The compared options: those of `training.planning.options`, a head without privacy and the published mechanism."""
+"""The compared options: those of the planner, a head without privacy, the published mechanism, and rivals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from accounting.arrays import Floats
+from accounting.budgets import Budget
 from accounting.picorho import PICORHO_PER_RHO
 from mechanisms.elementary import softmax
 from mechanisms.published import Published
 from mechanisms.seeded import derived_seed
-from training.kinds.cases import Case
+from research.comparison import rivals
+from training.errors import TrainingError
+from training.kinds.cases import Case, Heads
 from training.kinds.planned import UNLIMITED, Qualities, Trial
 from training.planning import options as planned
 
@@ -20,18 +24,17 @@ Status = Literal["proven", "unproven", "not private"]
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the tables. pays: for what the budget pays; version: as of `training.planning.options.Option`."""
+    """One row of the tables. pays: for what the budget pays."""
 
     title: str
     pays: Literal["each answer", "once", "nothing"]
     status: Status
     qualities: Callable[[Trial], Qualities]
-    version: int = 1
 
 
 def _planned(name: str) -> Option:
     one = planned.planned_options()[name]
-    return Option(one.title, one.pays, "proven", one.qualities, one.version)
+    return Option(one.title, one.pays, "proven", one.qualities)
 
 
 def _without_privacy(trial: Trial) -> Qualities:
@@ -82,6 +85,9 @@ def _published_logits(case: Case) -> tuple[Floats, float]:
     return _PUBLISHED[key]
 
 
+COUNTS = (10, 1_000)
+"""Numbers of answers at which options are compared that each answer is paid for of."""
+
 _PROVEN = (
     "per-query",
     "weights",
@@ -91,11 +97,55 @@ _PROVEN = (
     "per-query-fourier",
     "weights-fourier",
     "dpsgd-fourier",
+    "dpsgd-hog-fourier",
+    "dpsgd-quantiles",
+    "dpsgd-even",
+    "dpsgd-unit",
+    "dpsgd-crosses",
+    "class-sums-quantiles",
+    "weights-quantiles",
 )
 
+_CHOICES: Mapping[str, Sequence[float]] = {
+    "dp-ebm": (),
+    "diffprivlib": (0.01, 0.1, 1.0),
+    "opacus": (0.05, 0.5, 5.0),
+}
+"""Values of C of diffprivlib, and learning rates of Opacus, which have no rules for them. DP-EBM has its defaults."""
+
+RIVALS: Mapping[str, str] = {
+    name: rival
+    for rival, choices in _CHOICES.items()
+    for name in ([f"{rival}-{choice:g}" for choice in choices] or [rival])
+}
+"""The rival of each option that is one's."""
+
+
+def _never(trial: Trial) -> Qualities:
+    raise AssertionError(f"a rival is not trained here on {trial.case.name}")
+
+
 OPTIONS: dict[str, Option] = {
-    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy, 2),
+    "non-private": Option("no privacy (linear head)", "nothing", "not private", _without_privacy),
     **{name: _planned(name) for name in _PROVEN},
-    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1, 2),
+    "published": Option("Algorithm 1, at its claimed cost", "each answer", "unproven", _algorithm_1),
+    **{name: Option(name, "once", "proven", _never) for name in RIVALS},
 }
 """In the order of the tables."""
+
+
+def measured(heads: Heads, option: str, epsilon: float, python: Path | None = None) -> Qualities:
+    """Return what an option reaches at an epsilon, by number of queries. python: the interpreter of the rivals.
+
+    Raises ValueError for an option that is none, and DataError for a rival that cannot be trained.
+    """
+    if option not in OPTIONS:
+        raise ValueError(f"there is no option {option!r}; there are {', '.join(OPTIONS)}")
+    if (rival := RIVALS.get(option)) is not None:
+        choice = float(option.removeprefix(rival).removeprefix("-") or 0.0)
+        return {UNLIMITED: rivals.trained(heads.case, rival, choice, epsilon, python)}
+    whole = Budget.from_epsilon_delta(epsilon, planned.DELTA, "gaussian").limit
+    try:
+        return OPTIONS[option].qualities(Trial(heads, whole, f"{epsilon:g}", COUNTS))
+    except (ValueError, TrainingError):
+        return {UNLIMITED: None}

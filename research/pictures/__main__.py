@@ -10,14 +10,12 @@ import typer
 
 from dpserve.cli import app as dpserve_command
 from research.commands import program, run
-from research.comparison import figures, tables
-from research.pictures.sources import COMPARED, FOLDER, PICTURES, ROOT, keep, stale
+from research.pictures.sources import FOLDER, PICTURES, ROOT, keep, stale
 
 app = program()
 
-BY_QUERIES = "plan --lam 100 --classes 10 --margins 0.4:0.3 --posterior-belief 0.99 --delta 1e-6 --queries 30 --plot"
 ANALYSES = "explain --release gaussian:20 --times 200 --delta 1e-6 --plot"
-"""Commands of `dpserve` that docs/accounting.md shows beside their pictures."""
+"""The command of `dpserve` that docs/accounting.md shows beside its picture."""
 
 
 @app.command()
@@ -42,16 +40,10 @@ def pictures(
 
 def _makers() -> dict[tuple[str, ...], Callable[[Path], None]]:
     """Return what makes pictures in a folder, by the names that it makes together."""
-    compared: dict[tuple[str, ...], Callable[[Path], None]] = {
-        (f"mechanisms-{name}.png",): lambda folder, name=name: _compare(folder, name)  # type: ignore[misc]
-        for name in COMPARED
-    }
     return {
         ("page.png", "page-owner.png"): _pages,
         ("accuracy.png",): _accuracy,
-        ("accuracy-by-queries.png",): lambda folder: _command(BY_QUERIES, folder / "accuracy-by-queries.png"),
         ("analyses.png",): lambda folder: _command(ANALYSES, folder / "analyses.png"),
-        **compared,
     }
 
 
@@ -66,11 +58,6 @@ def _accuracy(folder: Path) -> None:
     from research.pictures.charts import draw_accuracy
 
     draw_accuracy(folder / "accuracy.png")
-
-
-def _compare(folder: Path, name: str) -> None:
-    cells = tables.read_csv(ROOT / "research" / "comparison" / "measured.csv")
-    figures.draw(cells, name, folder / f"mechanisms-{name}.png")
 
 
 def _command(words: str, path: Path) -> None:

@@ -16,8 +16,6 @@ DIGESTS = FOLDER / "sources.json"
 
 _PAGES = ("research/pictures/pages.py", "service/page/static/*.css", "service/page/static/*.js")
 _CLIENT, _OWNER = ("account", "client"), ("acts", "owner", "verdicts")
-_COMPARED = ("research/comparison/figures.py", "research/comparison/measured.csv")
-COMPARED = ("adult", "location", "mnist-10k", "mnist-60k", "retail")
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,8 @@ def _scripts(*others: tuple[str, ...]) -> tuple[str, ...]:
 PICTURES = (
     Picture("page.png", (*_PAGES, "service/page/static/client.html"), _scripts(_OWNER)),
     Picture("page-owner.png", (*_PAGES, "service/page/static/owner.html"), _scripts(_CLIENT)),
-    Picture("accuracy.png", ("research/pictures/charts.py", "training/planning/measured.csv")),
-    Picture("accuracy-by-queries.png", ("dpserve/commands/planning_plot.py", "training/planning/answers.py")),
+    Picture("accuracy.png", ("research/pictures/charts.py", "research/comparison/measured.csv")),
     Picture("analyses.png", ("dpserve/commands/explaining.py", "accounting/analyses.py")),
-    *(Picture(f"mechanisms-{name}.png", _COMPARED) for name in COMPARED),
 )
 
 

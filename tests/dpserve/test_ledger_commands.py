@@ -179,8 +179,8 @@ def test_a_rehearsal_says_so_everywhere(run, bundle, spent):
 
 
 def test_no_figure_is_cut_whoever_reads_it(run, spent):
-    plan = ("plan", "--classes", 10, "--lam", 100, "--epsilon", 3, "--delta", "1e-6")
-    price = json.loads(run(*plan, "--json").stdout)["options"][0]["price"]
+    plan = ("plan", "--n", 900, "--classes", 10, "--queries", 100, "--epsilon", 3, "--delta", "1e-6")
+    price = json.loads(run(*plan, "--json").stdout)["answers"]["options"][0]["price"]
     del run.environment["COLUMNS"]
     assert f"{Budget.from_rho(1, 1e-6, 'gaussian').epsilon_at(10**12):.4g}" in run("lineage", "list").stdout
     run.environment["COLUMNS"] = "80"

@@ -125,18 +125,14 @@ def test_an_estimator_of_another_unit_is_not_fitted(people, monkeypatch, tmp_pat
             PrivateClassifier(**declared, bounds=limits, unit=unit, ignore=ignore).fit(other, "ok")
 
 
-def test_a_budget_plans_for_units_and_chooses_no_kind_that_cannot_protect_them(people):
+def test_a_budget_plans_for_units(people):
     budget = ("--budget", "epsilon:4@1e-5", "--records-declared", "6", "--lineage", "l")
     said = people(*without_lam(BY_PERSON), "--data", "a.csv", *budget, "--out", "m").stdout
-    assert "6 units by person" in " ".join(said.split())
+    assert "n = 6 and C = 2" in " ".join(said.split())
     assert json.loads(people("inspect", "m", "--json").stdout)["unit"] == "person"
-    planned = people("plan", "--n", 6, "--classes", 2, "--epsilon", 4, "--delta", "1e-5", "--unit", "person", "--json")
-    found = json.loads(planned.stdout)
-    assert "--unit person" in found["command"]
 
 
-def test_a_plan_for_units_leaves_their_column_out_of_public_rows_and_training_takes_its_words(people):
-    """The column of units is no feature of public rows either, with a schema or without, and they may lack it."""
+def test_a_model_of_a_schema_protects_units_by_a_column_that_the_schema_lacks(people):
     schema = {
         "fields": [
             {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 120}},
@@ -145,14 +141,6 @@ def test_a_plan_for_units_leaves_their_column_out_of_public_rows_and_training_ta
         ]
     }
     (people.folder / "schema.json").write_text(json.dumps(schema))
-    without = [",".join(line.split(",")[:2] + line.split(",")[3:]) for line in rows(6).splitlines()]
-    (people.folder / "without.csv").write_text("\n".join(without) + "\n")
-    budget = ("--n", "200", "--rho", "0.5", "--delta", "1e-6", "--unit", "person", "--label", "ok")
-    plain = ("--class-names", "no,yes", "--bounds", "income=0:1e6", "--bounds", "age=0:120")
-    for declared in (("--schema", "schema.json"), plain):
-        for public in ("a.csv", "without.csv"):
-            said = people("plan", "--public", public, *budget, *declared).stdout
-            assert "--unit person" in said
     trained = people(
         *("train", "--data", "b.csv", "--label", "ok", "--schema", "schema.json", "--unit", "person"),
         *("--budget", "rho:0.5", "--records-declared", "200", "--lineage", "l", "--out", "m"),

@@ -132,14 +132,6 @@ def test_the_same_records_in_another_file_are_noticed(run, table):
     assert re.search(r"Of the (\d+) records of the lineage 'others', \1 records are in the lineage 'people'", said)
 
 
-def test_public_rows_and_candidates_are_read_by_the_models_columns(run, table):
-    run(*TRAIN, "--data", "t.csv", "--lam", "1")
-    table.assign(age=table.age + 1, more=1).to_csv(run.folder / "public.csv", index=False)
-    asked = ["plan", "model", "--public", "public.csv", "--label", "ill", "--class-names", "0=no,1=yes"]
-    asked += ["--score-outside-the-guarantee"]
-    assert "300 rows of public.csv" in run(*asked, "--epsilon", "1", "--delta", "1e-6").stdout
-
-
 @pytest.mark.parametrize("release", ["class-sums", "weights"])
 def test_pay_once_models_are_trained_by_a_schema(run, table, release):
     lam = ["--lam", "1"] if release == "weights" else []

@@ -517,7 +517,7 @@ class Quantiles(FeatureMap):
 
     Two values that lie k cuts apart differ in k coordinates of a number. So what a step of training learns at one value
     it learns in part for the values near it, where bins learn each by itself: with noise that is worth more
-    (research/README.md). The scaled row stands beside the steps, which hide what lies between two cuts.
+    (research/comparison/README.md). The scaled row stands beside the steps, which hide what lies between two cuts.
 
     Without `released` a number has even cuts, and the map is public. With it the cuts lie at the records' noisy
     quantiles: the map is fixed given these, it costs what they did, and `ReleaseCertificate` counts that. Declared

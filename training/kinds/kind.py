@@ -25,7 +25,7 @@ from training.kinds.figures import Figures, pay_once_figures
 from training.kinds.likeness import Likeness
 from training.kinds.options import OptionField, Options, fields_of
 from training.kinds.outputs import Outputs
-from training.kinds.planned import NoiseBasis, Plan, PlannedOption
+from training.kinds.planned import Plan, PlannedOption
 
 if TYPE_CHECKING:
     from training.inputs.records import Declaration, Records
@@ -193,8 +193,11 @@ class Kind(ABC):
         """The options that the planner may recommend, the simplest first; none for a kind that is not planned."""
         return ()
 
-    def noise_basis(self, certificate: Any) -> NoiseBasis:
-        """Return the numbers by which noise on each answer is planned. Raises TrainingError where none is."""
+    def planned_sensitivity(self, certificate: Any) -> float:
+        """Return the L2 sensitivity of the logits of a row of length 1, by which noise on each answer is planned.
+
+        Raises TrainingError where none is.
+        """
         raise TrainingError(
             f"{certificate.name} is of the kind {self.name!r}, and noise on each answer is planned for a head alone"
         )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from training.kinds.cases import Case, Heads, Quality
 
 UNLIMITED = "unlimited"
-QUERIES = (10, 100, 1_000, 10_000)
 
 Pays = Literal["each answer", "once"]
 Qualities = dict[str, "Quality | None"]
@@ -34,7 +33,7 @@ class Trial:
     heads: "Heads"
     whole: int
     label: str
-    queries: Sequence[int] = QUERIES
+    queries: Sequence[int] = ()
 
     @property
     def case(self) -> "Case":
@@ -79,11 +78,9 @@ class PlannedOption:
     """One way to answer, and how it is trained. title: for tables; pays: for what the budget pays.
 
     release: the kind's name, None for the default kind. features: which map, by the rules. settings: options besides.
-    suits: modalities of rows that it is tried on; None for all. default_for: those that get it unless measurements
-    speak for another.
-    fallback: the order in which it is tried where what would come first cannot be had; None for never. tiered: whether
-    tiers of several precisions are planned by it. as_one_answer: whether one answer with noise of its own has the law
-    of one from it.
+    suits: modalities of rows that it is tried on; None for all. default_for: those that get it by rule;
+    default_for_many_classes: in many classes.
+    fallback: the order in which it is tried where what would come first cannot be had; None for never.
     """
 
     name: str
@@ -93,26 +90,10 @@ class PlannedOption:
     release: str | None
     features: Features
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    version: int = 1
-    """Raised when what it measures changes, so that stored results of the older one are not used."""
     fallback: int | None = None
     suits: tuple[Modality | None, ...] | None = None
     default_for: tuple[Modality | None, ...] = ()
-    tiered: bool = False
-    as_one_answer: bool = False
-
-
-@dataclass(frozen=True)
-class NoiseBasis:
-    """Numbers of a trained model by which noise on each of its answers is planned.
-
-    sensitivity: L2, of the logits of a row of length 1. strong_convexity: Lambda. price_of_alpha: of the convexified
-    objective, as its certificate states it.
-    """
-
-    sensitivity: float
-    strong_convexity: float
-    price_of_alpha: float | None = None
+    default_for_many_classes: tuple[Modality | None, ...] = ()
 
 
 @dataclass(frozen=True)

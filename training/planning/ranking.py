@@ -1,4 +1,4 @@
-"""Ranking options by what a simulation found of each: the default, unless another is a standard error better.
+"""Ranking options by what a simulation found of each: the rule's, unless another is a standard error better.
 
 One standard error is no test: of eight options that are alike, chance puts one so far ahead in a third of the cases or
 more, as the least is looked for among them. A wrong choice among options that are alike costs little.
@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from training.features.rules import Modality
 from training.kinds.cases import Quality
-from training.planning.options import default_option, option_named
+from training.planning.options import option_named
 
 HELD_OUT = 5
 """A simulation asks about one of so many rows, and trains on the others."""
@@ -19,16 +18,13 @@ HELD_OUT = 5
 
 @dataclass(frozen=True)
 class Ranking:
-    """The options of a simulation by their log loss. figures: of each, for every seed."""
+    """The options of a simulation by their log loss. figures: of each, for every seed.
+
+    default: the option that is taken unless another is a standard error better, if it is there.
+    """
 
     figures: Mapping[str, Sequence[Quality]]
-    modality: Modality | None = None
-
-    @property
-    def default(self) -> str | None:
-        """The option that is taken unless another is a standard error better; None where it is not there."""
-        name = default_option(self.modality)
-        return name if name in self.figures else None
+    default: str
 
     @property
     def least(self) -> str:
@@ -50,7 +46,7 @@ class Ranking:
     @property
     def chosen(self) -> str:
         """The default, or the option of the least log loss where that is less by a standard error."""
-        if self.default is None or self.least == self.default:
+        if self.default not in self.figures or self.least == self.default:
             return self.least
         apart, error = self.difference(self.default, self.least)
         return self.least if apart > error else self.default

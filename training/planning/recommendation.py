@@ -1,13 +1,12 @@
-"""Which option an owner should take, with the training options for it: by a simulation, or by what was measured.
+"""Which option an owner should take, with the training options for it: by a simulation, or by a public rule.
 
-A simulation runs the options themselves on given rows. On rows that are public it costs nothing; on private records it
-tells about them, and no guarantee covers what it tells. Without rows the public sets like the records decide. Either
-way options are ranked by their log loss, and the default of the rows' modality is taken unless another did better: on
-rows by a standard error of the difference, on public sets by two over the sets.
+A simulation runs the options themselves on given rows, which are public. It ranks them by log loss, and takes the
+rule's option unless another did better by a standard error of the difference. Without rows the rule decides, by
+declared numbers alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 from typing import Any
@@ -29,8 +28,6 @@ from training.inputs.records import Declaration, Records
 from training.inputs.sums import MOST_RECORDS, check_count
 from training.kinds.cases import MOST_ASKED, Case, Estimate, Heads, Quality, mean_of, numbers_declared
 from training.kinds.planned import Plan, PlannedOption, Trial
-from training.planning.answers import NO_BETTER
-from training.planning.measured import CLEARLY, FAR, LEAST_MEASURED, Expected, Similar, similar_sets
 from training.planning.options import default_option, kind_of_option, option_named, planned_options
 from training.planning.ranking import HELD_OUT, Ranking
 
@@ -46,17 +43,12 @@ SEEDS = 5
 
 _LEAST_ROWS = 50
 _CLOSE = 0.005
-_HALF = 0.5
 _CLOSE_LOSS = 0.01
 _WIDE = 0.9
-_FAR_FROM_MEASURED = 2.0
+_LEAST_SIGNAL = 16.0
+"""The least mu n / C at which anything was measured: of Location at epsilon 0.5 (`research/comparison`)."""
 
-OF_TEXTS = (
-    "of texts only 20 newsgroups were measured: at epsilon = 1 DP-SGD had 0.412 right on hashed words, 0.608 on word "
-    "vectors and 0.735 by an encoder, and class sums 0.270 on hashed words"
-)
-
-
+NO_BETTER = "no better than always naming the commonest class"
 NO_INTERVALS = "its answers come without intervals, because how far the noise moved them is not known"
 
 
@@ -89,13 +81,13 @@ def warnings_of(expected: Estimate, constant: Quality) -> tuple[str, ...]:
 class Recommendation:
     """An option, why in one sentence, what every option was expected to reach, and what the owner is warned of.
 
-    constant: what it is worth to answer every simulated row with the shares of the classes. order: why it is not the
-    option of the least log loss among the estimates; empty where it is.
+    estimates, constant: of a simulation: each option's, and what it is worth to answer every row with the shares of the
+    classes. order: why the option is not the one of the least log loss among the estimates; empty where it is.
     """
 
     option: str
     reason: str
-    estimates: tuple[Estimate | Expected, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
     warnings: tuple[str, ...] = ()
     constant: Quality | None = None
     order: str = ""
@@ -158,11 +150,6 @@ def _suits(option: PlannedOption, modality: Modality | None) -> bool:
     return option.suits is None or modality in option.suits
 
 
-def _protects(option: PlannedOption, unit: str | None) -> bool:
-    """Return whether an option protects what is to be: units by a column, or single records."""
-    return unit is None or option.release is None or "units" not in kind_of_option(option).lacks
-
-
 def by_simulation(
     records: Records,
     *,
@@ -170,7 +157,6 @@ def by_simulation(
     whole: int,
     queries: int | None,
     image_shape: Shape | None = None,
-    unit: str | None = None,
     seeds: int = SEEDS,
     options: tuple[str, ...] | None = None,
     progress: Callable[[str, float], None] = lambda _, __: None,
@@ -178,19 +164,17 @@ def by_simulation(
     """Train every option on four fifths of the rows, ask about the others, and return the one that did best.
 
     n: how many records there will be, if not as many as rows. Of fewer as many rows are trained on. Of more the noise
-    is that of n records, as a budget of mu n / m on m gives it, which understates what more records teach. queries:
-    None for unlimited answers. image_shape: of rows that are images. unit: the column of privacy units, where they are
-    what n counts: each has the weight of one record, and is simulated by one row. Raises TrainingError for too few
-    rows.
+    is that of n records, as a budget of mu n / m on m gives it, which understates what more records teach. Where n
+    counts privacy units, each has the weight of one record, and is simulated by one row. queries: None for unlimited
+    answers. image_shape: of rows that are images. Raises TrainingError for too few rows.
     """
     if len(records) < _LEAST_ROWS:
         raise TrainingError(f"a simulation needs at least {_LEAST_ROWS} rows, and there are {len(records)}")
-    check_declared(len(records) if n is None else n, len(records.declaration.classes))
+    classes = len(records.declaration.classes)
+    check_declared(len(records) if n is None else n, classes)
     modality = rules.modality_of(records.declaration, image_shape)
     if options is None:
-        options = tuple(
-            name for name, each in planned_options().items() if _suits(each, modality) and _protects(each, unit)
-        )
+        options = tuple(name for name, each in planned_options().items() if _suits(each, modality))
     options = _countable(options, records.declaration, n, whole, queries)
     figures: dict[str, list[Quality]] = {name: [] for name in options}
     constants: list[Quality] = []
@@ -208,7 +192,8 @@ def by_simulation(
             if figure is not None:
                 figures[name].append(figure)
     constant = Quality(fmean(each.accuracy for each in constants), mean_of([each.log_loss for each in constants]))
-    ranked = Ranking({name: found for name, found in figures.items() if len(found) == seeds}, modality)
+    known = {name: found for name, found in figures.items() if len(found) == seeds}
+    ranked = Ranking(known, default_option(modality, classes))
     estimates = tuple(Estimate.over(name, found, seeds) for name, found in figures.items())
     return _expected(estimates, ranked, queries, constant)
 
@@ -322,230 +307,67 @@ def check_declared(n: int, classes: int) -> None:
 
 
 def by_rule(
-    n: int,
-    classes: int,
-    whole: int,
-    queries: int | None = None,
-    modality: Modality | None = None,
-    numbers: int = 1,
-    unit: str | None = None,
-) -> tuple[Recommendation, Similar]:
-    """Return the default for rows of a modality, or what did clearly better on similar public sets, and these sets.
+    n: int, classes: int, whole: int, modality: Modality | None = None, numbers: int = 1, *, own: bool = False
+) -> Recommendation:
+    """Return the rule's option, by declared numbers alone (`default_option`).
 
-    n, classes: declared, public numbers; n counts privacy units where there are such. whole: the budget in picorho.
-    queries: None for no end. It plays no part in the choice: on every set and at every budget the best release that is
-    paid for once did better than noise on each of ten answers. numbers: of a record, where they are known. An option
-    that cannot be had for these numbers gives way to the next, and the reason says why. unit: the column of privacy
-    units, where they are what n counts; kinds that cannot protect them are left out.
+    n, classes: declared; n counts privacy units where there are such. whole: the budget in picorho. numbers: of a
+    record, where they are known. own: whether on features that the owner chose: then it is DP-SGD, for any number of
+    classes. An option that cannot be had for these numbers gives way to the next, and the reason says why. Raises
+    ValueError for nonsense and for a budget that buys no release.
 
-    The signal, mu n / C, says by how many deviations of the noise the records of a class stand out when they agree.
-
-    Raises ValueError for nonsense and for a budget that buys no release.
+    How many answers there shall be plays no part: on every set and at every budget that was measured the best release
+    that is paid for once did better than noise on each of ten answers.
     """
     check_declared(n, classes)
     if whole < LEAST_PRICE:
         raise ValueError(
             f"no pay-once model can be trained for {to_rho(whole):g} rho: it costs at least {to_rho(LEAST_PRICE):.4g}. "
-            "Raise the budget, or plan noise on each answer, with "
-            + OptionName("lam")
-            + " and "
-            + OptionName("classes")
+            "Raise the budget, or pay for each answer"
         )
-    similar = similar_sets(n, classes, min(whole, LARGEST_PRICE), queries, modality)
-
-    def suitable(name: str) -> bool:
-        option = option_named(name)
-        return option.pays == "once" and _suits(option, modality) and _protects(option, unit)
-
-    preferred = similar.best(suitable, default_option(modality))
-    fallbacks = sorted(
-        (each.fallback, name)
-        for name, each in planned_options().items()
-        if each.fallback is not None and _protects(each, unit)
-    )
+    preferred = default_option(modality, 2 if own else classes)
+    options = planned_options().items()
+    fallbacks = sorted((each.fallback, name) for name, each in options if each.fallback is not None)
     refused: list[str] = []
-    for option in (preferred, *(name for _, name in fallbacks)):
+    for option in (preferred, *(() if own else (name for _, name in fallbacks))):
         why_not = refusal(option, n, classes, whole, numbers)
         if why_not is None:
-            found = _explained(option, similar, n, classes, whole, queries, preferred, tuple(refused), unit)
-            if option == preferred:
-                found = replace(found, order=_order_of_sets(option, similar, suitable, default_option(modality), unit))
-            return (replace(found, reason=f"{found.reason}; {OF_TEXTS}") if modality == "text" else found), similar
+            return _explained(option, n, classes, whole, preferred, refused)
         refused.append(why_not)
     raise ValueError(_nothing_left(refused))
+
+
+def _explained(option: str, n: int, classes: int, whole: int, preferred: str, refused: Sequence[str]) -> Recommendation:
+    plan = Plan(n, min(whole, LARGEST_PRICE))
+    signal = mu_for(plan.share) * n / classes
+    chosen = option_named(option)
+    parts = [
+        f"{chosen.title}, by rule; n = {n:,} and C = {classes:,}, a signal mu n / C of "
+        + (f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}")
+    ]
+    if refused:
+        parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
+    if whole > LARGEST_PRICE:
+        parts.append(
+            f"a release may cost at most {to_rho(LARGEST_PRICE):g} rho, so it takes that of the {to_rho(whole):.4g}"
+        )
+    parts.append("paid for once, for any number of queries")
+    if (lack := kind_of_option(chosen).planned_without_intervals(chosen, plan, classes)) is not None:
+        parts.append(lack)
+    warnings: tuple[str, ...] = ()
+    if signal < _LEAST_SIGNAL:
+        warnings = (
+            f"the signal is {signal:.2g}, less than on any set that was measured: expect answers {NO_BETTER}, unless a "
+            "simulation on public rows shows more",
+        )
+    return Recommendation(option, "; ".join(parts), warnings=warnings)
 
 
 def _nothing_left(refused: Sequence[str]) -> Message:
     """Say that no pay-once model can be had, why, and what is left. refused: why each cannot."""
     return (
         f"no pay-once model can be trained: {'; '.join(dict.fromkeys(refused))}. What is left is noise on each answer "
-        "of a head: plan it with " + OptionName("lam") + " and " + OptionName("classes")
-    )
-
-
-def without_figures(
-    recommendation: Recommendation,
-    n: int,
-    classes: int,
-    whole: int,
-    modality: Modality | None = None,
-    numbers: int = 1,
-    unit: str | None = None,
-) -> dict[str, bool]:
-    """Return the options that can be had beside those with figures, by name: whether answers would have intervals.
-
-    recommendation: as `by_rule` returns it for the same numbers. Images have Fourier features beside gradients alone.
-    """
-    known = {each.option for each in recommendation.estimates}
-    return {
-        name: not _without_intervals(name, n, classes, whole)
-        for name, option in planned_options().items()
-        if name not in known and _suits(option, modality) and _protects(option, unit)
-        if modality != "images" or option.features != "fourier"
-        if option.pays == "each answer" or refusal(name, n, classes, whole, numbers) is None
-    }
-
-
-def _order_of_sets(
-    option: str, similar: Similar, suitable: Callable[[str], bool], default: str, unit: str | None
-) -> str:
-    """Say why the option of the least log loss, by the middle of its range on public sets, is not taken."""
-    middles = {
-        each.option: (each.log_loss.lowest + each.log_loss.highest) / 2
-        for each in similar.expected
-        if each.log_loss is not None and _protects(option_named(each.option), unit)
-    }
-    least = min(middles, key=lambda name: middles[name], default=option)
-    if least == option or middles.get(option) == middles[least]:
-        return ""
-    first, chosen = f"{option_named(least).title} has the lowest range of log loss, but", option_named(option).title
-    if not suitable(least):
-        return f"{first} is an option for other rows than yours"
-    if option == default:
-        return (
-            f"{first} on the same sets its log loss was not clearly less than that of {chosen}, by {CLEARLY:g} and two "
-            "standard errors on average, so the default for such rows is recommended"
-        )
-    return (
-        f"{first} on average over the sets where both were measured {chosen} gained more on "
-        f"{option_named(default).title}, the default for such rows"
-    )
-
-
-def on_own_features(n: int, classes: int, whole: int, unit: str | None = None) -> Recommendation:
-    """Return what is taken on features that the owner chose, an encoder's or crosses, by what `by_rule` takes.
-
-    It is the default where no set speaks for another, and none does: of such features none was measured on sets enough.
-    Raises ValueError as `by_rule` does.
-    """
-    check_declared(n, classes)
-    option = default_option(None)
-    if (why_not := refusal(option, n, classes, whole)) is not None:
-        raise ValueError(_nothing_left([why_not]))
-    wanted = mu_for(min(whole, LARGEST_PRICE)) * n / classes
-    return _explained(option, Similar(wanted, (), wanted), n, classes, whole, None, option, (), unit)
-
-
-def _explained(
-    option: str,
-    similar: Similar,
-    n: int,
-    classes: int,
-    whole: int,
-    queries: int | None,
-    preferred: str,
-    refused: tuple[str, ...],
-    unit: str | None,
-) -> Recommendation:
-    counted = f"{n:,} records" if unit is None else f"{n:,} units by {unit}"
-    parts = [
-        f"{option_named(option).title}: {_what_is_known(option, similar)}; you have {counted} in {classes} classes, a "
-        f"signal mu n / C of {_rounded(similar.signal)}{_how_far(similar)}"
-    ]
-    if refused:
-        parts.append(f"{option_named(preferred).title} would come first, but {refused[0]}")
-    if whole > LARGEST_PRICE:
-        parts.append(largest_price_words(whole))
-    if queries is not None and queries < LEAST_MEASURED:
-        parts.append(_few_answers())
-    parts.append("paid for once, for any number of queries")
-    if (lack := _without_intervals(option, n, classes, whole)) is not None:
-        parts.append(lack)
-    expected = tuple(
-        replace(each, has_intervals=False, undecided=None)
-        if _without_intervals(each.option, n, classes, whole)
-        else each
-        for each in similar.expected
-        if _protects(option_named(each.option), unit)
-    )
-    return Recommendation(option, "; ".join(parts), expected, _warnings(option, similar))
-
-
-def _without_intervals(name: str, n: int, classes: int, whole: int) -> str | None:
-    option = option_named(name)
-    plan = Plan(n, min(whole, LARGEST_PRICE))
-    return kind_of_option(option).planned_without_intervals(option, plan, classes)
-
-
-def _rounded(signal: float) -> str:
-    return f"{signal:,.0f}" if signal >= 100 else f"{signal:.3g}"
-
-
-def _how_far(similar: Similar) -> str:
-    """Say how far the signal lies from all that was measured, where that is twice or more."""
-    signals = [place.signal for place in similar.places] or [similar.nearest_signal]
-    below, above = min(signals) / similar.signal, similar.signal / max(signals)
-    if below >= _FAR_FROM_MEASURED:
-        return f", {below:.2g} times less than on any of them: expect less"
-    if above >= _FAR_FROM_MEASURED:
-        return f", {above:.2g} times more than on any of them"
-    return ""
-
-
-def _what_is_known(option: str, similar: Similar) -> str:
-    """Say in which range an option's figures lay on similar sets, or that what yours reach is not predictable."""
-    known = next((each for each in similar.expected if each.option == option), None)
-    if known is None:
-        return "what it will reach is not predictable from what was measured, on fewer than 4 sets like yours"
-    right, loss = known.accuracy, known.log_loss
-    losses = "" if loss is None else f", with log loss {loss.lowest:.2f} to {loss.highest:.2f}"
-    chance = f"the commonest class alone is on {known.commonest.lowest:.2f} to {known.commonest.highest:.2f}"
-    return f"{right.lowest:.2f} to {right.highest:.2f} right on {right.sets} public sets like yours ({chance}){losses}"
-
-
-def _warnings(option: str, similar: Similar) -> tuple[str, ...]:
-    """Say what is expected to be worth little: by what was measured, or because nothing so small was."""
-    said = []
-    known = [(place.public, each) for place in similar.places if (each := place.estimates.get(option)) is not None]
-    little = [
-        public for public, each in known if each.log_loss is not None and each.log_loss >= public.entropy - _CLOSE_LOSS
-    ]
-    if len(little) > _HALF * len(known):
-        said.append(
-            f"on {len(little)} of {len(known)} public sets like yours its probabilities told no more than the shares "
-            "of the classes do: raise the budget, or train on more records"
-        )
-    if similar.nearest_signal / similar.signal > FAR:
-        said.append(
-            f"the signal is {similar.nearest_signal / similar.signal:.0f} times less than on any set that was "
-            f"measured: expect answers {NO_BETTER}, unless a simulation on public rows shows more"
-        )
-    return tuple(said)
-
-
-def largest_price_words(whole: int) -> str:
-    """Say that a release takes less than the whole budget."""
-    return f"a release may cost at most {to_rho(LARGEST_PRICE):g} rho, so it takes that of the {to_rho(whole):.4g}"
-
-
-def _few_answers() -> str:
-    words = f"fewer than {LEAST_MEASURED} answers were not measured"
-    alike = next((each for each in planned_options().values() if each.as_one_answer), None)
-    if alike is None:
-        return words
-    return (
-        f"{words}, but one answer with noise of its own has the law of one from {alike.title}, and each of more has "
-        "more noise"
+        "of a head: train one without " + OptionName("release")
     )
 
 

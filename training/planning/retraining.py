@@ -4,7 +4,7 @@ Records come by block, as a month's, and each block has a budget of its own. A m
 k blocks has every block in k models.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -18,10 +18,10 @@ from training.features.hog import Shape
 from training.inputs.records import Declaration, Records
 from training.kinds.cases import Heads
 from training.kinds.planned import UNLIMITED, Trial
-from training.planning.measured import Range
+from training.planning import recommendation
 from training.planning.options import option_named
 from training.planning.ranking import HELD_OUT
-from training.planning.recommendation import SEEDS, budget_for, by_rule, case_of, numbers_to_cut
+from training.planning.recommendation import SEEDS, budget_for, case_of, numbers_to_cut
 
 PERIODS = {"year": 1, "quarter": 4, "month": 12, "week": 52}
 """The number of blocks of a period in a year."""
@@ -65,8 +65,7 @@ def share_of(budget: int, window: int) -> int:
 class Retraining:
     """One retraining. first, last: its blocks, counted from 1. records: about how many they have.
 
-    accuracy: as simulated, or None; spread: its standard deviation over seeds; expected: as measured on public sets, or
-    None.
+    accuracy: as simulated, or None; spread: its standard deviation over seeds.
     """
 
     number: int
@@ -75,18 +74,16 @@ class Retraining:
     records: int
     accuracy: float | None = None
     spread: float | None = None
-    expected: Range | None = None
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Retrainings, each at a price in picorho, by one option of the planner. figures: where they come from."""
+    """Retrainings, each at a price in picorho, by one option of the planner."""
 
     option: str
     price: int
     window: int
     retrainings: tuple[Retraining, ...]
-    figures: str
 
 
 def windows(count: int, window: int, records: int) -> Iterator[Retraining]:
@@ -99,23 +96,29 @@ def windows(count: int, window: int, records: int) -> Iterator[Retraining]:
         yield Retraining(number, first, number, records * (number - first + 1) // count)
 
 
-def by_measurement(
+def by_rule(
     n: int, classes: int, count: int, window: int, budget: int, declared: Declaration | None = None
 ) -> Schedule:
-    """Return the schedule by what was measured on public sets. n: records of all blocks. budget: of a block, picorho.
+    """Return the schedule, with the option that the rule has for the last retraining.
 
-    declared: of their columns, where they are known. Raises WrongOption, ValueError.
+    n: records of all blocks. budget: of a block, in picorho. declared: of their columns, where they are known. Raises
+    WrongOption, ValueError.
     """
     price = share_of(budget, window)
     modality: rules.Modality | None = "table" if declared is None else rules.modality_of(declared)
+    found = tuple(windows(count, window, n))
+    return Schedule(_option(found, classes, price, modality, declared), price, window, found)
+
+
+def _option(
+    retrainings: Sequence[Retraining],
+    classes: int,
+    price: int,
+    modality: rules.Modality | None,
+    declared: Declaration | None,
+) -> str:
     numbers = 1 if declared is None else numbers_to_cut(declared)
-    found, words, option = [], "", ""
-    for each in windows(count, window, n):
-        recommendation, similar = by_rule(max(each.records, 1), classes, price, None, modality, numbers)
-        expected = {one.option: getattr(one, "accuracy", None) for one in recommendation.estimates}
-        found.append(replace(each, expected=expected.get(recommendation.option)))
-        option, words = recommendation.option, similar.words
-    return Schedule(option, price, window, tuple(found), words)
+    return recommendation.by_rule(max(retrainings[-1].records, 1), classes, price, modality, numbers).option
 
 
 def by_simulation(
@@ -132,16 +135,14 @@ def by_simulation(
     """Train every retraining on parts of four fifths of the rows, and ask about the others.
 
     The rows are cut into as many blocks of equal size by a fixed draw. n: how many records all blocks will have, if not
-    as many as rows: of more the noise is that of n records. The option is the one that the rules recommend for the last
+    as many as rows: of more the noise is that of n records. The option is the one that the rule has for the last
     retraining. Raises WrongOption, TrainingError for too few rows.
     """
     price = share_of(budget, window)
     modality = rules.modality_of(rows.declaration, image_shape)
     planned = list(windows(count, window, len(rows) * (HELD_OUT - 1) // HELD_OUT if n is None else n))
-    classes = len(rows.declaration.classes)
-    numbers = numbers_to_cut(rows.declaration)
-    chosen, _ = by_rule(max(planned[-1].records, 1), classes, price, None, modality, numbers)
-    option = option_named(chosen.option)
+    chosen = _option(planned, len(rows.declaration.classes), price, modality, rows.declaration)
+    option = option_named(chosen)
     accuracies: list[list[float]] = [[] for _ in planned]
     for seed in range(seeds):
         case = case_of(rows, seed, image_shape, n)
@@ -162,4 +163,4 @@ def by_simulation(
         replace(each, accuracy=fmean(found), spread=stdev(found) if seeds > 1 else None)
         for each, found in zip(planned, accuracies, strict=True)
     )
-    return Schedule(chosen.option, price, window, retrainings, f"{len(rows)} rows")
+    return Schedule(chosen, price, window, retrainings)

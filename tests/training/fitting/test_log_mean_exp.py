@@ -18,7 +18,6 @@ from training.fitting.sensitivity import (
     ConvexifiedSensitivity,
     Convexity,
     convexified_sensitivity,
-    largest_convexified_margin,
     weight_sensitivity,
 )
 from training.fitting.solver import gradient_bound, minimise
@@ -207,14 +206,6 @@ def test_a_huge_alpha_does_not_overflow() -> None:
     assert np.isfinite(objective.gradient(np.ones((2, 3)) * 1e3)).all()
     with pytest.raises(NotConverged):
         minimise(objective, 1e-12)
-
-
-def test_no_margin_is_larger_than_the_bound_on_margins() -> None:
-    phi, y = data(2, 40, 3, 3)
-    convexity = Convexity(2.0, 30)
-    W = minimise(RegularisedLogMeanExp.from_rows(phi, y, 3, 0.3, convexity), 1e-6)
-    Z = phi @ W.T
-    assert np.ptp(Z, axis=1).max() <= largest_convexified_margin(convexity, 0.3, 1e-6, 1.0, 3)
 
 
 @pytest.mark.parametrize(("alpha", "least"), [(0.0, 10), (-1.0, 10), (math.nan, 10), (math.inf, 10), (1.0, 1)])

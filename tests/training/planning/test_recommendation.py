@@ -9,8 +9,7 @@ from training.errors import TrainingError
 from training.features import rules
 from training.inputs.records import Records
 from training.kinds.cases import Estimate, Quality, numbers_declared
-from training.planning.measured import LEAST_SETS
-from training.planning.options import default_option, kind_of_option, option_named, planned_options
+from training.planning.options import MANY_CLASSES, default_option, option_named, planned_options
 from training.planning.ranking import Ranking
 from training.planning.recommendation import (
     LARGEST_PRICE,
@@ -22,10 +21,8 @@ from training.planning.recommendation import (
     case_of,
     most_rows,
     of_kind,
-    on_own_features,
     refusal,
     warnings_of,
-    without_figures,
 )
 
 FEW = ("class-sums", "weights", "per-query")
@@ -47,8 +44,7 @@ def labelled(X, y, classes):
     return Records(X, y, numbers_declared(X.shape[1], classes), (b"rows",))
 
 
-def recommended(n, classes, picorho, queries=None, kind=None):
-    return by_rule(n, classes, picorho, queries, kind)[0]
+recommended = by_rule
 
 
 def test_a_release_beats_noise_on_each_of_many_answers_in_a_simulation():
@@ -146,7 +142,7 @@ def test_of_more_rows_than_records_as_many_are_trained_on():
 def test_the_owner_is_told_that_answers_come_without_intervals():
     found = by_simulation(blobs(60, 2), n=None, whole=whole(1), queries=None, seeds=1, options=("dpsgd",))
     assert "its answers come without intervals" in found.reason
-    assert "its answers come without intervals" in by_rule(20_000, 2, whole(1), None, "table")[0].reason
+    assert "its answers come without intervals" in by_rule(20_000, 2, whole(1), "table").reason
 
 
 def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
@@ -164,44 +160,35 @@ def test_every_kind_whose_noise_is_known_is_planned_with_its_intervals():
     assert "which covers nearly everything" in " ".join(alone.warnings)
 
 
-def ranked(modality, **losses):
-    """A ranking of options by the log losses of their seeds."""
+def ranked(**losses):
+    """A ranking of a table's options by the log losses of their seeds."""
     figures = {name.replace("_", "-"): [Quality(0.8, loss) for loss in each] for name, each in losses.items()}
-    return Ranking(figures, modality)
+    return Ranking(figures, "dpsgd-quantiles")
 
 
 def test_options_are_ranked_by_log_loss_and_the_default_stays_within_chance():
     """The standard error of the mean of 5 splits is sqrt(1/5 + 1/4) standard deviations, at most."""
     steady = [0.50, 0.51, 0.49, 0.50, 0.50]
     better = [loss - 0.02 for loss in steady]
-    assert ranked("table", dpsgd_quantiles=steady, class_sums_quantiles=better).chosen == "class-sums-quantiles"
+    assert ranked(dpsgd_quantiles=steady, class_sums_quantiles=better).chosen == "class-sums-quantiles"
     swinging = [loss - 0.02 + swing for loss, swing in zip(steady, (0.2, -0.2, 0.1, -0.1, 0.0), strict=True)]
-    close = ranked("table", dpsgd_quantiles=steady, class_sums_quantiles=swinging)
+    close = ranked(dpsgd_quantiles=steady, class_sums_quantiles=swinging)
     assert close.least == "class-sums-quantiles"
     assert close.chosen == "dpsgd-quantiles"
     assert close.undecided == "class-sums-quantiles"
     mean, error = close.difference("class-sums-quantiles", "dpsgd-quantiles")
     assert mean == pytest.approx(-0.02)
     assert error == pytest.approx(np.std((0.2, -0.2, 0.1, -0.1, 0.0), ddof=1) * np.sqrt(1 / 5 + 1 / 4))
-    assert ranked("table", class_sums_quantiles=steady, weights_quantiles=better).chosen == "weights-quantiles"
+    assert ranked(class_sums_quantiles=steady, weights_quantiles=better).chosen == "weights-quantiles"
 
 
 def test_why_the_recommended_option_is_not_the_first_is_said():
     first = [0.49, 0.50, 0.51]
-    tied = ranked("table", dpsgd_quantiles=[0.51, 0.49, 0.53], class_sums_quantiles=first)
+    tied = ranked(dpsgd_quantiles=[0.51, 0.49, 0.53], class_sums_quantiles=first)
     said = tied.order
     assert said.startswith("class sums, cuts at quantiles has the least log loss, 0.010 less than DP-SGD, linear head")
     assert "so the default for such rows is recommended" in said
-    assert ranked("table", dpsgd_quantiles=[0.1, 0.1, 0.1], class_sums_quantiles=first).order == ""
-    orders = {}
-    for n in (500, 2_000, 5_000, 20_000, 50_000):
-        for unit in (None, "who"):
-            found, _ = by_rule(n, 2 if n > 500 else 4, whole(1, 1e-6), None, "table", unit=unit)
-            first = min(found.estimates, key=lambda each: each.log_loss.lowest + each.log_loss.highest)
-            assert (found.order == "") is (first.option == found.option)
-            assert found.order == "" or found.order.startswith(option_named(first.option).title)
-            orders[n, unit] = found.order
-    assert "was not clearly less than that of" in orders[500, None]
+    assert ranked(dpsgd_quantiles=[0.1, 0.1, 0.1], class_sums_quantiles=first).order == ""
 
 
 def test_rows_too_few_to_rank_are_said_to_be():
@@ -212,17 +199,21 @@ def test_rows_too_few_to_rank_are_said_to_be():
     assert "too few to rank" in " ".join(found.warnings)
 
 
-def test_every_modality_has_a_default_that_suits_it():
-    for modality in ("table", "images", "text", None):
-        option = planned_options()[default_option(modality)]
-        assert option.pays == "once"
-        assert option.suits is None or modality in option.suits
+@pytest.mark.parametrize("modality", ["table", "images", "text", None])
+@pytest.mark.parametrize("classes", [2, MANY_CLASSES])
+def test_every_modality_has_a_default_that_suits_it(modality, classes):
+    option = planned_options()[default_option(modality, classes)]
+    assert option.pays == "once"
+    assert option.suits is None or modality in option.suits
 
 
-def test_few_records_of_many_classes_get_what_the_modality_gets():
-    """Two wide sets of many classes, where class sums did best, are fewer than speak against a default."""
-    assert recommended(30_000, 2, whole(0.5), None, "table").chosen.features == "quantiles"
-    assert recommended(30_000, 2, whole(0.5), None, "images").option == "dpsgd"
+def test_many_classes_of_numbers_as_they_are_get_class_sums_and_all_others_dp_sgd():
+    assert recommended(3_500, MANY_CLASSES, whole(1)).option == "class-sums"
+    assert recommended(3_500, MANY_CLASSES - 1, whole(1)).option == "dpsgd"
+    for modality, option in (("table", "dpsgd-quantiles"), ("images", "dpsgd"), ("text", "dpsgd")):
+        for classes in (2, 100):
+            assert recommended(30_000, classes, whole(0.5), modality).option == option
+    assert recommended(30_000, 100, whole(1), own=True).option == "dpsgd"
 
 
 def test_a_kind_that_the_owner_chose_has_the_features_that_suit_the_rows():
@@ -231,23 +222,6 @@ def test_a_kind_that_the_owner_chose_has_the_features_that_suit_the_rows():
     assert of_kind("weights", "table", fourier=True).chosen.features == "fourier"
     with pytest.raises(ValueError, match="there are rules for"):
         of_kind("class-sums", fourier=True)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1, 4])
-@pytest.mark.parametrize("classes", [20, 100])
-def test_hashed_texts_get_no_class_sums_for_their_number_of_classes(classes, epsilon):
-    found = recommended(11_314, classes, whole(epsilon), None, "text")
-    assert found.option == "dpsgd"
-    assert "0.412 right on hashed words" in found.reason
-
-
-@pytest.mark.parametrize("classes", [2, 5, 20])
-def test_figures_of_tables_are_not_quoted_for_texts(classes):
-    """Eleven tables of two classes would be near enough, and none of them is a text."""
-    found, similar = by_rule(11_314, classes, whole(1), None, "text")
-    assert "not predictable from what was measured" in found.reason
-    assert (found.estimates, found.warnings) == ((), ())
-    assert similar.words == "no public set"
 
 
 def test_options_that_would_be_the_same_are_simulated_once():
@@ -312,13 +286,13 @@ def test_tables_that_cannot_be_crossed_get_no_crosses():
 
 @pytest.mark.parametrize("n", [100, 30_000, 1_000_000])
 def test_without_rows_tables_get_no_crosses(n):
-    assert recommended(n, 2, whole(4), None, "table").chosen.features != "crosses"
+    assert recommended(n, 2, whole(4), "table").chosen.features != "crosses"
 
 
 def test_without_rows_images_get_histograms_alone():
     """On MNIST they did better, so that only rows speak for more."""
-    assert recommended(60_000, 10, whole(1), None, "images").option == "dpsgd"
-    assert of_kind("dpsgd", "images").option == "dpsgd"
+    assert recommended(60_000, 10, whole(1), "images").option == "dpsgd"
+    assert of_kind("dpsgd", None, "images").option == "dpsgd"
 
 
 @pytest.mark.parametrize("modality", ["table", None])
@@ -326,15 +300,15 @@ def test_without_rows_images_get_histograms_alone():
 @pytest.mark.parametrize("classes", [2, 10, 150])
 def test_what_is_recommended_can_be_trained(n, classes, modality):
     for price in (401_000_000, 799_999_999, 800_000_010, 35_921_474_698, LARGEST_PRICE, 6 * 10**12):
-        found = recommended(n, classes, price, None, modality)
+        found = recommended(n, classes, price, modality)
         assert refusal(found.option, n, classes, price) is None
         assert found.training_options(n, price, None)["price"] <= min(price, LARGEST_PRICE)
 
 
 def test_quantiles_that_the_budget_cannot_buy_give_way_to_even_cuts():
     price = 801_000_000
-    assert recommended(9_000, 2, price, None, "table").option == "dpsgd-quantiles"
-    many = by_rule(9_000, 2, price, None, "table", numbers=100)[0]
+    assert recommended(9_000, 2, price, "table").option == "dpsgd-quantiles"
+    many = by_rule(9_000, 2, price, "table", numbers=100)
     assert many.chosen.features == "even"
     assert "cuts at quantiles would come first, but quantiles of 100 numbers cost at least" in many.reason
 
@@ -356,8 +330,8 @@ TOO_MANY = r"at most 16,777,216 records, not 20,000,000: .* What is left is nois
 @pytest.mark.parametrize("modality", ["table", "images", "text", None])
 def test_of_too_many_records_for_any_release_nothing_is_recommended_but_what_is_left(modality):
     for refused in (
-        lambda: recommended(20_000_000, 2, whole(1), None, modality),
-        lambda: on_own_features(20_000_000, 2, whole(1)),
+        lambda: recommended(20_000_000, 2, whole(1), modality),
+        lambda: by_rule(20_000_000, 2, whole(1), own=True),
         lambda: by_simulation(blobs(80, 2), n=20_000_000, whole=whole(1), queries=None, seeds=1),
     ):
         with pytest.raises((ValueError, TrainingError), match=TOO_MANY):
@@ -373,54 +347,13 @@ def test_every_option_that_is_paid_for_once_knows_how_many_records_it_can_take()
             assert "at most 16,777,216 records" in refusal(name, 2**24 + 1, 2, whole(1)), name
 
 
-def test_options_without_figures_are_those_that_can_be_had():
-    found, _ = by_rule(60_000, 10, whole(1, 1e-6), None, "images")
-    others = without_figures(found, 60_000, 10, whole(1, 1e-6), "images")
-    assert found.estimates == ()
-    assert {"dpsgd", "dpsgd-hog-fourier", "class-sums", "weights", "per-query"} <= set(others)
-    assert not any(option_named(name).features == "fourier" for name in others)
-    assert others["weights"]
-    assert not others["dpsgd"]
-
-
-def test_ranges_are_quoted_of_enough_sets_and_nothing_of_fewer():
-    found, similar = by_rule(15_000, 2, whole(1), None, "table")
-    assert len(similar.places) >= LEAST_SETS
-    (known,) = (each for each in found.estimates if each.option == found.option)
-    assert f"{known.accuracy.lowest:.2f} to {known.accuracy.highest:.2f} right" in found.reason
-    unknown, similar = by_rule(3500, 30, whole(1))
-    assert len(similar.places) < LEAST_SETS
-    assert unknown.estimates == ()
-    assert "not predictable from what was measured" in unknown.reason
-
-
-def test_far_fewer_records_than_were_ever_measured_are_warned_of():
-    few = recommended(20, 2, whole(0.1), None, "table")
-    assert any("times less than on any set" in each for each in few.warnings)
-    assert recommended(30_000, 2, whole(1), None, "table").warnings == ()
-
-
-def test_fewer_answers_than_were_measured_are_named():
-    assert "fewer than 10 answers were not measured" in recommended(3500, 30, whole(1), 3).reason
-    assert "were not measured" not in recommended(3500, 30, whole(1), 10).reason
+def test_a_signal_less_than_was_ever_measured_is_warned_of():
+    (warning,) = recommended(20, 2, whole(0.1), "table").warnings
+    assert "less than on any set that was measured: expect answers no better than always naming" in warning
+    assert recommended(30_000, 2, whole(1), "table").warnings == ()
+    assert "n = 30,000 and C = 2, a signal mu n / C of 4,0" in recommended(30_000, 2, whole(1), "table").reason
 
 
 def test_an_option_too_large_for_its_noise_is_refused():
     assert "has between 1 and" in refusal("class-sums", 1000, 100, whole(1), features=10**6)
     assert refusal("class-sums", 1000, 100, whole(1), features=1000) is None
-
-
-def test_units_leave_out_what_cannot_protect_them():
-    for n in (50, 1_000, 100_000):
-        found, _ = by_rule(n, 2, whole(4), None, "table", unit="who")
-        kind = kind_of_option(found.chosen)
-        assert "units" not in kind.lacks
-        assert f"{n:,} units by who" in found.reason
-
-
-def test_a_signal_far_from_all_that_was_measured_is_named_in_the_recommendation():
-    few, many = (by_rule(n, 2, whole(1), None, "table") for n in (30, 20_000))
-    assert "times less" in few[0].reason
-    assert "times" not in many[0].reason.replace(" times as", "")
-    assert "by the commonest class" not in many[0].reason
-    assert "the commonest class alone" in many[0].reason

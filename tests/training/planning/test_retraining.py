@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mechanisms.gaussian_vector import LARGEST_PRICE, LEAST_PRICE, whole_picorho
 from tests.training.conftest import make_records
 from training.errors import TrainingError, WrongOption
-from training.planning.retraining import by_measurement, by_simulation, retrainings_of, share_of, windows
+from training.planning.retraining import by_rule, by_simulation, retrainings_of, share_of, windows
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
@@ -72,8 +72,8 @@ def test_more_records_are_simulated_by_less_noise():
     assert many > few
 
 
-def test_without_rows_the_figures_are_ranges_of_public_sets():
-    found = by_measurement(40_000, 2, 12, 3, whole_picorho("epsilon:3@1e-6"))
+def test_without_rows_the_rule_chooses_and_no_accuracy_is_known():
+    found = by_rule(40_000, 2, 12, 3, whole_picorho("epsilon:3@1e-6"))
+    assert found.option == "dpsgd-quantiles"
     assert len(found.retrainings) == 12
-    assert all(0 < each.expected.lowest <= each.expected.highest < 1 for each in found.retrainings)
-    assert found.retrainings[2].expected == found.retrainings[11].expected
+    assert all(each.accuracy is None for each in found.retrainings)

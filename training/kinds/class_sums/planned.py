@@ -29,8 +29,8 @@ PLANNED = (
         _class_sums("identity"),
         "class-sums",
         "identity",
-        version=5,
         suits=NOT_CUT,
+        default_for_many_classes=(None,),
     ),
     PlannedOption(
         "class-sums-quantiles",

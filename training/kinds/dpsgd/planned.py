@@ -32,8 +32,8 @@ def _dp_sgd(features: Features, *hidden: int) -> Callable[[Trial], Qualities]:
 _HIDDEN = 128
 
 
-def _option(name: str, title: str, features: Features, version: int = 7, **more: Any) -> PlannedOption:
-    return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, version=version, **more)
+def _option(name: str, title: str, features: Features, **more: Any) -> PlannedOption:
+    return PlannedOption(name, title, "once", _dp_sgd(features), "dpsgd", features, **more)
 
 
 _NETWORK = MappingProxyType({"hidden": [_HIDDEN]})
@@ -42,10 +42,10 @@ PLANNED = (
     _option("dpsgd-quantiles", "DP-SGD, linear head, cuts at quantiles", "quantiles", suits=CUT, default_for=CUT),
     _option("dpsgd-even", "DP-SGD, linear head, even cuts", "even", suits=CUT, fallback=1),
     _option("dpsgd-unit", "DP-SGD, linear head, rows of length 1", "unit", suits=CUT),
-    _option("dpsgd-crosses", "DP-SGD, bins and hashed pairs of columns", "crosses", 1, suits=CUT),
-    _option("dpsgd", "DP-SGD, linear head", "identity", 5, suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
-    _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", 5, suits=NOT_CUT),
-    _option("dpsgd-hog-fourier", "DP-SGD, gradients, shades and Fourier features", "hog-fourier", 1, suits=IMAGES),
+    _option("dpsgd-crosses", "DP-SGD, bins and hashed pairs of columns", "crosses", suits=CUT),
+    _option("dpsgd", "DP-SGD, linear head", "identity", suits=NOT_CUT, default_for=NOT_CUT, fallback=2),
+    _option("dpsgd-fourier", "DP-SGD, Fourier features", "fourier", suits=NOT_CUT),
+    _option("dpsgd-hog-fourier", "DP-SGD, gradients, shades and Fourier features", "hog-fourier", suits=IMAGES),
     PlannedOption(
         "dpsgd-128",
         f"DP-SGD, {_HIDDEN} tanh units",
@@ -54,7 +54,6 @@ PLANNED = (
         "dpsgd",
         "identity",
         _NETWORK,
-        version=4,
         suits=NOT_CUT,
     ),
     PlannedOption(

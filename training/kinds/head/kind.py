@@ -18,7 +18,7 @@ from training.kinds.head.recipe import DEFAULT_TOLERANCE, Recipe
 from training.kinds.kind import Ability, Job, MeteredKind, Pay
 from training.kinds.likeness import Likeness, head_likeness
 from training.kinds.options import Declared, Options, fields_of
-from training.kinds.planned import NoiseBasis, Plan, PlannedOption
+from training.kinds.planned import Plan, PlannedOption
 from training.kinds.shared_options import LAMBDA, TOLERANCE
 
 if TYPE_CHECKING:
@@ -130,13 +130,9 @@ class HeadKind(MeteredKind):
 
         return PLANNED
 
-    def noise_basis(self, certificate: Certificate) -> NoiseBasis:
-        """Return the sensitivity of its logits, and Lambda."""
-        convexified = certificate.convexified
-        sensitivity = certificate.weight_sensitivity * NORM_BOUND
-        return NoiseBasis(
-            sensitivity, certificate.strong_convexity, None if convexified is None else convexified.price_of_alpha
-        )
+    def planned_sensitivity(self, certificate: Certificate) -> float:
+        """Return the sensitivity of its logits."""
+        return certificate.weight_sensitivity * NORM_BOUND
 
     def settings(self, option: PlannedOption, plan: Plan) -> dict[str, Any]:
         """Return the Lambda that suits the price of an answer."""

@@ -36,9 +36,7 @@ def _answered(trial: Trial, features: Features, count: int) -> Quality | None:
 
 
 PLANNED = (
-    PlannedOption(
-        "per-query", "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity", version=3
-    ),
+    PlannedOption("per-query", "noise on each answer", "each answer", _noise_on_answers("identity"), None, "identity"),
     PlannedOption(
         "per-query-fourier",
         "noise on each answer, Fourier features",
@@ -46,6 +44,5 @@ PLANNED = (
         _noise_on_answers("fourier"),
         None,
         "fourier",
-        version=3,
     ),
 )

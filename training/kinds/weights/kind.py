@@ -56,7 +56,7 @@ class WeightsKind(PayOnceKind):
     name = "weights"
     sentence = "a head's weights with noise drawn once, if asked for in several precisions"
     options = WeightsOptions
-    beside_budget = ("tier", "canaries")
+    beside_budget = ("canaries",)
     chosen_apart = ("lam",)
 
     def lack(self, ability: Ability, given: Mapping[str, Any]) -> str | None:

@@ -48,10 +48,7 @@ PLANNED = (
         _released_weights("identity"),
         "weights",
         "identity",
-        version=2,
         fallback=3,
-        tiered=True,
-        as_one_answer=True,
         suits=NOT_CUT,
     ),
     PlannedOption(
@@ -61,8 +58,6 @@ PLANNED = (
         _released_weights("fourier"),
         "weights",
         "fourier",
-        version=3,
-        tiered=True,
         suits=NOT_CUT,
     ),
     PlannedOption(

@@ -1,16 +1,11 @@
-"""The figures of what is recommended: the readers that they take, and that a line is measured once."""
-
-import csv
+"""The newsgroups' messages, as hashed words and by an encoder."""
 
 import numpy as np
 import pytest
 
-from research import recommended
 from research.data import newsgroups
-from research.data.adult import one_hot_columns
 from tests.training.text_encoders import WIDTH, write_encoder
 from training.errors import DataError
-from training.inputs.columns import coordinates_of
 
 HEADER = "Category\tText\nd\tstring\nclass\t\n"
 
@@ -46,21 +41,3 @@ def test_missing_and_empty_messages_are_named(tmp_path):
     (tmp_path / "20newsgroups-train.tab").write_text(HEADER)
     with pytest.raises(DataError, match="the file is empty"):
         newsgroups.read(tmp_path)
-
-
-def test_adult_has_bins_of_its_six_numbers_alone():
-    names, lower, upper = coordinates_of(one_hot_columns())
-    assert len(names) == 108
-    assert set(lower) == {0.0}
-    assert set(upper) == {1.0}
-
-
-def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
-    digits = recommended.BENCHMARKS["digits"]
-    monkeypatch.setattr(recommended, "SETS", {"digits": digits})
-    out = tmp_path / "out.csv"
-    for _ in range(2):
-        recommended.measure(["digits"], "class-sums", "4", 1, tmp_path, out)
-    with out.open(newline="", encoding="utf-8") as file:
-        (line,) = csv.DictReader(file)
-    assert float(line["accuracy"]) > 0.8

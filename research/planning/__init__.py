@@ -1,1 +1,0 @@
-"""The planner's measurements on tables, and its regret on those that it does not know."""

@@ -1,1 +1,0 @@
-"""The planner beside other libraries' private classifiers, on the same tables under the same budget."""
