@@ -172,12 +172,6 @@ class Heads:
     _weights: dict[tuple[FeatureMap, float], Floats] = field(default_factory=dict, repr=False)
     _directions: dict[FeatureMap, Floats] = field(default_factory=dict, repr=False)
 
-    def for_case(self, case: Case) -> "Heads":
-        """The same heads for another seed's noise on the same records."""
-        if case.split != self.case.split:
-            raise ValueError("heads are of one split of the records")
-        return Heads(case, self._records, self._asked, self._weights, self._directions)
-
     def asked(self, chosen: FeatureMap) -> Floats:
         """phi of the rows asked: (m, D)."""
         if chosen not in self._asked:

@@ -173,7 +173,7 @@ def test_a_budget_is_planned_for_on_the_owners_encoder(trained, release):
     assert model.certificate.release == (release.removeprefix("--release ") or "dpsgd")
     assert (trained / "bundle" / ENCODER_FILE).read_bytes() == CONTENT
     said = " ".join(done.output.split())
-    assert ("not predictable from what was measured" in said) == (not release)
+    assert ("by rule; n = 60" in said) == (not release)
 
 
 def test_public_rows_are_not_simulated_on_the_owners_encoder(trained):
