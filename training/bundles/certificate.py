@@ -266,11 +266,6 @@ class ModelCertificate(SealedCertificate):
         )
 
     @property
-    def lineages(self) -> frozenset[str]:
-        """The lineage of its records."""
-        return frozenset({self.lineage})
-
-    @property
     def kind_name(self) -> str:
         """The name of the model's kind (`training.kinds.registry`): the field `release` of a kind that has it."""
         return str(getattr(self, "release", DEFAULT_KIND))
