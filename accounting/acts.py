@@ -45,9 +45,9 @@ _MEASURE: JsonDict = {"x-measure": True}
 
 @dataclass(frozen=True)
 class Names:
-    """Marks a field that names a client, a group, a lineage, a client's API key, or a model, by its id or as served."""
+    """Marks a field that names a client, a group, a lineage, or a client's API key."""
 
-    scope: Scope | Literal["key", "model", "served name"]
+    scope: Scope | Literal["key"]
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the field's JSON Schema, with what it names."""
@@ -415,34 +415,6 @@ class Revoke(_OfClient):
         return Plan(words, f"{self.client} is revoked", partial(ledger.revoke, lineage, self.client))
 
 
-class Promote(OwnerAct):
-    """Have a served name answer from another model of the lineage. Clients keep their keys and budgets.
-
-    Each service that has the model's bundle follows within seconds, and charges the lineage for a pay-once model that
-    it has not paid for. The name goes back in the same way.
-    """
-
-    name, about = "promote", ("lineage",)
-    served_name: Annotated[Name, Names("served name"), Field(description="The name that clients ask.")]
-    model: Annotated[
-        str,
-        Names("model"),
-        Field(pattern=r"^[0-9a-f]{32}$", description="The id of the model that is to answer, 32 digits."),
-    ]
-
-    async def _plan(self, ledger: Ledger, lineage: str) -> Plan:
-        former = next(iter((await ledger.lineage(lineage)).promoted.get(self.served_name, ())), None)
-        if former == self.model:
-            raise ActRefused("promoted", f"{self.served_name} answers from the model {self.model} already")
-        done = f"{self.served_name} answers from the model {self.model}"
-        before = "" if former is None else f", and no more from {former}"
-        words = (
-            f"{done}{before}, in every service that has its bundle; elsewhere nothing changes. Keys and budgets stay; "
-            "who has not paid for a pay-once model pays for it when it is asked."
-        )
-        return Plan(words, done, partial(ledger.promote, lineage, self.served_name, self.model))
-
-
 class AddKey(_OfClient, _Keyed):
     """Give a client a further API key, as for a dashboard that only reads the budget."""
 
@@ -509,7 +481,6 @@ ACTS: tuple[type[OwnerAct], ...] = (
     AddKey,
     RotateKey,
     RemoveKey,
-    Promote,
 )
 
 

@@ -45,7 +45,6 @@ _GROUPS = {
         "clients": _Command("accounts", "clients", "Give clients keys and budgets: who may ask, and for how much."),
         "groups": _Command("accounts", "groups", "Limit what the clients of one team may learn together."),
         "lineage": _Command("accounts", "lineages", "Limit what all clients of one set of records may learn together."),
-        "models": _Command("acts", "models", "Choose which version of a model a served name answers from."),
         "export": _Command("bundles", "export", "Write a pay-once model into a file that other servers read."),
         "explain": _Command("explaining", "explain", "Explain what was spent, by five analyses and in plain words."),
         "ledger": _Command("ledger", "app", "Check, copy and mend the ledger."),

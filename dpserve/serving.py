@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -22,7 +21,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary
 
 import typer
 from anyio.from_thread import start_blocking_portal
@@ -31,7 +29,7 @@ from starlette.types import ASGIApp
 
 from accounting.budgets import Budget, accepts_for
 from accounting.currency import EPSILON, RHO, Currency
-from accounting.ledger import BlockAccount, Ledger, LineageAccount, UnknownLineage, key_digest
+from accounting.ledger import BlockAccount, Ledger, LedgerError, LineageAccount, UnknownLineage, key_digest
 from accounting.losses import Cost
 from accounting.picorho import to_rho
 from dpserve.commands import options
@@ -46,7 +44,6 @@ from service.http.app import HttpOptions, create_app
 from service.http.authentication import Authentication
 from service.http.requests import Bodies
 from service.listener import (
-    LARGEST_BODY,
     Application,
     ServiceSettings,
     bind,
@@ -84,8 +81,7 @@ from service.telemetry.logs import RequestLog
 from service.telemetry.metrics import MULTIPROCESS_FOLDER, Metrics, counts_in
 from service.telemetry.tracing import RequestSpans, configured_tracing
 from service.telemetry.usage import Usage
-from service.watching import Stamp, Version, Watch, stamp_of
-from training.errors import extra
+from training.errors import TrainingError, extra
 from training.exact.questions import MeteredModel
 from training.kinds.loading import load_model
 from training.kinds.registry import kind_of, pay_once
@@ -105,10 +101,6 @@ class _Stopped(Exception):
 
 
 Model = MeteredModel | ReleasedModel
-
-_loaded: WeakValueDictionary[tuple[Path, Stamp], Model] = WeakValueDictionary()
-_loading = threading.Lock()
-"""Guards the models of this process: its event loops answer from the same weights."""
 
 
 @dataclass(frozen=True)
@@ -168,97 +160,99 @@ class ConfiguredService:
                 opened.enter_context(admin.listening)
         if self.grpc_port is not None:
             opened.enter_context(_reserved(self.settings.host, self.grpc_port))
-        loaded = {each: self._load(each.folder) for each in self.settings.bundles}
-        self._check_default([each.name_of(model.certificate) for each, model in loaded.items()])
+        loaded = self._load_all()
         asyncio.run(self._check_options())
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="dpserve-")))
         # The owner's port, and the embedded store, are looked after in a thread of their own, and outlive its workers.
         with _stopped_afterwards():
             portal = opened.enter_context(start_blocking_portal(backend_options={"use_uvloop": True}))
         ledger = opened.enter_context(portal.wrap_async_context_manager(self.open_ledger()))
-        models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, first=True)))
-        metrics, counts, application = self._application(folder)
+        portal.call(self._prepare, ledger, list(loaded.values()))
+        models = opened.enter_context(portal.wrap_async_context_manager(self._models(ledger, loaded)))
+        metrics, counts, application = self._application(folder, loaded)
         if admin is not None:
-            watched = replace(admin, usage=self._usage(), folders=self._folders())
+            own = replace(admin, usage=self._usage(), folders=self._folders())
             log = _request_log(self.settings)
-            port = admin_port(watched, models, ledger, metrics, counts, tls=self.server.tls, log=log)
+            port = admin_port(own, models, ledger, metrics, counts, tls=self.server.tls, log=log)
             opened.enter_context(portal.wrap_async_context_manager(port))
         address = url_of(listening, self.server.tls)
-        names = ", ".join(models.names) or "no model yet"
+        names = ", ".join(models.names)
         when_answering(address, self.server.tls, partial(self._announce, names, address, admin))
-        return run(application, self.server, listening)
+        reload = partial(portal.call, self._reload, ledger, models)
+        return run(application, self.server, listening, before_replacing=reload)
 
     def _application(
-        self, folder: Path
+        self, folder: Path, loaded: Mapping[str, Model]
     ) -> tuple[Metrics, Callable[[], Sequence[CollectorRegistry]], Callable[[], Application]]:
         """Return where the owner's port counts, what to read all counts from, and what makes an application."""
         usage = self._usage()
         metrics = Metrics(usage)
         if self.server.workers == 1:
-            application = Application(self._opened(metrics, usage))
+            application = Application(self._opened(metrics, usage, loaded))
             return metrics, lambda: [metrics.registry], lambda: application
         os.environ[MULTIPROCESS_FOLDER] = str(folder)
         return metrics, lambda: [metrics.registry, counts_in(str(folder))], partial(_worker, self)
 
+    async def _reload(self, ledger: Ledger, models: Models) -> bool:
+        """Read the bundles anew, pay for them, and show them at the owner's port; return whether all of it was done."""
+        try:
+            loaded = await asyncio.to_thread(self._load_all)
+            await self._prepare(ledger, list(loaded.values()))
+            models.replace(await self._predictors(ledger, loaded))
+        except Exception as error:  # noqa: BLE001 - whatever it is, what is served stays
+            known = isinstance(error, TrainingError | CannotServe | LedgerError | OSError)
+            logs.log.error("the workers are not replaced: %s", error if known else logs.kinds(error))
+            return False
+        return True
+
     @asynccontextmanager
-    async def _models(self, ledger: Ledger, *, first: bool = False) -> AsyncIterator[Models]:
-        """Give what is served, for as long as the block lasts. Raises CannotServe and what a bundle is refused with.
+    async def _models(
+        self, ledger: Ledger, loaded: Mapping[str, Model] | None = None, *, answering: bool = False
+    ) -> AsyncIterator[Models]:
+        """Give what is served, for as long as the block lasts.
 
-        first: whether to see to the lineages' accounts; those who come after find them.
+        loaded: the models by name; None to load them. answering: whether this process answers, and says so in the log.
         """
-
-        async def verified(bundle: Path) -> Model:
-            return await asyncio.to_thread(self._load, bundle)
-
-        prepared: list[Path] = []
-
-        async def opened(version: Version, needed: bool) -> Predictor:
-            loaded = await verified(version.bundle)
-            if first and version.bundle not in prepared:
-                await self._prepare(ledger, [loaded])
-            elif not first:
-                await ledger.join(version.lineage)
-                account = await ledger.lineage(version.lineage)
-                if not needed:
-                    # What the first refuses is served by nobody. What is needed ends the service there; here it is
-                    # served, so that a worker can take another's place although the budget now pays for nothing.
-                    await self._check_paid(ledger, account, self._predictor(loaded, ledger, account.budget.currency))
-                await self._settle_unit(ledger, loaded)
-            return self._predictor(loaded, ledger, await self._currency(ledger, loaded), version.name)
-
-        async def promoted(lineage: str) -> Mapping[str, tuple[str, ...]]:
-            account = await find_lineage(ledger, lineage)
-            return {} if account is None else account.promoted
-
-        models = Models((), self.settings.default, logs.log.debug if first else logs.log.info)
-        watch = Watch(self.settings.watch, models, verified, opened, promoted, self.settings.bundles)
-        begun = await watch.begin()  # kept until they are opened, so that each is read once
-        if first:
-            await self._prepare(ledger, [await verified(bundle) for bundle in begun])
-            prepared += begun
-        await _first_look(watch, strict=first)
-        del begun
-        prepared.clear()  # what was promoted away from is prepared anew
-        watching = asyncio.create_task(watch.run()) if watch.is_needed else None
+        if loaded is None:
+            loaded = await asyncio.to_thread(self._load_all)
+        models = Models(await self._predictors(ledger, loaded), self.settings.default)
+        if answering:
+            for each in models:
+                logs.log.info("serving %s: the model %s", each.name, each.certificate.model_id)
         try:
             yield models
         finally:
-            if watching is not None:
-                watching.cancel()
-            await models.close()
+            await models.drain()
+            if answering:
+                logs.log.info("stopped serving")
+
+    def _load_all(self) -> dict[str, Model]:
+        """Return the bundles' models by the names that they are asked by. Raises CannotServe for names that clash."""
+        loaded = dict[str, Model]()
+        for bundle in self.settings.bundles:
+            model = self._load(bundle.folder)
+            name = bundle.name_of(model.certificate)
+            if name in loaded:
+                raise CannotServe(
+                    f"{bundle.folder} would be called {name}, as a bundle before it: serve one of them under another "
+                    "name, as NAME=BUNDLE"
+                )
+            loaded[name] = model
+        default = self.settings.default
+        if default is not None and default not in loaded:
+            raise CannotServe(f"--default {default}: the models are {', '.join(sorted(loaded))}")
+        return loaded
+
+    async def _predictors(self, ledger: Ledger, loaded: Mapping[str, Model]) -> list[Predictor]:
+        """Return what answers for each model."""
+        return [
+            self._predictor(model, ledger, await self._currency(ledger, model), name) for name, model in loaded.items()
+        ]
 
     async def _check_options(self) -> None:
         """Raise what a process that answers would raise, after a lineage was charged for a model that is not served."""
-        if self.settings.watch is not None:
-            os.scandir(self.settings.watch).close()
         async with aclosing(await _http_options(self.settings)):
             pass
-
-    def _check_default(self, names: Sequence[str]) -> None:
-        """Raise CannotServe for a default that is none of these names and will not come."""
-        default = self.settings.default
-        if default is not None and default not in names and self.settings.watch is None:
-            raise CannotServe(f"--default {default}: the models are {', '.join(sorted(set(names)))}")
 
     async def _prepare(self, ledger: Ledger, loaded: Sequence[Model]) -> None:
         """See to it that each lineage has an account that can pay, and charge it for its pay-once models of one tier.
@@ -321,15 +315,17 @@ class ConfiguredService:
             await check_release(ledger, predictor.released, unopened, new)
 
     @asynccontextmanager
-    async def _opened(self, metrics: Metrics, usage: Usage) -> AsyncIterator[ASGIApp]:
-        """Give the application of one process."""
+    async def _opened(
+        self, metrics: Metrics, usage: Usage, loaded: Mapping[str, Model] | None = None
+    ) -> AsyncIterator[ASGIApp]:
+        """Give the application of one process. loaded: the models that it answers by; None to load them."""
         http = await _http_options(self.settings)
         bodies = Bodies(http.seconds_for_body)
         async with (
             aclosing(http),
             usage.written(),
             self.open_ledger() as ledger,
-            self._models(ledger) as models,
+            self._models(ledger, loaded, answering=True) as models,
             metrics.sampled(lambda: models.waiting_rows),
             self._over_grpc(models, ledger, metrics, http, bodies),
         ):
@@ -350,7 +346,7 @@ class ConfiguredService:
         longest = max((self.server.largest_body(len(each.certificate.feature_names)) for each in models), default=0)
         return port.listening(
             _address(self.settings.host, self.grpc_port),
-            longest=longest if self.settings.watch is None else LARGEST_BODY,
+            longest=longest,
             drain_seconds=self.server.drain_seconds,
             most_connections=self.server.max_connections,
             tls=self.server.tls,
@@ -376,12 +372,8 @@ class ConfiguredService:
         return Usage(options.state_folder() / "usage" / f"{ledger}.sqlite")
 
     def _load(self, bundle: Path) -> Model:
-        """Return a bundle's model, which is in memory once."""
-        with _loading:
-            key = bundle, stamp_of(bundle) if bundle.is_dir() else ()
-            model = _loaded.get(key)
-            if model is None:
-                model = _loaded[key] = cast(Model, load_model(bundle, self.settings.device))
+        """Return a bundle's model."""
+        model = cast(Model, load_model(bundle, self.settings.device))
         if (released := pay_once(model)) is not None:
             self._check_release(released)
         else:
@@ -416,7 +408,7 @@ class ConfiguredService:
 
     def _check_release(self, model: ReleasedModel) -> None:
         """Raise CannotServe for settings that concern other models alone, where there is no other."""
-        if len(self.settings.bundle) != 1 or self.settings.watch is not None:
+        if len(self.settings.bundle) != 1:
             return
         if self.settings.mechanism is not None or self.settings.price is not None:
             raise CannotServe(
@@ -457,16 +449,6 @@ class ConfiguredService:
             own = _address(self.settings.host, self.grpc_port)
             typer.echo(logs.announcement(f"gRPC is answered on {own}", kind))
         typer.echo(logs.announcement(f"serving {names} on {address}", kind))
-
-
-async def _first_look(watch: Watch, *, strict: bool) -> None:
-    """Serve what lies in a watched folder. A worker that takes another's place begins without it, and looks again."""
-    try:
-        await watch.look(first=True)
-    except OSError as error:
-        if strict:
-            raise
-        logs.log.error("the folder of bundles cannot be watched: %s", logs.kinds(error))
 
 
 def open_port(settings: ServeSettings, service_port: int) -> AdminPort | None:

@@ -7,6 +7,7 @@ under `[serve]` in the file. The first of them that sets it wins.
 import ipaddress
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -28,7 +29,7 @@ from dpserve.commands.command import default_text, option
 from service.errors import CannotServe
 from service.telemetry.logs import Format
 from service.tls import Tls
-from service.watching import NamedBundle
+from training.bundles.certificate import ModelCertificate
 
 DEFAULT_MECHANISM = "gaussian"
 
@@ -41,6 +42,18 @@ _owner = partial(option, panel="The owner's port")
 _front = partial(option, panel="HTTPS, rates, origins and logs")
 _tokens = partial(option, panel="Tokens in addition to API keys")
 _STORE = "The ledger's store"
+
+
+@dataclass(frozen=True)
+class NamedBundle:
+    """A bundle's folder, and the name that its model is asked by; None for the certificate's."""
+
+    folder: Path
+    name: str | None = None
+
+    def name_of(self, certificate: ModelCertificate) -> str:
+        """Return the name that the bundle's model, which has this certificate, is asked by."""
+        return certificate.name if self.name is None else self.name
 
 
 class _Environment(EnvSettingsSource):
@@ -68,9 +81,6 @@ class ServeSettings(BaseSettings, options.AccountBudget):
         "The bundles' folders, each a model to serve; NAME=BUNDLE serves it under another name than its own.",
         argument=True,
         complete=options.bundle_names,
-    )
-    watch: Path | None = option(
-        None, "A folder of bundles. Those that appear there are served, too; those that are removed are not."
     )
     default: str | None = option(
         None, "The model that is asked where a path names none.", default_text="the only one that is served"
@@ -201,7 +211,7 @@ class ServeSettings(BaseSettings, options.AccountBudget):
 
     def checked(self) -> Self:
         """Return the settings. Raises CannotServe for one of a pair without the other, and for what has no effect."""
-        if not self.bundle and self.watch is None:
+        if not self.bundle:
             raise CannotServe("name the bundle to serve: dpserve serve BUNDLE, or bundle = ... in the file")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise CannotServe("HTTPS needs both --tls-cert and --tls-key")

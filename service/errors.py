@@ -17,10 +17,6 @@ class UnknownModel(RequestRefused):
     """The service does not serve a model of this name."""
 
 
-class NoModel(RequestRefused):
-    """The service has no model yet, or none any more."""
-
-
 class UnknownTier(RequestRefused):
     """The model is not served at this precision."""
 

@@ -140,14 +140,22 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def run(application: Callable[[], Application], settings: ServiceSettings, listening: socket.socket) -> int:
+def run(
+    application: Callable[[], Application],
+    settings: ServiceSettings,
+    listening: socket.socket,
+    before_replacing: Callable[[], bool] = lambda: True,
+) -> int:
     """Answer requests until told to stop, and finish what is under way; return the status to exit with.
 
-    application: called in each process that answers; it must be picklable where there are several workers. Raises what
+    application: called in each process that answers; it must be picklable where there are several workers.
+    before_replacing: called in a thread when SIGHUP asks for new workers; returns whether there shall be any. Then each
+    answers before the one whose place it takes is told to stop, one after the other. Raises what
     opening the application raised, where there is one. Call it in the main thread.
     """
     if settings.workers > 1:
         supervisor = Multiprocess(server_config(application, settings), [listening])
+        _call_before_replacing(before_replacing)
         supervisor.run()
         # It was told to stop, or a worker failed in a way that another one would repeat. A worker that was starting
         # then, and did not reach the ledger, is no failure of a service that ends.
@@ -173,11 +181,27 @@ def run(application: Callable[[], Application], settings: ServiceSettings, liste
     return 0
 
 
+def _call_before_replacing(call: Callable[[], bool]) -> None:
+    """Have SIGHUP reach the supervisor of workers, which replaces them, after `call` has returned True."""
+    replace, calling = signal.getsignal(signal.SIGHUP), threading.Lock()
+    assert callable(replace)
+
+    def pass_on() -> None:
+        with calling:
+            if call():
+                replace(signal.SIGHUP, None)
+
+    def handle(*_: object) -> None:
+        threading.Thread(target=pass_on, name="before-replacing", daemon=True).start()
+
+    signal.signal(signal.SIGHUP, handle)
+
+
 def mind_hang_ups(end: Callable[..., object]) -> None:
     """Have SIGHUP call `end` where a terminal is behind this process, which has gone then; nothing comes of it else.
 
     Of a service that something else started it is no order to end, and `nohup` has asked for it to be ignored. There
-    is nothing to read again: certificates are, at each connection, and a folder of bundles is watched.
+    is nothing to read again in one process: certificates are, at each connection, and models by another process.
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, end if any(map(_is_terminal, range(3))) else signal.SIG_IGN)

@@ -122,7 +122,6 @@ def use_every_command(owner: Owner, empty: Callable[[], None]) -> None:
             assert (await ledger.charge(asking("people", "ann", row, time=1.5))).receipt
 
     asyncio.run(charge("a row"))
-    owner("models", "promote", "loans", model)
     held = ("--data", str(folder / "held.csv"), *COLUMNS, "--lam", "1")
     misspelt = ["train", *held, "--lineage", "hedl", "--out", str(folder / "misspelt")]
     assert CliRunner().invoke(app, misspelt).exit_code == 0  # without a choice it asks no ledger that is named

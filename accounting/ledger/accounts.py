@@ -6,7 +6,6 @@ asks for the end of the chain first, computes the act's hash, and is told if the
 
 import asyncio
 import itertools
-import re
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -53,7 +52,6 @@ from accounting.ledger.receipts import (
     Act,
     Numbers,
     Receipt,
-    account_subject,
     act_hash,
     checked_text,
     read_act,
@@ -74,7 +72,6 @@ _MOST_NAMED = 10_000
 """Number of API keys whose clients are remembered, so that one call can read both."""
 
 _LONGEST_REASON = 1000
-_MODEL_ID = re.compile("[0-9a-f]{32}")
 
 _LINEAGES_AT_ONCE = 64
 _TRIES = 16
@@ -456,27 +453,6 @@ class Accounts:
         if status == b"other-unit":
             raise OtherUnit(lineage, fields[0].decode(), unit)
         check_done(status, LineageKeys(lineage).own)
-
-    async def promote(self, lineage: str, name: str, model: str) -> None:
-        """Have services that serve several models of this lineage under `name` answer from `model`, an id.
-
-        Of the model before it the account keeps the id. It charges nothing; a service that follows charges what it
-        serves. Raises UnknownLineage, ValueError.
-        """
-        checked_text(name, "a served name")
-        if not _MODEL_ID.fullmatch(model):
-            raise ValueError(f"a model's id has 32 hexadecimal digits, and {model!r} is none")
-        keys = LineageKeys(lineage)
-        (status,) = await self.act(
-            lineage,
-            "promote",
-            [],
-            {"name": name, "model": model},
-            kind="promote",
-            subject=account_subject("model", name),
-            details={"model": model},
-        )
-        check_done(status, keys.own)
 
     async def is_reconciled(self, lineage: str) -> bool:
         """Return whether receipts may have been put back, and its privacy unit been lost."""

@@ -321,9 +321,6 @@ class Books:
     def _compare_settings(self, whole: LineageAccount) -> None:
         if whole.unit != self._last.get(("unit", "lineage"), {}).get("unit"):
             self.findings.append("the lineage protects another privacy unit than was settled")
-        promoted = {account_subject("model", name): models[0] for name, models in whole.promoted.items()}
-        if promoted != {who: told["model"] for (kind, who), told in self._last.items() if kind == "promote"}:
-            self.findings.append("a served name has another model than the owner gave it")
 
     def _compare_client(self, client: ClientAccount) -> None:
         subject = client.subject

@@ -220,7 +220,6 @@ ActRefusal = Literal[
     "more-than-above",
     "no-keys",
     "other-currency",
-    "promoted",
     "too-late",
     "too-many-keys",
 ]

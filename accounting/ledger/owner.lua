@@ -4,9 +4,7 @@
 -- charge), spent, accepts, delta, coins (how many its delta provides for), coined (how many it paid for), created, seq
 -- (how many receipts there are), asked (how many questions were paid for), clients (how many accounts it has numbered),
 -- acts and acts_head, unit (the column of privacy units, empty for a record, or nothing before its first model), blocks
--- (how many it has); for each name that the owner gave to a model `v:` and the name: the model's id, a space, and the id
--- that the name had before it, or nothing; and for each cost that it paid for `n:` and the cost, how often. A client's
--- account has number and
+-- (how many it has); and for each cost that it paid for `n:` and the cost, how often. A client's account has number and
 -- revoked instead of format, clients, acts and acts_head, group (which it belongs to, or nothing) and display (how the
 -- owner calls it, or nothing), and for each API key `k:` and its digest; its seq counts the receipts that the client
 -- sees, and asked what its own set holds. So does a group's, without API keys and a group. One whose limit rose above
@@ -463,23 +461,6 @@ local function settle_unit(keys, args)
   return {'done'}
 end
 
--- KEYS  account, acts
--- ARGV  and name, model: the id of the model that services with several of this name answer from
--- What answers is chosen, and nothing is charged here.
-local function promote(keys, args)
-  local act = read_act(args)
-  if not read_account(keys.account, 'the lineage') then
-    return {'unknown'}
-  elseif is_stale(keys.account, act) then
-    return {'stale'}
-  end
-  local field, model = 'v:' .. word(args.name), word(args.model)
-  local former = string.match(redis.call('HGET', keys.account, field) or '', '^%S+')
-  write_act(keys.account, keys.acts, act)
-  redis.call('HSET', keys.account, field, model .. ' ' .. (former or ''))
-  return {'done'}
-end
-
 -- KEYS  account, acts.  Writes down what changed nothing here, as that the acts and receipts were exported.
 local function note(keys, args)
   local act = read_act(args)
@@ -628,7 +609,6 @@ register_on_lineage('add_account', {}, add_account)
 register_on_lineage('set_budget', EVEN_WHEN_FULL, set_budget)
 register_on_lineage('describe', {}, describe)
 register_on_lineage('settle_unit', EVEN_WHEN_FULL, settle_unit)
-register_on_lineage('promote', {}, promote)
 register_on_lineage('note', EVEN_WHEN_FULL, note)
 register_on_lineage('revoke', EVEN_WHEN_FULL, revoke)
 register_on_lineage('change_keys', EVEN_WHEN_FULL, change_keys)

@@ -266,7 +266,7 @@ class Act(Struct, frozen=True, kw_only=True):
     """One act of the owner, as written in the store.
 
     `kind` is open, add-client, add-group, add-block, budget, rename, group, revoke, add-key, rotate-key, remove-key,
-    unit, promote, forget, export or reconcile; `subject` whom it
+    unit, forget, export or reconcile; `subject` whom it
     is about, as `account_subject` names it; `detail` a JSON object of what was said of it; `by` who did it and `why`,
     in their own words; `time` the store's own, in seconds since the epoch, as text. `hash` covers all of it and the
     hash of the act before.

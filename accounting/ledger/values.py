@@ -409,7 +409,6 @@ class LineageAccount(Account):
     hash of that act. `unit` is the privacy unit of its models: the name of its column, empty for a record, None before
     the first model. `is_forgotten`: nothing is charged to it any more, and nothing was. `blocks` is how many it has:
     with blocks its account adds up what all its models cost and refuses nothing, for a record is in one block.
-    `promoted`: of each served name that the owner gave to a model, the model's id, and the one that it had before.
     """
 
     newest_act: int
@@ -417,7 +416,6 @@ class LineageAccount(Account):
     unit: str | None = None
     is_forgotten: bool = False
     blocks: int = 0
-    promoted: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     scope = "lineage"
 

@@ -72,7 +72,6 @@ IDEMPOTENCY_KEYS = 20_000
 """Largest number of idempotency keys remembered for a client; the oldest are forgotten first."""
 
 TALLY = b"n:"
-PROMOTED = b"v:"
 """Prefix of the fields of an account that count its releases; the cost follows."""
 
 Fields = dict[bytes, bytes]
@@ -420,11 +419,6 @@ def read_account(keys: AccountKeys[Kind], fields: Fields) -> Kind | None:
         known = (with_blocks, blocks_alone) if own["blocks"] else (plain,)
         if written not in (*known, FORGOTTEN):
             raise ValueError("the lineage's format is not that of so many blocks")
-        own["promoted"] = {
-            name.removeprefix(PROMOTED).decode(): tuple(models.decode().split())
-            for name, models in fields.items()
-            if name.startswith(PROMOTED)
-        }
     else:
         own = {"number": int(fields[b"number"]), "display": fields.get(b"display", b"").decode()}
     if keys.kind is ClientAccount:

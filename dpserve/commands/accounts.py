@@ -76,7 +76,7 @@ def show_lineage(
             {"blocks": [{"block": each.block} | _exact(each) for each in blocks]} if blocks else {}
         )
         named |= {"groups": [each.group for each in its_groups], "clients": [each.client for each in members]}
-        own = {"created": account.created, "models": listed, "promoted": account.promoted}
+        own = {"created": account.created, "models": listed}
         typer.echo(json.dumps(_exact(account) | own | named))
         return
     out = stdout_console()
@@ -86,9 +86,6 @@ def show_lineage(
     if account.is_forgotten:
         out.print(str(LineageForgotten(account.lineage)), highlight=False)
     out.print(f"privacy unit: {unit}", highlight=False)
-    for served, ids in sorted(account.promoted.items()):
-        before = f", before it {_shown_model(ids[1])}" if ids[1:] else ""
-        out.print(f"{served} answers from the model {_shown_model(ids[0])}{before}", highlight=False)
     table = whole("model", "mechanism", "first charged", "last charged", "releases", currency.name)
     for each in models:
         row = (_shown_model(each.model), each.mechanism, _when(each.first), _when(each.last), str(each.releases))

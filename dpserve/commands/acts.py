@@ -17,7 +17,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, Promote, SetBlockBudget, SetBudget
+from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, SetBlockBudget, SetBudget
 from accounting.budgets import Scope
 from accounting.ledger import ActRefused, Ledger, UnknownLineage
 from dpserve.commands.command import Group, option
@@ -26,7 +26,6 @@ from dpserve.commands.options import (
     ChargedLedger,
     LedgerOption,
     PacedBudget,
-    bundle_names,
     client_names,
     lineage_names,
     state_folder,
@@ -39,7 +38,6 @@ from training.kinds.loading import load_model
 clients = Group("Give clients keys and budgets: who may ask, and for how much.")
 groups = Group("Limit what the clients of one team may learn together.")
 lineages = Group("Limit what all clients of one set of records may learn together.")
-models = Group("Choose which version of a model a served name answers from.")
 
 _Result = TypeVar("_Result")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -282,42 +280,6 @@ def forget_lineage(
         typer.echo(f"the lineage {name} is forgotten: its bundles are of no use, and it keeps no record from others")
 
     ledger.run(apply)
-
-
-@models.command("promote")
-def promote_model(
-    *,
-    name: str = option(..., "The name that clients ask.", argument=True),
-    bundle: Path | None = option(
-        None, "The bundle whose model is to answer from now on.", argument=True, complete=bundle_names
-    ),
-    back: bool = option(False, "Go back to the model that the name had before."),
-    lineage: ActOnLineage,
-) -> None:
-    """Have a served name answer from another model of its lineage. Clients keep their keys and budgets.
-
-    Each service that has the bundle follows within seconds, and no request is refused meanwhile. It charges the lineage
-    for a pay-once model that it has not paid for; where that cannot pay, the name stays as it is.
-    """
-    if (bundle is None) != back:
-        raise typer.BadParameter("name the bundle, or say --back, and not both", param_hint="BUNDLE")
-    certificate = None if bundle is None else load_model(bundle).certificate
-    if certificate is not None and lineage.lineage is None:
-        lineage = lineage.model_copy(update={"lineage": certificate.lineage})
-
-    async def apply(ledger: Ledger, chosen: str) -> None:
-        if certificate is not None and certificate.lineage != chosen:
-            raise CannotServe(
-                f"{bundle} is of the lineage {certificate.lineage}, not of {chosen}: a name stays with its lineage, "
-                "whose keys and budgets clients have"
-            )
-        known = (await ledger.lineage(chosen)).promoted.get(name, ())
-        if certificate is None and len(known) < 2:
-            raise CannotServe(f"{name} had no other model before, as far as the lineage {chosen} knows: name a bundle")
-        model = known[1] if certificate is None else certificate.model_id
-        await _do(await _made(Promote, {"served_name": name, "model": model}).plan(ledger, chosen), yes=True)
-
-    lineage.run_on(apply)
 
 
 def _add_commands() -> None:

@@ -515,7 +515,6 @@ def _add_watching_routes(
                 each.model()
                 | {
                     "lineage": each.lineage,
-                    "versions": models.versions.get(each.name, (each.certificate.model_id,)),
                     "statistics": counted.get(each.name, nothing),
                 }
                 for each in models

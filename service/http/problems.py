@@ -40,7 +40,6 @@ class ProblemType(StrEnum):
     INSUFFICIENT_SCOPE = "insufficient-scope", HTTPStatus.FORBIDDEN
     KEY_EXPIRED = "key-expired", HTTPStatus.UNAUTHORIZED
     KEY_REVOKED = "key-revoked", HTTPStatus.UNAUTHORIZED
-    NOT_READY = "not-ready", HTTPStatus.SERVICE_UNAVAILABLE
     TOKENS_UNAVAILABLE = "tokens-unavailable", HTTPStatus.SERVICE_UNAVAILABLE
     RATE_UNKNOWN = "rate-unknown", HTTPStatus.SERVICE_UNAVAILABLE
     TOO_MANY_REQUESTS = "too-many-requests", HTTPStatus.TOO_MANY_REQUESTS

@@ -23,7 +23,6 @@ from accounting.ledger import (
 from service.errors import (
     DeadlinePassed,
     InvalidRows,
-    NoModel,
     Overloaded,
     RequestRefused,
     UnknownModel,
@@ -43,7 +42,6 @@ FAILED = "the service failed; the owner's log says where"
 _IN_WORDS: Mapping[type[Exception], tuple[ProblemType, str]] = {
     UnknownModel: (ProblemType.UNKNOWN_MODEL, ""),
     UnknownTier: (ProblemType.UNKNOWN_TIER, ""),
-    NoModel: (ProblemType.NOT_READY, ""),
     IdempotencyConflict: (ProblemType.IDEMPOTENCY_CONFLICT, ""),
     KeyExpired: (ProblemType.KEY_EXPIRED, ""),
     UnknownKey: (ProblemType.UNAUTHENTICATED, "this API key is not known"),

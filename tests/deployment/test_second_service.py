@@ -1,18 +1,16 @@
 """Two services in one namespace on one store: no name is both's, and what points at something points at its own."""
 
 import base64
-import tomllib
 
 import pytest
 import yaml
 
 from accounting.ledger.store import RIGHTS
-from dpserve.settings import ServeSettings
 
 from .conftest import SECOND, kustomize
 from .test_manifests import containers, named, selects, store_of, template_of, volumes
 
-EDGE = ("gateway", "ingress", "monitoring", "tls", "gateway-tls", "watch")
+EDGE = ("gateway", "ingress", "monitoring", "tls", "gateway-tls")
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +119,3 @@ def of_the_store(selector, labels):
     return selects(selector.get("matchLabels", {}), labels) and all(
         labels.get(each["key"]) in each["values"] for each in terms if each["operator"] == "In"
     )
-
-
-@pytest.mark.parametrize("own", [0, 1])
-def test_the_watching_configuration_is_one_that_the_service_takes(both, own, tmp_path, monkeypatch):
-    (found,) = [each for each in both[own] if "dpserve.toml" in (each.get("data") or {})]
-    (tmp_path / "dpserve.toml").write_text(found["data"]["dpserve.toml"])
-    monkeypatch.setenv("DPSERVE_CONFIG", str(tmp_path / "dpserve.toml"))
-    settings = ServeSettings.of_command_line({})
-    assert str(settings.watch) == "/bundle"
-    assert not settings.bundle
-    assert tomllib.loads(found["data"]["dpserve.toml"])

@@ -47,10 +47,13 @@ NOT_RUN = {
         "audit release",
     ): "the models of the line before: tests/dpserve/test_canaries_command.py audits two",
     ("deploying.md", "attack"): "its shadow models take 20 CPU seconds: tests/dpserve/test_attacking.py has fewer",
-    ("deploying.md", "models promote"): "two versions of one model: tests/dpserve/test_model_versions.py has them",
     ("deploying.md", "ledger restore"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",
     ("deploying.md", "ledger reconcile"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",
     ("deploying.md", "ledger verify"): "needs a ledger that was lost: tests/deployment/test_backups.py runs it",
+    (
+        "serving.md",
+        "serve loans=current",
+    ): "two versions of one model: tests/dpserve/test_replacing_workers.py has them",
     ("releases.md", "evaluate"): "tests/dpserve/test_evaluating.py has held-out records and a budget",
     ("releases.md", "train --choose"): "tests/dpserve/test_choosing.py runs it, on fewer records",
     ("exporting.md", "export"): "test_exporting_page.py runs it, with models of these names",
@@ -81,6 +84,7 @@ PROGRAMS = {
     "printf": "tests/deployment writes the secrets by this block",
     **dict.fromkeys(("umask ", "rm ", "touch "), "tests/deployment writes the secrets by this block"),
     **dict.fromkeys(("for ", "sed ", "grep "), "tests/deployment writes the secrets of three Valkeys by this block"),
+    **dict.fromkeys(("ln ", "kill "), "tests/dpserve/test_replacing_workers.py moves the link and sends the signal"),
     "curl": "tests/service and tests/dpserve ask the same by another program",
 }
 """Other first words of blocks without a language, and where each is run, or why it is not."""

@@ -10,7 +10,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan, Promote
+from accounting.acts import ACTS, BudgetTerms, Lasting, Names, OwnerAct, Plan
 from accounting.budgets import Budget
 from accounting.ledger import Ledger
 from dpserve.commands.accounts import clients, groups, lineages
@@ -39,8 +39,6 @@ def test_every_act_is_a_request_with_its_fields(act: type[OwnerAct]) -> None:
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.name)
 def test_every_act_is_a_command_with_its_fields(act: type[OwnerAct]) -> None:
-    if act is Promote:  # whose command takes a bundle for its model: tests/dpserve/test_model_versions.py
-        return
     for subject in act.about:
         own = parameters(GROUPS[subject], act.name.removesuffix(f"-{subject}"))
         said = " ".join(each.help for each in own if each.help)

@@ -1,4 +1,4 @@
-"""`dpserve serve` with several bundles and a folder that is watched: real processes, real bundles."""
+"""`dpserve serve` with several bundles: real processes, real bundles."""
 
 import json
 import shutil
@@ -132,64 +132,13 @@ def test_a_grpc_port_that_is_taken_is_found_before_anything_else(run, several):
     assert "--grpc-port" in said
 
 
-def test_one_model_twice_is_refused_and_so_are_two_lineages_under_one_name(run, several):
+def test_two_bundles_under_one_name_are_refused(run, several):
     shutil.copytree(several / "model", several / "copy")
     assert "copy" in run.fails("serve", "model", "copy", *BUDGET)
     words = ["others" if word == "people" else word for word in run.train]
     run(*words, "--data", "own.csv", "--features", "identity", "--out", "other", "--overlapping-lineage-is-accepted")
-    assert "others" in run.fails("serve", "loans=model", "loans=other", *BUDGET)
+    assert "called loans" in run.fails("serve", "loans=model", "loans=other", *BUDGET)
     assert json.loads(run("lineage", "list", "--json").stdout) == []
-
-
-def test_a_watched_bundle_that_the_lineage_cannot_pay_for_is_served_by_no_process(run, several):
-    watched = several / "watched"
-    watched.mkdir()
-    words = ("--rho", 0.0005, "--delta", 1e-6, "--price", "rho:0.001", "--port", 0)
-    shutil.copytree(several / "model", watched / "model")
-    process, address = run.start("--watch", "watched", *words)
-    assert models(address) == []
-    assert ended(process).count("model is not served") == 2
-
-
-def test_a_service_without_its_default_model_is_not_ready_until_it_has_it(run, several):
-    watched = several / "watched"
-    shutil.copytree(several / "model", watched / "model")
-    process, address = run.start("--watch", "watched", "--default", "second", *BUDGET)
-    until(lambda: models(address), ["model"])
-    refused = httpx.get(f"{address}/readyz")
-    assert (refused.status_code, refused.json()["type"]) == (503, "urn:dpserve:problem:not-ready")
-    assert "second" in refused.json()["detail"]
-    assert httpx.get(f"{address}/livez").status_code == 200
-    shutil.copytree(several / "second", watched / "second")
-    until(lambda: httpx.get(f"{address}/readyz").status_code, 200)
-    ended(process)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_watched_folder_is_served_as_it_is(run, several, workers):
-    watched = several / "watched"
-    watched.mkdir()
-    shutil.copytree(several / "model", watched / "model")
-    process, address = run.start("--watch", "watched", "--workers", workers, "--default", "model", *BUDGET)
-    key = run("clients", "add", "alice", "--rho", 1, "--delta", 1e-6).stdout.strip()
-    until(lambda: models(address), ["model"])
-    (several / "third" / "model.safetensors").write_bytes(b"half")
-    (several / "third").rename(watched / "broken")
-    shutil.copytree(several / "second", watched / "second")
-    # Each process says once that it refuses the one, the owner's, too; and each worker that it serves the other.
-    run.read_log(process, {"broken is not served": workers + 1, "serving second": workers})
-    assert models(address) == ["model", "second"]
-    headers = {"Authorization": f"Bearer {key}"}
-    body = {"instances": [[30.0, 1000.0]]}
-    for name in ("model", "second"):
-        assert httpx.post(f"{address}/models/{name}/predict", json=body, headers=headers).status_code == 200
-    shutil.rmtree(watched / "second")
-    until(lambda: models(address), ["model"])
-    until(lambda: httpx.post(f"{address}/models/second/predict", json=body, headers=headers).status_code, 404)
-    assert httpx.post(f"{address}/predict", json=body, headers=headers).json()["receipt"]["charged_rows"] == 0
-    errors = ended(process)
-    assert "broken is not served" not in errors, "it was said once"
-    assert "stopped serving second" in errors
 
 
 @pytest.mark.parametrize("lineage", ["others", "people"])

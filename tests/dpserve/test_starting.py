@@ -60,7 +60,6 @@ def test_what_keeps_a_service_from_starting_is_found_before_a_charge(run, train)
     for more in (
         ("--rate-limit", "often"),
         ("--default", "second"),
-        ("--watch", "nowhere"),
         ("--trusted-proxies", "everybody"),
         ("--jwt-issuer", "https://i.example", "--jwt-audience", "a", "--jwt-keys", "nowhere.json"),
         ("--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"),

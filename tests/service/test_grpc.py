@@ -382,7 +382,7 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 def test_idle_calls_of_strangers_hold_up_neither_clients_nor_health(service, method):
-    """With room for four messages, as a watched folder leaves, and many more calls than that."""
+    """With room for four messages, and many more calls than that."""
     opened = Opened(service, together=4 * LONGEST)
     key = service.add_client()
     for guessed in (None, "guessed"):

@@ -1,9 +1,7 @@
 """Several models in one service over real HTTP: each is asked for by name, and all are charged to one ledger."""
 
 import asyncio
-import gc
 import time
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,10 +13,7 @@ from accounting.budgets import Budget
 from accounting.ledger import key_digest, new_api_key
 from mechanisms.gaussian import Gaussian
 from mechanisms.randomness import NoiseKey
-from service.errors import NoModel, UnknownModel
 from service.metered import MeteredPredictor
-from service.models import Models
-from service.predictor import Caller, RowsRequest
 from service.telemetry.throughput import Throughput
 from training.bundles.certificate import UNITS
 
@@ -177,39 +172,6 @@ def test_a_service_without_a_default_model_says_how_to_ask(service):
     assert "/models/NAME/" in found["detail"]
     problem(http.get("/budget"), 404, "unknown-model")
     assert http.get("/openapi.json").status_code == 200
-
-
-def test_a_removed_model_answers_what_found_it_and_leaves_no_weights_behind(service):
-    key = service.add_client()
-    http = service.http(key)
-    ask(http, "/models/shapes/predict")
-    weights = weakref.ref(service.models.named("shapes").head.weights)
-
-    async def remove_while_asked():
-        found = service.models.named("shapes")
-        request = RowsRequest(found.check_rows([[0.25] * 4]))
-        asked = asyncio.create_task(found.predict(Caller("alice", key_digest(key)), request))
-        del found
-        await asyncio.sleep(0)
-        service.models.remove("shapes")
-        return await asked
-
-    gc.disable()  # the weights go with the last request, whatever the collector does
-    try:
-        assert service.call(remove_while_asked()).charged_rows == 1
-        problem(ask(http, "/models/shapes/predict"), 404, "unknown-model")
-        assert weights() is None
-    finally:
-        gc.enable()
-    assert ask(http, "/predict").status_code == 200
-
-
-@pytest.mark.anyio
-async def test_no_model_is_not_ready():
-    with pytest.raises(NoModel):
-        await Models().check_ready()
-    with pytest.raises(UnknownModel):
-        Models().named(None)
 
 
 def test_the_privacy_unit_of_each_model_is_public(start, head):

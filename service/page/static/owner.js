@@ -212,15 +212,12 @@ function replace(name, ...content) {
 function act(schema, { given = {}, known = {}, ...more } = {}) {
   const asked = owner;
   const lineage = more.lineage ?? chosen;
-  const ofLineage = served.filter((each) => each.lineage === lineage);
   perform({
     schema,
     given: { lineage, ...given },
     known: {
       group: groups.map((each) => each.group),
       lineage: lineages.map((each) => each.lineage).filter((each) => each !== lineage),
-      model: ofLineage.flatMap((each) => each.versions),
-      "served name": ofLineage.map((each) => each.name),
       ...known,
     },
     currency: (more.account ?? lineages.find((each) => each.lineage === lineage).account).currency,
