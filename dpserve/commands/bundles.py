@@ -133,7 +133,7 @@ def export(
     bundle: Path = options.BUNDLE,
     to: str = option(
         ...,
-        f"{', '.join(FORMS)}: a graph for any ONNX runtime, a fitted pipeline for joblib, or the arrays.",
+        f"{', '.join(FORMS)}: a graph for any ONNX runtime, or the arrays.",
         complete=options.form_names,
     ),
     tier: str | None = option(None, "Which precision, of a model that has several."),

@@ -30,7 +30,7 @@ def run(tmp_path_factory):
 
 def test_its_commands_write_what_it_says(run):
     written = {path.name for path in run.folder.iterdir() if path.is_file()} - {"r.csv", "own.csv"}
-    assert written == {"adult.onnx", "fine.safetensors", "model.joblib"}
+    assert written == {"adult.onnx", "fine.safetensors"}
 
 
 def test_what_it_shows_of_ray_data_scores_a_batch(run):

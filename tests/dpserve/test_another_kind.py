@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import joblib
 import numpy as np
+import onnxruntime
 import pytest
 
 from dpserve import Client
@@ -56,8 +56,9 @@ def test_it_is_inspected_and_exported(run, model):
     shown = json.loads(in_a_new_process(run, "inspect", "model", "--json").stdout)
     assert (shown["release"], shown["smoothing"], shown["verified"]) == ("shares", 2.0, True)
     in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
-    in_a_new_process(run, "export", "model", "--to", "sklearn")
-    answers = joblib.load(run.folder / "model.joblib").predict_proba(np.array([[30.0, 9000.0], [75.0, 55_000.0]]))
+    in_a_new_process(run, "export", "model", "--to", "onnx")
+    rows = np.array([[30.0, 9000.0], [75.0, 55_000.0]])
+    _, answers = onnxruntime.InferenceSession(run.folder / "model.onnx").run(None, {"x": rows})
     assert answers.sum(axis=1) == pytest.approx([1, 1])
     assert (answers[0] == answers[1]).all()
 

@@ -75,7 +75,7 @@ def test_what_takes_classes_refuses_it_with_the_reason(run, model):  # noqa: F81
         return " ".join(in_a_new_process(run, *words, status=status).stderr.split())
 
     in_a_new_process(run, "lineage", "set-budget", "model", "--epsilon", 3, "--delta", 1e-5)
-    assert "no probabilities of classes" in refused("export", "model", "--to", "sklearn")
+    assert "no probabilities of classes" in refused("export", "model", "--to", "onnx")
     held_out = ("--data", "rated.csv", "--label", "stars", "--lineage", "others")
     assert "no probabilities of classes" in refused("evaluate", "model", *held_out, "--price", "rho:0.1")
     budget = (*TRAIN, "--records-declared", 200, "--budget", "rho:0.1", "--out", "planned")

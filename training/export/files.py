@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 
 from training.errors import NotExportable
 
-Form = Literal["onnx", "sklearn", "safetensors"]
+Form = Literal["onnx", "safetensors"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
@@ -22,7 +22,6 @@ class Exported:
 
 _FILES: Mapping[Form, tuple[str, str]] = {
     "onnx": (".onnx", "onnx_file"),
-    "sklearn": (".joblib", "sklearn_file"),
     "safetensors": (".safetensors", "safetensors_file"),
 }
 """For each form its files' suffix, and the module with the function of the same name: imported where it is wanted."""

@@ -1,13 +1,10 @@
 """Exported files answer as the service does, without our code, and hold nothing secret."""
 
 import functools
-import io
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
-import joblib
 import numpy as np
 import onnx
 import onnxruntime
@@ -116,19 +113,6 @@ def test_onnx_answers_as_the_model_does(kind, name, classes, rows):
         assert labels.tolist() == np.array(model.certificate.classes)[wanted.argmax(axis=1)].tolist()
 
 
-@pytest.mark.parametrize(("kind", "name", "classes"), CASES)
-def test_scikit_learn_answers_as_the_model_does(kind, name, classes, rows):
-    model = model_of(kind, name, classes)
-    for tier in tiers_of(model):
-        pipeline = joblib.load(io.BytesIO(exported(model, "sklearn", tier).content))
-        places = [model.certificate.classes.index(each) for each in pipeline.classes_]
-        wanted = at(model, tier).probabilities(rows)[:, places]
-        np.testing.assert_allclose(pipeline.predict_proba(rows), wanted, rtol=0, atol=1e-6)
-        assert pipeline.predict(rows).tolist() == pipeline.classes_[wanted.argmax(axis=1)].tolist()
-        # As a DataFrame or a list of lists would come.
-        np.testing.assert_array_equal(pipeline.predict_proba(rows[:2].tolist()), pipeline.predict_proba(rows[:2]))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_phi_has_the_same_bits_in_onnx(kind, rows):
     """Else a quantised angle could be another one: an error of the feature map, and not of the last places."""
@@ -138,16 +122,14 @@ def test_phi_has_the_same_bits_in_onnx(kind, rows):
     np.testing.assert_allclose(probabilities, at(model, tier).probabilities(rows), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("form", ["onnx", "sklearn"])
-def test_every_edge_of_a_bin_falls_where_it_should(form):
+def test_every_edge_of_a_bin_falls_where_it_should():
     feature_map = Bins(lower=(0.0,), upper=(1.0,), bias=0.5)
     declaration = Declaration(("a",), (0.0,), (1.0,), ("n", "y"))
     records = Records(np.array([[0.0], [1.0]] * 20), np.array([0, 1] * 20), declaration, ())
     model = train_class_sums(records, "m", feature_map, WHOLE, "l-of-tests", Seeded(0))
     edges = np.concatenate([np.arange(33) / 32, 2.0 ** -np.arange(40.0), [0.0]])
     rows = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])[:, None]
-    content = exported(model, form).content
-    found = run_onnx(content, rows)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(rows)
+    _, found = run_onnx(exported(model, "onnx").content, rows)
     np.testing.assert_allclose(found, model.probabilities(rows), rtol=0, atol=1e-13)
 
 
@@ -271,10 +253,6 @@ def test_a_schemas_encoding_is_in_the_file(kind, name, seed):
     assert [each.name for each in session.get_inputs()] == list(values)
     _, found = session.run(None, as_onnx(columns, rows))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
-    listed = [list(row.values()) for row in rows]
-    np.testing.assert_allclose(pipeline.predict_proba(listed), wanted, rtol=0, atol=1e-6)
-    assert json.loads(pipeline.paid_["columns"]) == list(values)
 
 
 def beyond(column, values, generator):
@@ -304,9 +282,6 @@ def test_values_of_columns_beyond_their_bounds_are_drawn_back_as_the_service_dra
         session = onnxruntime.InferenceSession(exported(model, "onnx").content)
         _, found = session.run(None, as_onnx(COLUMNS, rows))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-        pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
-        listed = [list(row.values()) for row in rows]
-        np.testing.assert_allclose(pipeline.predict_proba(listed), wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("clips", [False, True])
@@ -333,31 +308,13 @@ def test_hashed_pairs_of_columns_are_in_the_onnx_file_bit_for_bit(name):
     content = exported(model, "onnx").content
     _, found = onnxruntime.InferenceSession(content).run(None, as_onnx(COLUMNS, rows))
     np.testing.assert_allclose(found, model.probabilities(encode_rows(COLUMNS, rows)), rtol=0, atol=1e-12)
-    with pytest.raises(NotExportable, match="take the model away as ONNX"):
-        exported(model, "sklearn")
 
 
-def test_scikit_learn_takes_a_data_frame_of_the_columns():
-    pandas = pytest.importorskip("pandas")
-    generator = np.random.default_rng(9)
-    _, model = model_of_columns("dpsgd", "identity", COLUMNS, generator)
-    values = {column.name: some_values(column, generator, 60) for column in COLUMNS}
-    rows = [{each: values[each][index] for each in values} for index in range(60)]
-    frame = pandas.DataFrame(values)
-    for name in ("since", "seen", "born", "moved"):
-        frame[name] = pandas.to_datetime(frame[name], format="ISO8601")
-    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
-    wanted = model.probabilities(encode_rows(COLUMNS, rows))
-    np.testing.assert_allclose(pipeline.predict_proba(frame), wanted, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("form", ["onnx", "sklearn"])
-def test_a_table_with_a_text_leaves_as_numbers(form):
+def test_a_table_with_a_text_leaves_as_numbers():
     """The hashing of its n-grams stays outside: rows are coordinates, as `columns.encode_rows` returns them."""
     columns = (*COLUMNS[:2], TextColumn(name="note", buckets=8))
     X, model = model_of_columns("class-sums", "bins", columns, np.random.default_rng(7))
-    content = exported(model, form).content
-    found = run_onnx(content, X)[1] if form == "onnx" else joblib.load(io.BytesIO(content)).predict_proba(X)
+    _, found = run_onnx(exported(model, "onnx").content, X)
     np.testing.assert_allclose(found, model.probabilities(X), rtol=0, atol=1e-6)
 
 
@@ -398,8 +355,6 @@ def test_histograms_of_gradients_are_in_the_onnx_file_bit_for_bit(kind, shape, m
     assert np.array_equal(session.run(None, {"x": X})[-1], feature_map(X, feature_map.public_tensors()))
     _, probabilities = run_onnx(exported(model, "onnx").content, X)
     np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=0, atol=1e-13)
-    with pytest.raises(NotExportable, match="take the model away as ONNX"):
-        exported(model, "sklearn")
 
 
 def test_centred_histograms_leave_as_safetensors():
@@ -425,8 +380,6 @@ def test_rows_near_the_centre_and_on_it_have_the_same_answers(name):
     wanted = model.probabilities(rows)
     _, probabilities = run_onnx(exported(model, "onnx").content, rows)
     np.testing.assert_allclose(probabilities, wanted, rtol=0, atol=1e-6)
-    pipeline = joblib.load(io.BytesIO(exported(model, "sklearn").content))
-    np.testing.assert_allclose(pipeline.predict_proba(rows), wanted, rtol=0, atol=1e-6)
 
 
 def test_rows_longer_than_the_tables_powers_reach_their_ends():
@@ -439,36 +392,6 @@ def test_rows_longer_than_the_tables_powers_reach_their_ends():
     rows = np.append(2.0 ** -np.arange(80.0), 0.0)[:, None]
     _, probabilities = run_onnx(exported(model, "onnx").content, rows)
     np.testing.assert_allclose(probabilities, model.probabilities(rows), rtol=0, atol=1e-13)
-
-
-WITHOUT_US = """
-import json, sys
-for name in ("accounting", "audit", "dpserve", "mechanisms", "service", "training"):
-    sys.modules[name] = None  # importing it raises ImportError
-import joblib
-pipeline = joblib.load(sys.argv[1])
-rows = json.load(sys.stdin)
-print(json.dumps([pipeline.predict(rows).tolist(), pipeline.predict_proba(rows).tolist()]))
-"""
-
-
-@pytest.mark.parametrize("kind", ["class-sums", "dpsgd-tanh"])
-def test_scikit_learn_reads_the_file_where_our_packages_cannot_be_imported(kind, rows, tmp_path):
-    model = model_of(kind, "fourier", 3)
-    (tmp_path / "m.joblib").write_bytes(exported(model, "sklearn").content)
-    command = [sys.executable, "-W", "error", "-c", WITHOUT_US, str(tmp_path / "m.joblib")]
-    done = subprocess.run(
-        command, input=json.dumps(rows.tolist()), capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    labels, probabilities = json.loads(done.stdout)
-    wanted = model.probabilities(rows)
-    classes = np.array(model.certificate.classes)
-    assert labels == classes[wanted.argmax(axis=1)].tolist()
-    columns = np.sort(classes).tolist() if kind.startswith("dpsgd") else classes.tolist()
-    np.testing.assert_allclose(
-        probabilities, wanted[:, [classes.tolist().index(c) for c in columns]], rtol=0, atol=1e-6
-    )
 
 
 def computed_from(arrays, metadata, rows):
@@ -504,11 +427,8 @@ def test_the_arrays_give_the_answers_by_their_description(kind, rows, tmp_path):
 
 
 def metadata_in(form, content):
-    match form:
-        case "onnx":
-            return {each.key: each.value for each in onnx.load_from_string(content).metadata_props}
-        case "sklearn":
-            return joblib.load(io.BytesIO(content)).paid_
+    if form == "onnx":
+        return {each.key: each.value for each in onnx.load_from_string(content).metadata_props}
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length])["__metadata__"]
 
@@ -624,7 +544,7 @@ def test_tiers_and_forms_that_there_are_not_are_refused():
         exported(model, "onnx")
     with pytest.raises(NotExportable, match="no tier 'best'; this model has 'coarse', 'fine'"):
         exported(model, "onnx", "best")
-    with pytest.raises(NotExportable, match=r"no form 'pickle' .*; there are onnx, sklearn, safetensors"):
+    with pytest.raises(NotExportable, match=r"no form 'pickle' .*; there are onnx, safetensors"):
         exported(model, "pickle", "fine")
 
 
