@@ -79,7 +79,6 @@ from training.inputs.lineage import KnownRecords
 from training.inputs.reading import RowsForm
 from training.inputs.records import Records
 from training.inputs.schema import Schema, Unlabelled, parse_schema, read_schema
-from training.inputs.word_vectors import read_word_vectors
 from training.kinds.loading import load_model
 from training.kinds.options import fields_of
 from training.kinds.registry import kind_of, option_fields, pay_once, release_certificate
@@ -128,8 +127,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The delta of `epsilon`, or of each tier, above 0 and below 1.
     schema : str, Path, mapping or Schema, optional
         A Table Schema, in place of `bounds`, and of `classes` where it has a field for y: a file, or its content.
-    word_vectors : str or Path, optional
-        A file of public word vectors for the free texts of the schema.
     bounds : (float, float) or mapping, optional
         The lowest and the highest value of every column, in its own units, or {column: (low, high)}. Public:
         never read off the records.
@@ -281,7 +278,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float | None = None,
         delta: float | None = None,
         schema: Any = None,
-        word_vectors: str | Path | None = None,
         bounds: Any = None,
         classes: Any = None,
         missing: Any = None,
@@ -348,7 +344,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epsilon = epsilon
         self.delta = delta
         self.schema = schema
-        self.word_vectors = word_vectors
         self.bounds = bounds
         self.classes = classes
         self.missing = missing
@@ -913,10 +908,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _records(self, table: Any, label: str, schema: Schema | None, classes: Any) -> Records:
         """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
-        if self.word_vectors is not None:
-            if schema is None:
-                raise WrongOption("word_vectors", "goes with " + OptionName("schema"), value=self.word_vectors)
-            schema = schema.with_word_vectors(read_word_vectors(Path(self.word_vectors)))
         named = isinstance(classes, Mapping)
         with shares("reading") as show:
             records = self._rows_form(label).read(

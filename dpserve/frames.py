@@ -47,16 +47,16 @@ def rows_for(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> N
 
 
 def rows_to_send(model: Mapping[str, Any], X: Any, *, clip: bool | None = None) -> SentRows:
-    """Return rows as `rows_for` does; or by name, for the service to encode with word vectors or an encoder.
+    """Return rows as `rows_for` does; or by name, for the service to encode by an encoder of texts.
 
-    Such a model's bundle holds files of them, which its clients lack. Columns that the model does not take are left
+    Such a model's bundle holds its files, which its clients lack. Columns that the model does not take are left
     out, with a UserWarning that names them. Raises ValueError as `rows_for` does, but leaves it to the service to look
     at the values.
     """
     check_rows(X)
     described = model["feature_map"].get("columns") or ()
     X = _without_others([each["name"] for each in described] or model["feature_names"], X)
-    if not any("vectors" in each or "encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
+    if not any("encoder" in each for each in described) or (named := _rows_by_name(X)) is None:
         return rows_for(model, X, clip=clip)
     check_names(named[0], [each["name"] for each in described])
     return [{name: _in_json(value) for name, value in row.items()} for row in named[1]]

@@ -27,7 +27,6 @@ from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
 from training.inputs.records import Records
 from training.inputs.schema import Schema
-from training.inputs.word_vectors import read_word_vectors
 from training.kinds.options import OptionField, fields_of
 from training.kinds.registry import option_fields, release_names, takers, trainable_kinds
 from training.kinds.shared_options import PRICE_FORM
@@ -304,12 +303,6 @@ class CommonOptions(BlockOptions, NewBundle):
         "with --clip-norm or --bias, identity.",
     )
     image_shape: Any = _of_features("image_shape")
-    word_vectors: Path | None = option(
-        None,
-        "FILE of public word vectors, made without these records, for the free texts of --schema: text as word2vec, "
-        "GloVe and fastText write it, .gz or not, or .npz.",
-        panel=FEATURES,
-    )
     cross: Any = _of_features(
         "cross",
         "COLUMN:COLUMN, bins: what two columns say together, by levels and 8ths of a number's range; repeatable. "
@@ -378,14 +371,6 @@ class CommonOptions(BlockOptions, NewBundle):
         default_text="the range that the model's metadata gives for pixels, or values as they are",
     )
     device: Any = _of_features("device", "Where it computes: cpu or cuda.", panel=ENCODER, default_text="cpu")
-
-    def _declared(self) -> tuple[tuple[str, ...], tuple[str, ...], Schema | None]:
-        names, values, schema = super()._declared()
-        if self.word_vectors is not None:
-            if schema is None or self.engine != LOCAL:
-                raise WrongOption("word_vectors", "goes with --schema, and not with --engine")
-            schema = schema.with_word_vectors(read_word_vectors(self.word_vectors))
-        return names, values, schema
 
     def _blocks(self) -> BlockDeclaration | None:
         return self.block_choice().declaration

@@ -33,7 +33,7 @@ from dpserve import BudgetExhausted, Client, PrivacyWarning, PrivateClassifier
 from dpserve.cli import app
 from mechanisms.gaussian_vector import picorho_for
 from tests.training.text_encoders import write_encoder
-from training.errors import BundleError, WrongOption, WrongValue
+from training.errors import WrongOption, WrongValue
 from training.export.files import exported
 from training.kinds.loading import load_model
 
@@ -196,27 +196,6 @@ def test_texts_may_be_encoded_by_an_encoder_which_lies_in_the_bundle(declared, h
     assert "tiny, SHA-256" in said
     content = exported(load_model(home / "bundle"), "safetensors").content
     assert load_model(home / "bundle").certificate.columns[0].encoder.model_sha256.encode() in content
-
-
-def test_texts_may_be_encoded_with_word_vectors_which_lie_in_the_bundle(declared, home):
-    (home / "vectors.txt").write_text("good 1 0\nbad 0 1\n")
-    text = {"name": "said", "type": "string", "text": {"buckets": 2}}
-    schema = {"fields": [text, {"name": "ok", "type": "string", "constraints": {"enum": ["yes", "no"]}}]}
-    declared |= {"schema": schema, "bounds": None, "classes": None}
-    table = pd.DataFrame({"said": ["good", "bad"] * 200, "ok": ["yes", "no"] * 200})
-    with pytest.raises(ValueError, match=r"word_vectors=.*goes with schema="):
-        PrivateClassifier(**declared | {"schema": None, "bounds": (0, 1), "classes": ["yes", "no"]}).set_params(
-            word_vectors=home / "vectors.txt"
-        ).fit(ROWS, Y)
-    model = PrivateClassifier(**declared, word_vectors=home / "vectors.txt").fit(table, "ok")
-    rows = [{"said": "good"}, {"said": "bad"}, {"said": "Good, good!"}]
-    answers = model.predict_proba(rows)
-    assert model.predict(rows).tolist() == ["yes", "no", "yes"]
-    model.save(home / "bundle")
-    assert [row[::-1] for row in answered_elsewhere(home / "bundle", rows)] == answers.tolist()
-    (home / "bundle" / "word-vectors.npy").unlink()
-    with pytest.raises(BundleError, match="lacks its word vectors"):
-        load_model(home / "bundle")
 
 
 def test_a_schema_declares_every_column(declared):

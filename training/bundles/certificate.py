@@ -33,7 +33,7 @@ from training.fitting.sensitivity import (
     quantised_weight_sensitivity,
     weight_sensitivity,
 )
-from training.inputs.columns import Columns, coordinates_of, encodings_among, vectors_among
+from training.inputs.columns import Columns, coordinates_of, encodings_among
 
 UNIFORM_BITS = (
     "Noise is drawn from the operating system's randomness, or from ChaCha20 keyed by it; the output of either is "
@@ -128,13 +128,6 @@ ENCODER_ASSUMPTIONS = (
     "once gives another answer to it, computed from what was released.",
 )
 """Further assumptions of a model on an encoder."""
-
-WORD_VECTOR_ASSUMPTIONS = (
-    "The word vectors that texts are encoded with, whose `sha256` a column names, were made without the private "
-    "records: nobody trained, tuned or chose them on these records or by results on them. What the public text that "
-    "they were made from says about a person who is also in the private records is not covered.",
-)
-"""Further assumptions of a model whose texts are encoded with word vectors."""
 
 TEXT_ENCODER_ASSUMPTIONS = (
     "The encoder of texts, which `encoder` of a column names, was made without the private records: nobody trained, "
@@ -518,9 +511,8 @@ def assumptions_on(
     """
     first = assumptions if unit is None else (UNIT_ASSUMPTION, *assumptions[1:])
     encoder = ENCODER_ASSUMPTIONS if isinstance(feature_map, Encoder) else ()
-    words = WORD_VECTOR_ASSUMPTIONS if vectors_among(feature_map.columns) else ()
     texts = TEXT_ENCODER_ASSUMPTIONS if encodings_among(feature_map.columns) else ()
-    return (*first, *encoder, *words, *texts)
+    return (*first, *encoder, *texts)
 
 
 def derive(

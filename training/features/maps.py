@@ -70,7 +70,7 @@ from training.features.crosses import Field as CrossedField
 from training.features.encoder import OnnxEncoder
 from training.features.quantiles import EVEN_CUTS, FEWEST_PARTS, QuantileRelease, cuts_between
 from training.fields import Several
-from training.inputs import text_encoder, word_vectors
+from training.inputs import text_encoder
 from training.inputs.columns import (
     Columns,
     NumberColumn,
@@ -78,7 +78,6 @@ from training.inputs.columns import (
     coordinates_of,
     encodings_among,
     numbers_among,
-    vectors_among,
 )
 from training.regular_files import read_regular
 
@@ -146,8 +145,6 @@ class FeatureMap(BaseModel):
                 raise ValueError(f"bounds must be finite and in order, not {low:g}:{high:g}")
         if self.columns and coordinates_of(self.columns)[1:] != (self.lower, self.upper):
             raise ValueError("the bounds are not those of the columns' coordinates")
-        if len(vectors_among(self.columns)) > 1:
-            raise ValueError("all texts must be encoded with the same word vectors")
         if len(encodings_among(self.columns)) > 1:
             raise ValueError("all texts must be encoded by the same encoder")
         return self
@@ -155,10 +152,6 @@ class FeatureMap(BaseModel):
     def files(self) -> dict[str, bytes]:
         """Return the public files that a bundle needs for the map, by name. Raises BundleError for one not read."""
         files: dict[str, bytes] = {}
-        for sha256 in vectors_among(self.columns):
-            if (table := word_vectors.opened(sha256)) is None:
-                raise BundleError(f"the word vectors with the SHA-256 {sha256} were not read")
-            files[word_vectors.FILE] = table.content()
         for sha256 in encodings_among(self.columns):
             if (encoder := text_encoder.opened(sha256)) is None:
                 raise BundleError(f"the encoder of texts with the SHA-256 {sha256} was not read")
@@ -172,8 +165,6 @@ class FeatureMap(BaseModel):
         there. A map that is no encoder computes nothing on it here: see `training.devices`.
         """
         del device
-        for sha256 in vectors_among(self.columns):
-            word_vectors.open_bundled(folder, sha256)
         for encoding in encodings_among(self.columns).values():
             text_encoder.open_bundled(folder, encoding)
 

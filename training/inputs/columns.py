@@ -11,15 +11,14 @@ nothing else: no record has a say in it. A row is encoded by that row alone, val
 - date, datetime: its declared parts. `time` is in days since 1970-01-01 within the declared bounds; `month`, `weekday`
   (Monday first) and `hour` have one coordinate for each, of which one is 1. Times with an offset are taken to UTC.
 - text: how often its n-grams occur, each in the coordinate that a public hash (BLAKE2b, no key) gives it, over the
-  Euclidean norm of these counts. With word vectors, a third of that, and the direction of the sum of its words' vectors
-  (`training.inputs.word_vectors`): k numbers where they are positive, and k more, without their sign, where they are
-  negative. With an encoder, the direction of its vector alone (`training.inputs.text_encoder`), written so.
+  Euclidean norm of these counts. With an encoder, the direction of its vector alone (`training.inputs.text_encoder`):
+  k numbers where they are positive, and k more, without their sign, where they are negative.
 - a last coordinate, unless a value is required: 1 if the value is missing, when the block's others are at their lower
   bounds. A declared value may take the place of what is missing (`if_missing`): then there is no such coordinate.
 
 The bound. A feature map takes coordinates from their bounds to [0, 1] first (`training.features.maps`): u. In a block
-a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, with
-word vectors 1 + 1/9, and a missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
+a number adds at most 1 to ||u||^2, each group of levels and of parts exactly 1, a text at most 1 up to rounding, and a
+missing value 1 in place of all of these. So ||u||^2 is at most the sum of the columns'
 `groups` for every row that is encoded. Only rules of thumb use it (`usual_norm`). No proof of privacy does: a feature
 map scales *every* row of numbers, encoded or not, into the unit ball.
 
@@ -54,9 +53,8 @@ from accounting.arrays import Floats, Mask
 from accounting.messages import OptionName
 from training.errors import DataError
 from training.fields import Several
-from training.inputs import text_encoder, word_vectors
+from training.inputs import text_encoder
 from training.inputs.text_encoder import TextEncoding
-from training.inputs.word_vectors import LARGEST_WIDTH, words_of
 
 LONGEST_NUMBER = 1_077
 """Characters of a number's text: the smallest double, written out in full with its sign, has as many."""
@@ -83,9 +81,9 @@ _PATTERN = re.compile(r"(?:[^%]|%[YymdHMSfz%])*")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400_000_000
 """Microseconds."""
-HASHED_WEIGHT = 1 / 3
-"""The factor of hashed n-grams beside word vectors: within the training part of 20 newsgroups the best of 1,
-1/2, 1/3 and 1/4 at epsilon 1, and 0.003 below the best at epsilon 4."""
+_WORD = re.compile(r"[^\x00-\x20!-/:-@\[-`{-\x7f]+")
+_ASCII_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+"""Other letters stay as they are: what is their lower case depends on the version of Unicode."""
 _LONGEST_KEPT_GRAM = 64
 """Characters of an n-gram whose coordinate is kept."""
 _SHOWN = 60
@@ -605,16 +603,7 @@ class TimeColumn(Column):
         return clipped
 
 
-class Vectors(BaseModel):
-    """Which public word vectors a text is encoded with: the digest of their table, and how many numbers each has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    width: int = Field(ge=1, le=LARGEST_WIDTH)
-
-
-_NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths", "vectors"})
+_NOT_BESIDE_AN_ENCODER = frozenset({"buckets", "of", "lengths"})
 """Fields of a text that its encoder takes the place of."""
 
 
@@ -629,16 +618,13 @@ class TextColumn(Column):
     """The shortest and the longest n-gram, in words or characters."""
     longest: int = Field(default=LONGEST_TEXT, ge=1, le=2**24)
     """A longer text, in characters, is refused."""
-    vectors: Vectors | None = Field(default=None, exclude_if=lambda vectors: vectors is None)
     encoder: TextEncoding | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
     """The public encoder that takes the place of n-grams."""
 
     @model_validator(mode="after")
     def _is_encoded_in_one_way(self) -> Self:
         if self.encoder is not None and self.model_fields_set & _NOT_BESIDE_AN_ENCODER:
-            raise ValueError(
-                "an encoder takes the place of n-grams and word vectors: leave buckets, of and lengths out"
-            )
+            raise ValueError("an encoder takes the place of n-grams: leave buckets, of and lengths out")
         return self
 
     @model_serializer(mode="wrap")
@@ -660,10 +646,8 @@ class TextColumn(Column):
         return self
 
     def present(self) -> tuple[tuple[str, float, float], ...]:
-        """Return the coordinates that the n-grams share, and those of word vectors; or those of an encoder."""
-        counts = {} if self.encoder else {"#": self.buckets}
-        if (directed := self.encoder or self.vectors) is not None:
-            counts |= dict.fromkeys("+-", directed.width)
+        """Return the coordinates that the n-grams share, or those of an encoder."""
+        counts = {"#": self.buckets} if self.encoder is None else dict.fromkeys("+-", self.encoder.width)
         return tuple(
             (f"{self.name}{kind}{index}", 0.0, 1.0) for kind, count in counts.items() for index in range(count)
         )
@@ -672,16 +656,6 @@ class TextColumn(Column):
     def fields(self) -> tuple[tuple[int, ...], ...]:
         """None."""
         return ()
-
-    @property
-    def groups(self) -> int:
-        """Two with word vectors."""
-        return 2 if self.vectors else 1
-
-    @property
-    def usual(self) -> float:
-        """1, and 1/9 for n-grams beside word vectors."""
-        return 1.0 + HASHED_WEIGHT**2 if self.vectors else 1.0
 
     @property
     def example(self) -> str:
@@ -705,31 +679,18 @@ class TextColumn(Column):
     def encode(self, values: Sequence[str], absent: Mask, block: Floats) -> None:
         """Write the counts over their norm: sums of whole numbers below 2^53, one square root and one division.
 
-        A count c is at most the root of the sum S of squares, and both roundings are monotone: c / sqrt(S) <= 1. With
-        word vectors it is multiplied by HASHED_WEIGHT, and their direction written behind it. Raises DataError where
-        the table of vectors was not opened.
+        A count c is at most the root of the sum S of squares, and both roundings are monotone: c / sqrt(S) <= 1.
         """
         block[:] = 0.0
         if self.encoder is not None:
             self._encode_directions(values, absent, block)
             return
-        weight, table = 1.0, None
-        if self.vectors is not None:
-            weight, table = HASHED_WEIGHT, word_vectors.opened(self.vectors.sha256)
-            if table is None:
-                raise DataError(
-                    f"the column {self.name!r} needs the public word vectors with the SHA-256 {self.vectors.sha256}: "
-                    "read the bundle's word-vectors.npy with training.inputs.word_vectors.read_word_vectors"
-                )
         for row in np.flatnonzero(~absent).tolist():
-            words = words_of(values[row])
-            counts = Counter(_bucket(gram, self.buckets) for gram in self._grams(words))
+            counts = Counter(_bucket(gram, self.buckets) for gram in self._grams(_words_in(values[row])))
             if counts:
                 norm = math.sqrt(sum(count * count for count in counts.values()))
                 for place, count in counts.items():
-                    block[row, place] = count / norm * weight
-            if table is not None and (direction := table.direction(words)) is not None:
-                block[row, self.buckets :] = _apart(direction)
+                    block[row, place] = count / norm
 
     def _encode_directions(self, values: Sequence[str], absent: Mask, block: Floats) -> None:
         assert self.encoder is not None
@@ -747,6 +708,11 @@ class TextColumn(Column):
         for length in range(self.lengths[0], self.lengths[1] + 1):
             for start in range(len(units) - length + 1):
                 yield joint.join(units[start : start + length])
+
+
+def _words_in(text: str) -> list[str]:
+    """Return the words of a text: what stands between spaces and ASCII's punctuation, with ASCII's letters small."""
+    return _WORD.findall(text.translate(_ASCII_LOWER))
 
 
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "None")
@@ -840,11 +806,6 @@ def numbers_among(columns: Sequence[Column]) -> tuple[int, ...]:
         rows_of_numbers += [start + index for index in column.numbers]
         start += len(column.coordinates)
     return tuple(rows_of_numbers)
-
-
-def vectors_among(columns: Sequence[Column]) -> set[str]:
-    """Return the digests of the tables of word vectors that texts are encoded with."""
-    return {column.vectors.sha256 for column in columns if isinstance(column, TextColumn) and column.vectors}
 
 
 def encodings_among(columns: Sequence[Column]) -> dict[str, TextEncoding]:

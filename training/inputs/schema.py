@@ -17,7 +17,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,12 +33,10 @@ from training.inputs.columns import (
     NumberColumn,
     TextColumn,
     TimeColumn,
-    Vectors,
     coordinates_of,
 )
 from training.inputs.records import Declaration
 from training.inputs.text_encoder import read_text_encoder
-from training.inputs.word_vectors import WordVectors
 
 Unlabelled = Literal["refuse", "leave-out"]
 """The treatment of records without a label."""
@@ -104,19 +102,6 @@ class Schema:
         return self._but(label), LabelColumn(
             label_column.model_copy(update={"unknown": "refuse"}), self.class_names.get(label, label_column.levels)
         )
-
-    def with_word_vectors(self, vectors: WordVectors) -> "Schema":
-        """Return the schema with every text encoded by these vectors too. Raises DataError where there is no text."""
-        if not any(isinstance(column, TextColumn) and not column.encoder for column in self.columns):
-            raise DataError(
-                'the schema has no free text, a string with "text": {} and no encoder, to encode with word vectors'
-            )
-        update = {"vectors": Vectors(sha256=vectors.sha256, width=vectors.width)}
-        columns = [
-            each.model_copy(update=update) if isinstance(each, TextColumn) and not each.encoder else each
-            for each in self.columns
-        ]
-        return replace(self, columns=tuple(columns))
 
     def _but(self, label: str) -> Columns:
         features = tuple(column for column in self.columns if column.name != label)
