@@ -204,7 +204,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tolerance : float, optional
         tau: the gradient norm that is reached, or training fails: at least 1e-12 and at most 1e+12. For
         weights, head.
-    features : {"auto", "identity", "fourier", "relu", "bins", "quantiles", "hog", "hog-fourier"}, optional
+    features : {"auto", "identity", "fourier", "bins", "quantiles", "hog", "hog-fourier"}, optional
         The public feature map; auto follows public rules.
     image_shape : sequence of int, optional
         The height, the width and perhaps the channels, 1 or 3, of images whose pixels are a record's columns:
@@ -221,7 +221,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The length that scaled rows, or an encoder's features, are scaled down to: at least 9.53674e-07 and at most
         1048576.
     random_features : int, optional
-        The number of Fourier or ReLU features; of Fourier features an even one: at least 1 and at most 4194304.
+        The number of Fourier features, an even one: at least 2 and at most 4194304.
     bandwidth : float, optional
         The width of the Fourier kernel, in units of the unit ball: at least 1e-06 and at most 1000000.
     seed : int, optional

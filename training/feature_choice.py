@@ -15,7 +15,7 @@ from training.features import hog, rules
 from training.features.crosses import MOST_BUCKETS, MOST_CELLS
 from training.features.encoder import OnnxEncoder
 from training.features.hog import Shape
-from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, Relu, default_clip_norm
+from training.features.maps import FEATURE_MAPS, Bins, Encoder, FeatureMap, Fourier, default_clip_norm
 from training.features.quantiles import QUANTILE_SHARE
 from training.inputs.columns import usual_norm
 from training.inputs.records import Declaration
@@ -26,7 +26,7 @@ ROWS_IN_A_PART = 256
 _MOST_SHOWN = 12
 _RULES = "by rule"
 
-Name = Literal["auto", "identity", "fourier", "relu", "bins", "quantiles", "hog", "hog-fourier"]
+Name = Literal["auto", "identity", "fourier", "bins", "quantiles", "hog", "hog-fourier"]
 
 
 def _read_sides(text: str) -> tuple[int, ...]:
@@ -109,8 +109,8 @@ class FeatureChoice(Options):
     random_features: Annotated[
         int,
         Declared(
-            "The number of Fourier or ReLU features; of Fourier features an even one.",
-            **_limits(Relu, "random_features"),
+            "The number of Fourier features, an even one.",
+            **_limits(Fourier, "random_features"),
         ),
     ] = 1000
     bandwidth: Annotated[

@@ -27,7 +27,7 @@ _ROWS_JSON = Body('{"x":[', "]}")
 _BUDGET = ("--rho", "9000", "--delta", "1e-5")
 """The largest that the ledger takes: at the default price it pays for seven million answers."""
 _PAY_ONCE_BUDGET = ("--rho", "9", "--delta", "1e-5")
-_HEAD = ("--features", "relu", "--random-features", HIDDEN, "--lam", 10)
+_HEAD = ("--features", "fourier", "--random-features", HIDDEN, "--lam", 10)
 _PRICE = ("--price", "epsilon:3@1e-5")
 _RELEASES = {
     "class-sums": _PRICE,

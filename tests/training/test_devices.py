@@ -28,7 +28,7 @@ from training.exact import products as grids
 from training.exact.network import exact_layers, logits, placed, rounded
 from training.exact.quantised import products, summands
 from training.export.files import exported
-from training.features.maps import Bins, Fourier, Identity, Quantiles, Relu
+from training.features.maps import Bins, Fourier, Identity, Quantiles
 from training.kinds.head.bundle import save_bundle
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
@@ -44,7 +44,6 @@ SHARED = {"lower": (0.0,) * 4, "upper": (1.0,) * 4, "bias": 0.3}
 MAPS = {
     "identity": Identity(**SHARED, clip_norm=0.9),
     "fourier": Fourier(**SHARED, clip_norm=0.9, random_features=300, bandwidth=0.4, seed=1),
-    "relu": Relu(**SHARED, clip_norm=0.9, random_features=301, seed=1),
     "bins": Bins(**SHARED),
     "quantiles": Quantiles(**SHARED),
 }
@@ -53,9 +52,9 @@ METERED = {
     "convexified": (None, "identity", {"lam": 10.0, "objective": "convexified", "alpha": 0.01, "least_records": 50}),
 }
 PAY_ONCE = {
-    "class-sums": ("class-sums", "relu", {"price": "rho:0.5"}),
+    "class-sums": ("class-sums", "fourier", {"price": "rho:0.5"}),
     "class-sums-continued": ("class-sums", "identity", {"price": "rho:4", "records_declared": 2000}),
-    "weights": ("weights", "relu", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
+    "weights": ("weights", "fourier", {"lam": 1.0, "tier": ["coarse=rho:0.1", "fine=rho:0.3"]}),
     "dpsgd": ("dpsgd", "fourier", {"price": "rho:0.5", "records_declared": 60, "steps": 5}),
     "dpsgd-network": ("dpsgd", "bins", {"price": "rho:0.5", "records_declared": 60, "steps": 5, "hidden": [12, 9]}),
     "dpsgd-relu": (
@@ -138,9 +137,8 @@ def test_released_matrices_and_directions_have_the_same_bits(torch_arithmetic, s
     assert here.tobytes() == moved.tobytes()
 
 
-@pytest.mark.parametrize("name", ["fourier", "relu"])
-def test_features_have_the_same_bits(torch_arithmetic, name):
-    feature_map, X = MAPS[name], rows_beside(MAPS[name])
+def test_features_have_the_same_bits(torch_arithmetic):
+    feature_map, X = MAPS["fourier"], rows_beside(MAPS["fourier"])
     tensors = feature_map.public_tensors()
     assert feature_map(X, matrices(torch_arithmetic, tensors)).tobytes() == feature_map(X, tensors).tobytes()
 
@@ -258,12 +256,12 @@ def test_a_device_is_one_that_is_there(monkeypatch):
 
 
 def test_a_bundle_is_loaded_onto_its_device(bundles, tmp_path, monkeypatch):
-    assert load_model(bundles / "head-relu", "cpu").arithmetic is NUMPY
+    assert load_model(bundles / "head-fourier", "cpu").arithmetic is NUMPY
     arithmetic = TorchArithmetic("cpu")
     monkeypatch.setattr("training.kinds.loading.arithmetic_on", lambda device: arithmetic)
     for name in METERED | PAY_ONCE:
         assert load_model(bundles / name, "cuda").arithmetic is arithmetic
-    head = load_model(bundles / "head-relu", "cuda")
+    head = load_model(bundles / "head-fourier", "cuda")
     assert save_bundle(tmp_path / "again", head) == head.certificate, "what is saved lies on no device"
 
 
@@ -303,7 +301,7 @@ def test_training_heads_needs_no_pytorch(monkeypatch):
 
 
 def test_a_head_with_another_arithmetic_is_the_same_model(torch_arithmetic):
-    head = train_head(make_records(), Recipe("small", MAPS["relu"], 1.0), "lineage")
+    head = train_head(make_records(), Recipe("small", MAPS["fourier"], 1.0), "lineage")
     moved = replace(head, arithmetic=torch_arithmetic)
-    phi = head.features(rows_beside(MAPS["relu"]))
+    phi = head.features(rows_beside(MAPS["fourier"]))
     assert (moved.logits(phi) == head.logits(phi)).all()

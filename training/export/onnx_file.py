@@ -34,7 +34,6 @@ from training.features.maps import (
     HogFourier,
     Identity,
     Quantiles,
-    Relu,
 )
 from training.pay_once.classifier import Classifier
 from training.pay_once.model import CLOSEST, SHORTEST
@@ -128,12 +127,6 @@ def _features(graph: Graph, classifier: Classifier, rows: str) -> str:
             whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, feature_maps.LENGTH)
             turns = _products(graph, whole, tensors["omega"])
             hidden = _waves(graph, turns, length / math.sqrt(len(tensors["omega"])))
-        case Relu():
-            omega = tensors["omega"]
-            whole = _into_ball(graph, scaled, width, 0, feature_map.clip_norm, feature_maps.LENGTH)
-            rectified = graph("Relu", _products(graph, whole, omega))
-            longest = math.frexp(float(np.linalg.norm(omega, axis=1).max()))[1]
-            hidden = _into_ball(graph, rectified, len(omega), longest, math.sqrt(len(omega) / 2), length)
         case _:
             raise NotExportable(
                 f"the features {feature_map.kind!r} have no form in ONNX: take the model away as safetensors"

@@ -5,7 +5,7 @@ phi are one question (`mechanisms.randomness`). So phi(x) is *defined* by the op
 what is computed is phi itself, with no error to bound.
 
 Every map begins alike. A row x is clipped to its declared bounds and, except for encoders, scaled to u in [0, 1]^d,
-then, for identity, fourier and relu, scaled radially into the unit ball: v = u min(1, c / ||u||) / c for the public
+then, for identity and fourier, scaled radially into the unit ball: v = u min(1, c / ||u||) / c for the public
 `clip_norm` c. Every map ends alike: the mapped vector h with ||h|| <= 1 is scaled by sqrt(1 - beta^2) and a constant
 coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + beta^2 = 1.
 
@@ -13,7 +13,6 @@ coordinate beta (the bias) is appended, so that ||phi(x)||^2 <= (1 - beta^2) + b
 - fourier: h = (cos(Omega v), sin(Omega v)) / sqrt(k) with k = D/2 public random frequencies: ||h|| = 1, as
   cos^2 + sin^2 = 1 for each (Rahimi and Recht 2007). Omega has N(0, 1/bandwidth^2) entries. Cosines are read from a
   table of 2^16 angles.
-- relu: h = relu(Omega v) sqrt(2/D), scaled radially into the unit ball. Omega has N(0, 1) entries.
 - bins: h is w / ||w||. w has 65 coordinates for each number, two of them 1 and the others 0: one says in which 32nd of
   the declared range u lies, the other between which powers of two, down to 2^-32. Behind them it has sqrt(2) u for the
   coordinates of levels, booleans, texts and what is missing, so that a level weighs as much as a number. Last come the
@@ -266,28 +265,6 @@ class Fourier(FeatureMap):
 
     def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
         return _waves(_products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"]), length)
-
-
-class Relu(FeatureMap):
-    """Random ReLU features: inner products approximate the arc-cosine kernel (Cho and Saul 2009)."""
-
-    kind: Literal["relu"] = "relu"
-    random_features: int = Field(ge=1, le=_LARGEST_DIMENSION)
-    seed: _Seed
-
-    @property
-    def dimension(self) -> int:
-        """D random features and the bias."""
-        return self.random_features + 1
-
-    def public_tensors(self) -> dict[str, Floats]:
-        """omega: (D, d), rounded so that `_products` is exact."""
-        return {"omega": _rounded_for_products(_standard_normal(self.seed, (self.random_features, len(self.lower))))}
-
-    def _hidden(self, u: Floats, tensors: Mapping[str, Matrix], length: float) -> Floats:
-        products = _products(_into_ball(u, self.clip_norm, LENGTH), tensors["omega"])
-        # relu(z) sqrt(2/D) scaled into the unit ball is relu(z) / max(sqrt(D/2), ||relu(z)||).
-        return _into_ball(np.maximum(products, 0.0), math.sqrt(self.random_features / 2), length)
 
 
 @dataclass(frozen=True)
@@ -788,7 +765,7 @@ class Encoder(FeatureMap):
         return _into_ball(b, self.clip_norm, length)
 
 
-AnyFeatureMap = Annotated[Identity | Bins | Quantiles | Hog | HogFourier | Fourier | Relu, Field(discriminator="kind")]
+AnyFeatureMap = Annotated[Identity | Bins | Quantiles | Hog | HogFourier | Fourier, Field(discriminator="kind")]
 """Those that need no file: the one list of them. A map's own fields are its options, by the same names."""
 
 HeadFeatureMap = Annotated[AnyFeatureMap | Encoder, Field(discriminator="kind")]

@@ -124,7 +124,7 @@ def test_a_head_without_an_encoder_is_loaded_onto_a_device(trained):
     ("options", "said"),
     [
         (("--device", "cpu"), "goes with --encoder"),
-        (("--features", "relu"), "goes with none of"),
+        (("--features", "fourier"), "goes with none of"),
         (("--encoder-range", "1:0"), "--encoder-range"),
         (("--encoder-range", "1"), "--encoder-range"),
         (("--device", "abacus"), "cpu, cuda"),

@@ -19,7 +19,7 @@ from tests.seeded import Seeded
 from training.errors import MissingExtra, NotExportable
 from training.export import classifier
 from training.export.files import FORMS, exported
-from training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles, Relu
+from training.features.maps import Bins, Fourier, Hog, HogFourier, Identity, Quantiles
 from training.features.quantiles import QuantileRelease
 from training.inputs.columns import (
     BooleanColumn,
@@ -50,7 +50,6 @@ MAPS = {
     "fourier": Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.0, random_features=40, bandwidth=0.5, seed=1),
     "bins": Bins(lower=LOWER, upper=UPPER, bias=0.3),
     "quantiles": Quantiles(lower=LOWER, upper=UPPER, bias=0.3, released=QuantileRelease(mu=0.1, cuts=CUTS)),
-    "relu": Relu(lower=LOWER, upper=UPPER, clip_norm=2.0, bias=0.3, random_features=30, seed=1),
 }
 KINDS = ("class-sums", "weights", "dpsgd", "dpsgd-tanh", "dpsgd-relu")
 CASES = [(kind, name, 3) for kind in KINDS for name in MAPS] + [(kind, "fourier", 2) for kind in KINDS]
@@ -397,7 +396,7 @@ def test_rows_longer_than_the_tables_powers_reach_their_ends():
 def computed_from(arrays, metadata, rows):
     """Compute what the description in a safetensors file says."""
     certificate = json.loads(metadata["certificate"])
-    kinds = {"identity": Identity, "bins": Bins, "fourier": Fourier, "relu": Relu}
+    kinds = {"identity": Identity, "bins": Bins, "fourier": Fourier}
     feature_map = kinds[certificate["feature_map"]["kind"]].model_validate(certificate["feature_map"])
     tensors = {name.removeprefix("feature_map."): each for name, each in arrays.items() if name.startswith("feature_")}
     values = feature_map(rows, tensors)
@@ -416,7 +415,7 @@ def computed_from(arrays, metadata, rows):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_arrays_give_the_answers_by_their_description(kind, rows, tmp_path):
-    model = model_of(kind, "relu", 3)
+    model = model_of(kind, "fourier", 3)
     tier = tiers_of(model)[0]
     content = exported(model, "safetensors", tier).content
     (tmp_path / "m.safetensors").write_bytes(content)
@@ -492,7 +491,7 @@ def test_a_file_of_a_model_without_a_calibration_says_so():
 
 
 def test_the_onnx_file_names_its_opset_and_needs_no_other_domain():
-    content = exported(model_of("class-sums", "relu", 3), "onnx").content
+    content = exported(model_of("class-sums", "fourier", 3), "onnx").content
     model = onnx.load_from_string(content)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 18)]
     assert {node.domain for node in model.graph.node} == {""}

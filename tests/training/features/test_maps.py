@@ -18,7 +18,6 @@ from training.features.maps import (
     Fourier,
     Identity,
     Quantiles,
-    Relu,
     default_clip_norm,
 )
 from training.features.quantiles import QuantileRelease
@@ -43,9 +42,7 @@ MAPS = [
     Bins(lower=LOWER, upper=UPPER, bias=0.3, crosses=((0, 2), (1, 0))),
     Quantiles(lower=LOWER, upper=UPPER, bias=0.3),
     Quantiles(lower=LOWER, upper=UPPER, bias=0.0, released=QuantileRelease(mu=0.1, cuts=((1,), (5, 9000), (7, 8, 9)))),
-    Relu(lower=LOWER, upper=UPPER, clip_norm=2.0**-20, bias=0.3, random_features=41, seed=1),
     Fourier(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=40, bandwidth=0.4, seed=1),
-    Relu(lower=LOWER, upper=UPPER, clip_norm=0.9, bias=0.3, random_features=41, seed=1),
 ]
 
 

@@ -12,7 +12,6 @@ OWN = {
     "hog": ["image_shape", "centred"],
     "hog-fourier": ["image_shape", "random_features", "bandwidth", "seed"],
     "fourier": ["random_features", "bandwidth", "seed"],
-    "relu": ["random_features", "seed"],
     "encoder": ["width", "model_sha256", "input_range"],
 }
 """A new field comes last: bundles that lack it are read by its default."""

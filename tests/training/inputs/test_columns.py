@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.errors import DataError
-from training.features.maps import Fourier, Identity, Relu
+from training.features.maps import Fourier, Identity
 from training.inputs.columns import (
     BooleanColumn,
     LevelsColumn,
@@ -53,7 +53,6 @@ ROW = {
 LENGTH = usual_norm(COLUMNS)
 MAPS = (
     Identity(lower=LOWER, upper=UPPER, clip_norm=LENGTH, bias=0.1, columns=COLUMNS),
-    Relu(lower=LOWER, upper=UPPER, clip_norm=LENGTH, bias=0.1, random_features=50, seed=1, columns=COLUMNS),
     Fourier(
         lower=LOWER, upper=UPPER, clip_norm=LENGTH, bias=0.0, random_features=50, bandwidth=0.5, seed=1, columns=COLUMNS
     ),

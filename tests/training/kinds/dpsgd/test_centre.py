@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.features.maps import Relu
+from training.features.maps import Fourier
 from training.inputs.sums import ROWS, of_rows
 from training.kinds.class_sums.model import unit
 from training.kinds.dpsgd.centre import centre_release, inputs_around, sum_of_rows
@@ -16,32 +16,18 @@ def total(rows):
     return sum_of_rows(of_rows(rows, np.zeros(len(rows), dtype=np.int64)), ROWS)
 
 
-def cancelling_rows(relu: Relu, count: int, seed: int):
-    """Rows whose only feature that is not clearly negative cancels to the last bit or so: (count, d)."""
-    omega, generator, rows = relu.public_tensors()["omega"], np.random.RandomState(seed), []
-    while len(rows) < count:
-        row = generator.rand(omega.shape[1]) * (omega.sum(axis=0) < 0.5)
-        feature = int(np.argmax(omega @ row))
-        at = int(np.argmax(np.abs(omega[feature])))
-        row[at] -= (omega[feature] @ row) / omega[feature, at]
-        others = np.delete(omega @ row, feature)
-        if 0 <= row[at] <= 1 and (others <= -1e-3).all():
-            rows.append(row)
-    return np.array(rows)
-
-
-def test_features_that_cancel_to_the_last_bit_do_not_depend_on_the_rows_beside_them():
-    relu = Relu(lower=(0.0,) * 30, upper=(1.0,) * 30, clip_norm=math.sqrt(30) / 2, bias=0.0, random_features=4, seed=0)
-    tensors = relu.public_tensors()
-    rows = cancelling_rows(relu, 40, 3)
-    fillers = np.random.RandomState(4).rand(7, 30)
+def test_a_rows_input_does_not_depend_on_the_rows_beside_it():
+    shared = {"lower": (0.0,) * 30, "upper": (1.0,) * 30, "clip_norm": math.sqrt(30) / 2, "bias": 0.0}
+    waves = Fourier(**shared, random_features=4, bandwidth=0.5, seed=0)
+    tensors = waves.public_tensors()
+    rows, fillers = np.random.RandomState(3).rand(40, 30), np.random.RandomState(4).rand(7, 30)
     centre = np.array([0.3, -0.2, 0.1, 0.4, 0.0])
     for row in rows:
-        alone = unit(relu(row[None], tensors))
+        alone = unit(waves(row[None], tensors))
         around = inputs_around(centre, alone, 4.0)
         for beside in range(1, 8):
             X = np.vstack([fillers[:beside], row])
-            phi = relu(X, tensors)
+            phi = waves(X, tensors)
             assert np.array_equal(unit(phi)[-1:], alone)
             assert np.array_equal(inputs_around(centre, unit(phi), 4.0)[-1:], around)
             assert np.array_equal(total(unit(phi)) - total(unit(phi[:-1])), total(alone))

@@ -8,7 +8,7 @@ from safetensors.numpy import load, save
 
 from training.bundles.sealing import CERTIFICATE_FILE, MODEL_FILE
 from training.errors import BundleError
-from training.features.maps import Relu
+from training.features.maps import Fourier
 from training.kinds.head.bundle import load_bundle, save_bundle
 from training.kinds.head.recipe import Recipe
 from training.kinds.head.train import train_head
@@ -91,7 +91,8 @@ def test_a_certificate_belongs_to_its_weights(folder, field):
 
 def test_public_tensors_must_be_those_of_the_seed(records, tmp_path):
     lower, upper = records.declaration.lower, records.declaration.upper
-    feature_map = Relu(lower=lower, upper=upper, clip_norm=1.0, bias=0.0, random_features=3, seed=5)
+    shared = {"lower": lower, "upper": upper, "clip_norm": 1.0, "bias": 0.0}
+    feature_map = Fourier(**shared, random_features=4, bandwidth=0.5, seed=5)
     folder = tmp_path / "random"
     save_bundle(folder, train_head(records, Recipe("random", feature_map, 1.0), "lineage-of-tests"))
     load_bundle(folder)
