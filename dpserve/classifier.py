@@ -17,7 +17,7 @@ loading and serving such a model then cost nothing more.
 Each fit is a release with noise of its own. So an estimator is fitted once, and a clone of one not at all, as a grid
 search or cross-validation would do without a word, unless it was made with `every_fit_is_charged=True`. Even then the
 lineage's account holds, and choosing among fits by their scores on private records is covered by no budget. What can
-be seen of that, and of steps that were fitted on the records before, is said by `PrivacyWarning`.
+be seen of that, and of steps of a pipeline that are fitted on the records before, is said by `PrivacyWarning`.
 """
 
 import asyncio
@@ -71,7 +71,6 @@ from training.errors import PrivacyWarning, TrainingError, WrongOption, WrongVal
 from training.evaluation import Evaluation, Law, evaluate
 from training.feature_choice import FeatureChoice
 from training.fit import BudgetPlan, Event, Planned, Request, Warned, check, fit, kind_asked
-from training.inputs import preprocessing
 from training.inputs.blocks import BlockDeclaration
 from training.inputs.columns import Missing
 from training.inputs.declared import Bounds
@@ -96,6 +95,12 @@ _IMPUTED = (
     "them, which no budget covers"
 )
 
+_FITTED_STEPS_ADVICE = (
+    "Such a step holds exact figures of the records, and hides records from the lineages that have them. Give the "
+    "columns as they are, with bounds known without the records, by which the model scales them; missing={COLUMN: "
+    "VALUE} declares what a missing value counts as."
+)
+
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that is trained with differential privacy.
@@ -104,7 +109,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `ColumnTransformer`, is outside the guarantee: a scaler or an imputer holds exact means, every column then depends
     on every record, and records are no longer recognised in another lineage. What people need is inside: numbers are
     scaled by `bounds`, `missing` says what a missing value counts as, `schema` declares levels, dates and texts.
-    Columns that were scaled or imputed, and fitted steps of a pipeline, raise `PrivacyWarning` where they can be seen.
+    Fitted steps of a pipeline raise `PrivacyWarning`; what was fitted elsewhere cannot be seen.
 
     Exact scores on private records are outside, too: `score`, and what searches, cross-validation, calibration,
     `permutation_importance` and MLflow's autologging compute. There is no `sample_weight` or `class_weight`: a record
@@ -421,7 +426,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if before := _steps_before(self):
             _warn(
                 f"the steps {', '.join(map(repr, before))} of the pipeline are fitted on the records: what they learn "
-                f"is exact, and no budget covers it. {preprocessing.ADVICE.worded(as_parameter)}"
+                f"is exact, and no budget covers it. {_FITTED_STEPS_ADVICE}"
             )
         if getattr(self, "_is_clone", False) and self.release is not None:
             _warn(
@@ -907,10 +912,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _records(self, table: Any, label: str, schema: Schema | None, classes: Any) -> Records:
-        """Return the records of a table; warn of columns that were fitted on them. Raises TrainingError."""
+        """Return the records of a table. Raises TrainingError."""
         named = isinstance(classes, Mapping)
         with shares("reading") as show:
-            records = self._rows_form(label).read(
+            return self._rows_form(label).read(
                 table,
                 classes=tuple(map(str, (classes.values() if named else classes) if schema is None else ())),
                 values=tuple(map(str, classes if schema is None else ())),
@@ -922,24 +927,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 blocks=self._block_choice().declaration,
                 progress=lambda count, share: show(f"{count:,} records", share),
             )
-        for sign in preprocessing.signs(self._numbers(table, records)):
-            _warn(f"{sign}. {preprocessing.ADVICE.worded(as_parameter)}")
-        return records
 
     def _rows_form(self, label: str) -> RowsForm:
         """Return the form of a table with a column of classes."""
         own = {name: getattr(self, name) for name in ("id", "encoding", "decimal", "sheet", "unlabelled")}
         return RowsForm(label=label, ignore=tuple(self.ignore or ()), **own)
-
-    def _numbers(self, table: Any, records: Records) -> preprocessing.Numbers:
-        """Return the numbers of a table in memory as it has them, before they are clipped."""
-        numbers = preprocessing.numbers_of(records)
-        if isinstance(table, str) or not self.clip:
-            return numbers
-        given = [(name, _floats(table.column(name))) for name in numbers.names]
-        kept = {name: values for name, values in given if values is not None}
-        X = np.column_stack([*kept.values()]) if kept else np.empty((len(records), 0))
-        return preprocessing.Numbers([*kept], X, range(len(kept)), {})
 
     def _price(self) -> int | None:
         """Return what a fit costs at most, in picorho; None where answers are paid for one by one."""
@@ -1124,15 +1116,6 @@ def _plain_type(type_: Any) -> Any:
     import pyarrow as pa
 
     return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
-def _floats(array: Any) -> Floats | None:
-    """Return an Arrow array of numbers, NaN where there is none; None of others."""
-    import pyarrow as pa
-
-    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
-        return None
-    return np.asarray(array.cast(pa.float64()), dtype=np.float64)
 
 
 def _warn(what: str) -> None:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import typer
 from pydantic import create_model
 
 from dpserve.commands import options
 from dpserve.commands.command import Options, option
 from dpserve.commands.tables import LOCAL, READING, SCHEMA, FileOptions, schema_alone
-from dpserve.wording import as_flag
 from training.block_choice import BlockChoice
 from training.errors import SeveralErrors, TrainingError, WrongOption
 from training.feature_choice import FeatureChoice, choosable_options
@@ -21,7 +19,6 @@ from training.features import rules
 from training.features.maps import FEATURE_MAPS
 from training.features.quantiles import QUANTILE_SHARE
 from training.fit import BudgetPlan, PlanOptions, Request, kind_asked, read_candidates
-from training.inputs import preprocessing
 from training.inputs.blocks import BlockDeclaration
 from training.inputs.declared import parse_classes
 from training.inputs.lineage import DIGITS, check_lineage_name
@@ -241,8 +238,6 @@ class NewBundle(FileOptions):
         records = None if declared is None else part_or_fault(lambda: self._records(*declared))
         if lineage is None or records is None or wrong:
             raise wrong[0] if len(wrong) == 1 else SeveralErrors(wrong)
-        for sign in preprocessing.signs(preprocessing.numbers_of(records)) if isinstance(records, Records) else ():
-            typer.echo(f"Warning: {sign}. {preprocessing.ADVICE.worded(as_flag)}", err=True)
         return lineage, records
 
     def declared_classes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

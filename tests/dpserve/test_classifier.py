@@ -368,14 +368,6 @@ class TestWhatNoBudgetCovers:
         with no_privacy_warning():
             make_pipeline(*steps, PrivateClassifier(**declared)).fit(X, Y)
 
-    @pytest.mark.parametrize("clip", [False, True])
-    def test_columns_that_were_scaled_on_the_records_are_named_before_anything_is_charged(self, declared, home, clip):
-        model = PrivateClassifier(**declared | {"bounds": (-1.1, 1.1) if clip else (-9, 9), "clip": clip})
-        with no_privacy_warning(), pytest.raises(PrivacyWarning, match=r"'x0', 'x1' have mean 0.*missing=\{COLUMN"):
-            model.fit(StandardScaler().fit_transform(X), Y)
-        assert not hasattr(model, "certificate_")
-        assert not (home / "home" / "trained").exists()
-
     def test_a_clones_fit_is_one_whose_use_no_budget_covers(self, declared, spent):
         made = PrivateClassifier(**declared | {"epsilon": 0.5, "every_fit_is_charged": True})
         with pytest.warns(PrivacyWarning, match="they choose by exact scores"):

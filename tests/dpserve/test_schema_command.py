@@ -7,7 +7,6 @@ import openpyxl
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn.preprocessing import StandardScaler
 
 from dpserve import Client
 from training.inputs.columns import encode_rows
@@ -222,18 +221,6 @@ def test_what_missing_values_count_as_is_declared_without_a_schema(run):
     finally:
         process.terminate()
         process.communicate(timeout=60)
-
-
-def test_columns_that_were_scaled_on_the_records_are_named_to_the_owner(run):
-    generator = np.random.default_rng(0)
-    raw = generator.normal(50, 12, (300, 2))
-    scaled = pd.DataFrame(StandardScaler().fit_transform(raw), columns=["a", "b"])
-    words = ["--label", "ok", "--classes", "no,yes", "--bounds", "-9:200", "--lam", "1"]
-    for name, frame in (("scaled", scaled), ("raw", pd.DataFrame(raw, columns=["a", "b"]))):
-        frame.assign(ok=np.where(frame.a > frame.a.median(), "yes", "no")).to_csv(run.folder / "t.csv", index=False)
-        done = run("train", "--data", "t.csv", *words, "--lineage", name, "--out", name)
-        assert ("Warning: the columns 'a', 'b' have mean 0" in done.stderr) == (name == "scaled")
-        assert "StandardScaler" not in (run.folder / name / "certificate.json").read_text()
 
 
 def test_a_head_protects_all_records_of_a_unit(run, table):
