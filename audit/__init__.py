@@ -1,7 +1,7 @@
 """Attacks and audits. Reaches a running service only through a public client that it is given.
 
 Every audit has the same four steps: observe scores in two worlds, with a record and without it; bound from below what
-they tell (`estimators`, for `families` of trade-off functions; `many_thresholds`); compare the bound with the claim;
+they tell (`estimators`, for `families` of trade-off functions); compare the bound with the claim;
 make a `Report` of the verdict (`presentation` says it, `reports` shows it). `pieces` keeps scores on disk.
 
 - `membership/`: who was trained on? `attack` is the whole of it: `plan`, ask an `endpoint` (`asking`; `in_process` for

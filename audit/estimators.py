@@ -6,7 +6,7 @@ An attack says "in" from a threshold on. The threshold is the caller's, fixed wi
 chosen on a share of the scores that is then left out (`choose_threshold`).
 
 The bounds go by Clopper and Pearson's limits on the error rates. They are exact for any number of observations and
-never hold less often than they say. `audit.many_thresholds` has one that is asymptotic and comes closer.
+never hold less often than they say.
 """
 
 import math

@@ -323,7 +323,6 @@ _METHODS = {
     "epsilon_delta": "(epsilon, delta), Clopper-Pearson",
     "tradeoff": "the claim's trade-off function, Clopper-Pearson",
     "pooled_gdp": "mu-GDP, Clopper-Pearson, pooled errors",
-    "many_thresholds": "mu-GDP, many thresholds",
 }
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from accounting.conversions import gaussian_mu
 from audit import estimators
 from audit.families import LAPLACE
-from audit.many_thresholds import Design, gdp_of_many_thresholds
 from research.nasr2023 import methods
 
 DELTA = 1e-5
@@ -28,17 +27,15 @@ def uncorrected(scores_in, scores_out):
 
 
 def without_leakage(audits, n):
-    found, design = {}, Design.for_log_ratios(0.5, n)
+    found = {}
     for audit in range(audits):
         rng = np.random.default_rng((audit, n))
         scores = rng.normal(size=n), rng.normal(size=n)
-        ratios = (0.5 * each - 0.125 for each in scores)  # as if the truth were mu = 0.5
         bounds = {
             "(epsilon, delta), Clopper-Pearson": estimators.epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE),
             "Laplace's trade-off, Clopper-Pearson": estimators.tradeoff(*scores, CONFIDENCE, LAPLACE),
-            "GDP, many thresholds": gdp_of_many_thresholds(*ratios, CONFIDENCE, design=design),
             "(epsilon, delta), credible": methods.credible_epsilon_delta(*scores, CONFIDENCE, delta=DELTA),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE),
             "Katz log": methods.katz(*scores, CONFIDENCE),
@@ -51,13 +48,11 @@ def without_leakage(audits, n):
 
 def gaussian_audits(epsilon, audits):
     mu = gaussian_mu(epsilon, DELTA)
-    design = Design.for_log_ratios(mu, OBSERVATIONS)
     shares = {}
     for audit in range(audits):
         rng = np.random.default_rng((audit, epsilon))
         scores = tuple(mu * rng.normal(m, 1, OBSERVATIONS) - mu**2 / 2 for m in (mu, 0))
         bounds = {
-            "GDP, many thresholds": gdp_of_many_thresholds(*scores, CONFIDENCE, design=design),
             "GDP, Clopper-Pearson": estimators.gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, Clopper-Pearson, pooled errors": estimators.pooled_gdp(*scores, CONFIDENCE, threshold=0.0),
             "GDP, credible": methods.credible_gdp(*scores, CONFIDENCE, threshold=0.0),

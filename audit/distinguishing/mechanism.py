@@ -25,7 +25,6 @@ from audit import estimators
 from audit.distinguishing.likelihood import Worlds, scores
 from audit.estimators import LowerBound
 from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, PURE, Family, composition_family
-from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from audit.noise import NoiseFinding, judge_known_logits, together
 from mechanisms.mechanism import Mechanism
 from mechanisms.randomness import Randomness
@@ -252,11 +251,6 @@ def _bounds(scores_in: Floats, scores_out: Floats, confidence: float, claim: Cla
         "epsilon_delta": estimators.epsilon_delta(*pair, delta=claim.delta),
         "tradeoff": estimators.tradeoff(*pair, claim.family),
     }
-    if claim.family is not GAUSSIAN:
-        return bounds
-    bounds["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
-    fewest = min(map(len, (scores_in, scores_out)))
-    if fewest >= FEWEST_SCORES:
-        design = Design.for_log_ratios(claim.parameter, fewest)
-        bounds["many_thresholds"] = gdp_of_many_thresholds(*pair, design=design)
+    if claim.family is GAUSSIAN:
+        bounds["pooled_gdp"] = estimators.pooled_gdp(*pair, threshold=0.0)
     return bounds

@@ -17,7 +17,6 @@ from audit import estimators
 from audit.distinguishing.likelihood import worst_case
 from audit.distinguishing.mechanism import ClaimedTradeoff, claimed_tradeoff, contradicts, observe
 from audit.families import GAUSSIAN
-from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 from mechanisms.mechanism import Mechanism, priced
 from mechanisms.randomness import Randomness
 from research.erlingsson2019.presentation import Point
@@ -71,7 +70,6 @@ def point_of(
         {
             "advantage": float(np.mean(scores[0] > 0) - np.mean(scores[1] > 0)),
             "mean belief in the truth": float(np.mean(1 / (1 + np.exp(-np.clip(beliefs, -700, 700))))),
-            **_asymptotic(claim, scores, confidence),
         },
         contradicts(claim, *scores, estimators.confidence_of_each(conviction_confidence, points)),
     )
@@ -95,15 +93,6 @@ def attacks(claim: ClaimedTradeoff, scores: Scores) -> dict[str, Callable[[float
     elif claim.delta == 0 and claim.family.parameter == "epsilon":
         found["the claim's trade-off function"] = lambda each: estimators.tradeoff(*scores, each, claim.family).value
     return found
-
-
-def _asymptotic(claim: ClaimedTradeoff, scores: Scores, confidence: float) -> dict[str, float]:
-    fewest = min(map(len, scores))
-    if claim.family is not GAUSSIAN or claim.delta == 0 or fewest < FEWEST_SCORES:
-        return {}
-    design = Design.for_log_ratios(claim.parameter, fewest)
-    closest = gdp_of_many_thresholds(*scores, confidence, design=design)
-    return {"epsilon of mu-GDP, many thresholds (asymptotic)": closest.epsilon(claim.delta)}
 
 
 def jointly(bounds: Mapping[str, Callable[[float], float]], confidence: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ from audit import estimators
 from audit.reports import Picture, Report, ReportTable, number
 from research.nasr2023.methods import METHODS, NOTE, bound_as_published, judge
 from research.nasr2023.printed import COLUMNS, TABLE_1
-from research.white_box.bounds import CLOSEST, POOLED, Measured, StepFinding, run_epsilon
+from research.white_box.bounds import POOLED, Measured, StepFinding, run_epsilon
 from research.white_box.presentation import NOTE_ON_STEPS, seen, steps_content
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def over_repeats(repeats: Sequence[Mapping[int, StepFinding]]) -> ReportTable:
 def _shown(findings: Mapping[int, StepFinding]) -> Sequence[str]:
     """Return the methods that there is a bound of at every epsilon, the closest first."""
     everywhere = [{row.method for row in finding.rows} for finding in findings.values()]
-    return [method for method in (CLOSEST, POOLED, *METHODS) if all(method in methods for methods in everywhere)]
+    return [method for method in (POOLED, *METHODS) if all(method in methods for methods in everywhere)]
 
 
 def _printed(method: str, epsilon: int) -> tuple[str, ...]:

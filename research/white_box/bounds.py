@@ -20,7 +20,6 @@ from accounting.crossings import crossing
 from accounting.losses import SubsampledGaussianLoss
 from audit import estimators
 from audit.estimators import LowerBound
-from audit.many_thresholds import FEWEST_SCORES, Design, gdp_of_many_thresholds
 
 _LEAST_NOISE, _LARGEST_NOISE = 0.05, 1e4
 _LEAST_MU, _LARGEST_MU = 1e-3, 4.0
@@ -74,16 +73,8 @@ def claimed_run(epsilon: float, sampling_rate: float, steps: int, delta: float) 
 
 
 def pooled_bound(inside: Floats, outside: Floats, confidence: float) -> LowerBound:
-    """Return the bound of mu from both kinds of errors at 1/2, where they are alike frequent: the closest exact one."""
+    """Return the bound of mu from both kinds of errors at 1/2, where they are alike frequent: the closest."""
     return estimators.pooled_gdp(inside, outside, confidence, threshold=0.5)
-
-
-def many_thresholds_bound(inside: Floats, outside: Floats, confidence: float, claim: ClaimedRun) -> LowerBound:
-    """Return the bound of mu from many thresholds at once, designed for the claim: the closest here, asymptotic."""
-    mu = 1 / claim.noise_multiplier
-    design = Design.for_log_ratios(mu, min(len(inside), len(outside)))
-    inside, outside = (mu * mu * (observed - 0.5) for observed in (inside, outside))
-    return gdp_of_many_thresholds(inside, outside, confidence, design=design)
 
 
 def run_epsilon(bound: LowerBound, claim: ClaimedRun) -> float:
@@ -196,7 +187,6 @@ class Measured:
     accuracy: float
 
 
-CLOSEST = "f-DP (many thresholds)"
 POOLED = "f-DP (CP), pooled errors"
 CHOSEN = "f-DP (CP), chosen threshold"
 REPEATED = "f-DP (CP) of repeated noise"
@@ -266,8 +256,6 @@ def judge(measured: Measured, confidence: float, conviction_confidence: float) -
     claim, inside, outside = measured.claim, measured.with_canary, measured.without
     each = confidence_of_each(conviction_confidence)
     bounds: dict[str, LowerBound] = {}
-    if min(len(inside), len(outside)) >= FEWEST_SCORES:
-        bounds[CLOSEST] = many_thresholds_bound(inside, outside, confidence, claim)
     bounds[POOLED] = pooled_bound(inside, outside, confidence)
     bounds[CHOSEN] = estimators.gdp(inside, outside, confidence)
     bounds[REPEATED] = repetition_bound(inside, outside, confidence)

@@ -16,7 +16,6 @@ from audit import estimators
 from audit.estimators import Errors, LowerBound
 from audit.families import BOUNDED_RANGE, GAUSSIAN, LAPLACE, composition_family
 from audit.families import epsilon_delta as epsilon_delta_family
-from audit.many_thresholds import Design, gdp_of_many_thresholds
 
 DELTA = 1e-5
 
@@ -140,30 +139,6 @@ def test_without_leakage_at_most_one_audit_in_twenty_finds_some(audits, most):
     assert max(found.values()) <= 0.05 * audits, found
 
 
-@pytest.mark.parametrize(("mu", "scores"), [(0, 1000), (1, 1000), (3, 2000), (5, 10_000)])
-def test_many_thresholds_exceed_the_truth_as_seldom_as_they_say(mu, scores):
-    """1,000 audits at 95 %: P(Binomial(1000, 0.05) > 88) < 1e-6. Of 400,000 audits, 4.8 % were (research/README.md).
-
-    Where mu is large the scores that err are few: sums that hang on them are not normal.
-    """
-    design = Design.for_log_ratios(mu or 0.5, scores)
-    scale = mu or 0.5
-    above = 0
-    for seed in range(1000):
-        found = (scale * score - scale**2 / 2 for score in gaussians(seed, mu, scores))
-        above += gdp_of_many_thresholds(*found, 0.95, design=design).value > mu
-    assert above <= 88
-
-
-def test_many_thresholds_say_nothing_where_hardly_a_score_errs():
-    """Without the rule one such audit would report the largest mu there is."""
-    design = Design.for_log_ratios(8.0, 1000)
-    assert len(design.weights) == 0
-    inside, outside = np.full(1000, 32.0), np.full(1000, -32.0)
-    assert gdp_of_many_thresholds(inside, outside, 0.95, design=design).value == 0
-    assert gdp_of_many_thresholds(inside, outside, 0.95, design=Design.for_log_ratios(1.0, 1000)).value == 0
-
-
 @pytest.mark.parametrize("confidence", [0.76, 0.95, 0.9999])
 @pytest.mark.parametrize(("negatives", "positives"), [(7, 7), (40, 40), (30, 55), (100, 13)])
 @pytest.mark.parametrize("mu", [0.0, 0.05, 0.7, 2.0])
@@ -200,13 +175,6 @@ def test_pooled_errors_come_closer_than_two_limits():
         estimators.gdp_of_pooled_errors(errors, 0.7)
 
 
-MEDIANS_OF_MANY_THRESHOLDS = {
-    "the truth": {1: 0.90, 2: 0.943, 4: 0.968, 8: 0.980},
-    "half of it": {1: 0.898, 2: 0.943, 4: 0.970, 8: 0.980},
-}
-"""Medians of the bound over the truth, by the bound that the design was made for and by epsilon."""
-
-
 def shares_found(epsilon, audits, bound_of):
     """Return the bounds (audits,) over the truth, of 10,000 log-ratios with the record and as many without."""
     mu = conversions.gaussian_mu(epsilon, DELTA)
@@ -232,25 +200,6 @@ def test_the_exact_bound_of_a_gaussian_of_known_epsilon_is_close_and_seldom_abov
     assert (np.median(shares) > 0.9) == (epsilon > 1)
     assert np.median(shares[:20]) >= expected - 5 * scatter / math.sqrt(20)
     assert np.sum(shares > 1) <= 88
-
-
-@pytest.mark.parametrize("designed_for", ["the truth", "half of it"])
-@pytest.mark.parametrize("epsilon", [1, 2, 4, 8])
-def test_many_thresholds_are_close_whatever_they_were_designed_for(epsilon, designed_for):
-    """20 audits. The lines lie 5 deviations of a median of 20 below what 400 audits had (research/README.md).
-
-    At epsilon = 1 no 95 % bound can have a median above 0.905 (1.645 deviations of a difference of two means).
-    Above the truth are at most 5 %: P(Binomial(20, 0.05) > 8) < 1e-6.
-    """
-    mu = conversions.gaussian_mu(epsilon, DELTA)
-    design = {
-        "the truth": Design.for_log_ratios(mu, 10_000),
-        "half of it": Design.for_log_ratios(mu / 2, 10_000),
-    }[designed_for]
-    shares = shares_found(epsilon, 20, lambda *scores: gdp_of_many_thresholds(*scores, 0.95, design=design))
-    expected = MEDIANS_OF_MANY_THRESHOLDS[designed_for][epsilon]
-    assert np.median(shares) >= expected - 5 * 1.2533 * (1 - expected) / 1.645 / math.sqrt(20)
-    assert np.sum(shares > 1) <= 8
 
 
 def test_exact_bounds_stay_below_the_truth():
@@ -281,7 +230,5 @@ def test_what_makes_no_sense_is_refused():
         estimators.gdp(good, good, 1.0)
     with pytest.raises(ValueError, match="delta"):
         estimators.epsilon_delta(good, good, 0.95, delta=1.0)
-    with pytest.raises(ValueError, match="at least 500"):
-        gdp_of_many_thresholds(good, good, 0.95, design=Design.for_log_ratios(1.0, 1000))
     with pytest.raises(ValueError, match="family"):
         LowerBound("sigma", 1.0, 0.95, "exact").epsilon(DELTA)

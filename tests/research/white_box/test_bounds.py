@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
-import scipy.stats
 
 from research.white_box.bounds import (
     ClaimedRun,
     claimed_run,
     composed_epsilon,
-    many_thresholds_bound,
     pooled_bound,
     run_epsilon,
 )
@@ -26,13 +24,6 @@ def test_a_run_composed_from_below_is_below_and_close(noise):
     above = ClaimedRun(noise, 0.05, 40, 1e-5).epsilon
     below = composed_epsilon(noise, 0.05, 40, 1e-5)
     assert above * 0.96 < below <= above
-
-
-def test_many_thresholds_come_closest():
-    claim = ClaimedRun(0.7, 0.05, 40, 1e-5)
-    outside = scipy.stats.norm.ppf((np.arange(4000) + 0.5) / 4000) * 0.7
-    closest = many_thresholds_bound(outside + 1, outside, 0.95, claim).value
-    assert pooled_bound(outside + 1, outside, 0.95).value < closest < 1 / 0.7
 
 
 def test_nothing_refuted_is_an_epsilon_of_nothing():
