@@ -67,7 +67,7 @@ def scale_by(law: Law, sensitivity: Floats, epsilon: float) -> Floats:
 
 
 def probabilities(law: Law, logits: Floats, sensitivity: Floats, epsilon: float) -> Floats:
-    """Return the law of each row's class, (n, C), in floating point and without the grid: for plans and for audits.
+    """Return the law of each row's class, (n, C), in floating point and without the grid: for audits.
 
     Permute-and-flip: with q_j = e^-(the largest logit less z_j, over the scale), class v wins if its noise exceeds a
     threshold that is the largest of the others; P(v) = q_v times the integral of prod (1 - u q_j) over j other than v,

@@ -291,9 +291,9 @@ def _plan_before_training(
         print_comparison(stdout_console(), shown)
 
 
-def _command(found: Recommendation, rows: _Rows, given: PlanOptions, made: Mapping[str, object]) -> str:
+def _command(recommendation: Recommendation, rows: _Rows, given: PlanOptions, made: Mapping[str, object]) -> str:
     """Return the command that trains what is recommended."""
-    option = found.chosen
+    option = recommendation.chosen
     fields = kind_of_option(option).fields
     words = ["dpserve train --data FILE", *read_by(given), "--lineage NAME --out MODEL"]
     words += [f"--image-shape {given.image_shape}"] if given.image_shape else []

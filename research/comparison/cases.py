@@ -114,7 +114,7 @@ NUMBERS = {
     "wdbc-4000": (456, 2),
     "credit_data-4000": (3_564, 2),
 }
-"""How many records of tables are trained on, and of how many classes, for who has only what was measured."""
+"""Numbers of records that are trained on, and of classes, for who has only what was measured."""
 
 WIDER = tuple(f"{name}-{times}x" for name in ("diamonds", "magic", "credit_data", "wdbc") for times in (10, 100))
 """Tables with every number's bounds so many times too wide."""

@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def place(self) -> Place:
-        """What it is of."""
+        """The set, the option, the epsilon and the number of queries."""
         return self.dataset, self.option, self.epsilon, self.queries
 
     @property

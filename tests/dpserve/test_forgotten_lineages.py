@@ -96,7 +96,7 @@ def test_one_that_is_trained_in_waits(run, misspelt):
     ) as training:
         assert training.stdout.readline() == "locked\n"
         assert "is being trained" in run.fails("lineage", "forget", "peolpe", "--yes")
-        assert known.holds("peolpe")
+        assert known.is_noted("peolpe")
         training.stdin.close()
     run("lineage", "forget", "peolpe", "--yes")
     assert not known.is_noted("peolpe")

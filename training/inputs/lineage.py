@@ -234,11 +234,6 @@ class KnownRecords:
         notes = files_in(self.folder / lineage).get(_ROWS + NOTE, ())
         return [path.stem for path in notes if is_ended(path)]
 
-    def holds(self, lineage: str) -> bool:
-        """Tell whether there are digests of records that a model of a lineage was trained on."""
-        paths = files_in(self.folder / check_lineage_name(lineage))
-        return any(paths.get(suffix) for suffix in (_ROWS, *_FORMER))
-
     def has_any(self, digests: Known, lineage: str) -> bool:
         """Tell whether any of these are in a lineage already, by trainings that are done or were killed."""
         files = [each for names, each in _FILES_BY_NAMES.items() if not names & digests.names]

@@ -339,7 +339,7 @@ def test_a_lineage_that_is_forgotten_keeps_no_record_from_others(known, records)
     noted_as(known, "others", replace(records, source=records.source[:3]))
     with known.noted("peolpe", known.digests(records)), pytest.raises(TrainingError):
         known.forget("peolpe")
-    assert known.holds("peolpe")
+    assert known.is_noted("peolpe")
     for _ in range(2):
         known.forget("peolpe")
         assert not known.is_noted("peolpe")
